@@ -58,7 +58,7 @@ class _Window:
     def open_bucket(self, now: float) -> _Bucket:
         """Return the bucket for amounts that are spent at the time *now*.
 
-        A new bucket is opened *seconds* / *max_buckets* after the last one was opened.
+        Each bucket covers at least *seconds* / *max_buckets*. After that, a new one is opened.
         """
         self._remove_old_buckets(now)
         if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
@@ -84,11 +84,11 @@ class Reservation:
         usd: The reserved US dollars; after `settle`, the spent US dollars.
     """
 
-    __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
+    __slots__ = ("_bucket", "_calls", "_meter", "tokens", "usd")
 
     def __init__(self, meter: Meter, bucket: _Bucket, tokens: int, usd: float) -> None:
         self._meter = meter
-        self._part = bucket
+        self._bucket = bucket
         self._calls = 1
         self.tokens = tokens
         self.usd = usd
@@ -109,7 +109,7 @@ class Reservation:
         usd = usd if 0 <= usd < inf else self.usd
         calls = max(self._calls, calls)
         self._meter._add_spending(
-            self._part, tokens - self.tokens, usd - self.usd, calls - self._calls
+            self._bucket, tokens - self.tokens, usd - self.usd, calls - self._calls
         )
         self._calls, self.tokens, self.usd = calls, tokens, usd
 
@@ -118,10 +118,9 @@ class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. Old calls are removed at most 1 second late. Old tokens and
-    dollars are removed at most 1/1440 of the longest budget's hours late, which is 1 minute for a
-    day. No amount is removed too early. A forked process continues with its parent's counts.
-    Thread-safe.
+    cannot exceed a budget together. Old amounts are never removed too early: calls at most 1 second
+    late, tokens and dollars at most 1/1440 of the longest budget's period late (1 minute for a
+    day). A forked process continues with its parent's counts. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
@@ -138,15 +137,15 @@ class Meter:
 
         Args:
             budget: The limits.
-            tokens: The most tokens that the call may use.
-            usd: The most US dollars that the call may cost.
+            tokens: The highest possible number of tokens of the call.
+            usd: The highest possible cost of the call, in US dollars.
         """
-        with self._lock.free:
+        with self._lock.lock:
             return self._find_shortage_and_wait(budget, tokens, usd)[0]
 
     def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
-        with self._lock.free:
+        with self._lock.lock:
             now, seconds = self._clock(), hours * 3600.0
             calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE))
             recent = self._spent.list_recent_buckets(now, seconds)
@@ -159,7 +158,7 @@ class Meter:
             ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
                 calls per minute, ``retry_after`` says in how many seconds a call may be made.
         """
-        with self._lock.free:
+        with self._lock.lock:
             shortage, wait = self._find_shortage_and_wait(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
@@ -232,7 +231,7 @@ class Meter:
         return _MINUTE
 
     def _add_spending(self, bucket: _Bucket, tokens: int, usd: float, calls: int) -> None:
-        with self._lock.free:
+        with self._lock.lock:
             bucket.tokens += tokens
             bucket.usd += usd
             if calls:

@@ -100,10 +100,10 @@ class Breaker:
     probe. A call is late once its deadline has passed, even if it hangs forever. If *max_failures*
     is 0, the breaker never opens.
 
-    If the service asks for a pause (Retry-After), the breaker opens for that time, or for
-    *open_seconds* if this failure is the last of *max_failures* and *open_seconds* is longer. No
-    probe follows a pause, because a service that asks for a pause is working. All calls that were
-    running when a pause began count as one failure together.
+    If the service asks for a pause (Retry-After), the breaker opens for that time. If the same
+    failure is also the last of *max_failures*, the longer time counts. No probe follows a pause,
+    because a service that asks for a pause is working. All calls that were running when a pause
+    began count as one failure together.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.
@@ -150,7 +150,7 @@ class Breaker:
                 self._open_until = self._probe = None
                 self._pause_until = float("-inf")
 
-    def read_state(self) -> tuple[BreakerState, int, int, float]:
+    def read_state_and_counts(self) -> tuple[BreakerState, int, int, float]:
         """Return the breaker's state and counts, as `Health` shows them.
 
         Returns:

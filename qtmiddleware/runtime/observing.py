@@ -18,7 +18,7 @@ from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.threads import Bulkhead, in_thread
+from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def _collect_counts(result: Any) -> dict[str, int]:
 # --- hooks ----------------------------------------------------------------------------------------
 
 HOOK_SECONDS: Final = 1.0
-"""How many seconds a hook may take, if it is awaited or runs in another thread."""
+"""The time limit in seconds for a hook that is awaited or runs in another thread."""
 # How many seconds a cancelled hook may take to clean up.
 _DRAIN_SECONDS: Final = 0.02
 
@@ -295,7 +295,7 @@ async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         pending = (
             hook(retrieval)
             if is_async(hook)
-            else await in_thread(partial(hook, retrieval), bulkhead)
+            else await run_in_thread(partial(hook, retrieval), bulkhead)
         )
         if inspect.isawaitable(pending):
             await pending

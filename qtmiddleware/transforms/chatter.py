@@ -19,7 +19,7 @@ from qtmiddleware.preprocessing.lexicon import (
     load_lexicon,
 )
 from qtmiddleware.preprocessing.text import (
-    clean,
+    clean_text,
     find_first_word,
     fold_accents,
     fold_words,
@@ -65,7 +65,7 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The most words of a text that `is_off_topic_talk` checks, by the shape of the field.
+"""The maximum number of words of a text that `is_off_topic_talk` checks, by the field's shape.
 
 The limit for passages is low, because a good passage may have no word in common with the question.
 """
@@ -432,4 +432,4 @@ def _begins_with_pattern(pattern: re.Pattern[str], text: str, query: str) -> boo
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
     """Return the start of *text* in lower case, without accents and leading punctuation."""
-    return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")
+    return fold_accents(clean_text(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

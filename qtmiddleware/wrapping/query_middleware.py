@@ -55,7 +55,7 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
-from qtmiddleware.runtime.warming import is_warming, load_in_background, wait_for_loading_threads
+from qtmiddleware.runtime.warming import is_warming_up, load_in_background, wait_for_loading_threads
 from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components
@@ -310,7 +310,7 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Replace the configuration. *config* is what `QueryMiddleware` takes as ``config``.
+        """Replace the configuration. *config* takes the same values as in `QueryMiddleware`.
 
         Calls that began before the reload keep their old settings. Later calls use the new
         settings, also through functions that are already wrapped. A function taken from `retriever`
@@ -333,7 +333,7 @@ class QueryMiddleware:
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
-        with self._reloading.free:
+        with self._reloading.lock:
             former = self._components
             components = former.with_config(loaded)
             if components is former:
@@ -386,7 +386,7 @@ class QueryMiddleware:
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
-        is_loading = is_warming() or any(thread.is_alive() for thread in tuple(self._warming))
+        is_loading = is_warming_up() or any(thread.is_alive() for thread in tuple(self._warming))
         reasons = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
         return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 
@@ -415,7 +415,7 @@ class QueryMiddleware:
     def _load_model(self, components: Components | None = None) -> None:
         """Load the packages of the language model, and create the model's client.
 
-        Questions asked in the meantime wait for the client. Errors are ignored.
+        Questions that arrive meanwhile wait for the client. Errors are ignored.
         """
         components = components or self._components
         if components.needs_model_warm_up():
@@ -473,9 +473,9 @@ class QueryMiddleware:
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The configured store's search, wrapped with the middleware. It is opened on first use.
+        """The configured store's search, wrapped with the middleware.
 
-        The search takes ``(query, top_k, filter)``.
+        The store is opened on first use. The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.
@@ -604,25 +604,25 @@ class QueryMiddleware:
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
         components, settings, model = self._resolve_call(config)
-        patient, call_seconds = separate_call_timeout(components.config, settings)
+        patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
             text = validate_query(question.text, "query", settings)
             # The shared pace, not each request, decides how long to leave a busy model alone.
             return self._build_request(
-                components, patient, model, text, question.history, waits_for_model=False
+                components, patient, model, text, question.history, should_wait_for_model=False
             )
 
         stream = TransformStream(
             model,
             build_request,
-            call_seconds=call_seconds,
+            call_timeout_seconds=call_timeout_seconds,
             settings=settings,
             pace=pace or Pace(limit),
             concurrency=limit,
         )
-        return stream.run(questions, in_order=in_order)
+        return stream.transform_questions(questions, in_order=in_order)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -648,7 +648,7 @@ class QueryMiddleware:
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
 
-        *config* overrides settings for the call. ``None`` overrides none.
+        *config* holds settings that apply only to this call; ``None`` for no such settings.
         """
         components = self._components
         settings = components.resolve_settings(
@@ -661,14 +661,14 @@ class QueryMiddleware:
         components: Components,
         settings: Settings,
         model: GovernedModel,
-        text: str,
+        query: str,
         history: History,
         *,
-        shares_reply: bool = True,
-        waits_for_model: bool = True,
+        is_reply_shared: bool = True,
+        should_wait_for_model: bool = True,
     ) -> Request:
         return Request(
-            original=text,
+            original=query,
             history=history.messages,
             history_problem=history.problem,
             settings=settings,
@@ -677,8 +677,10 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=shares_reply,
-            find_blocking_error=model.find_blocking_error if waits_for_model else lambda: None,
+            can_share_reply=is_reply_shared,
+            find_blocking_error=model.find_blocking_error
+            if should_wait_for_model
+            else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -688,9 +690,9 @@ class QueryMiddleware:
     def _build_transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return a flow that transforms one query or a list of queries, and its performer.
+        """Return a flow that transforms one query or a list of queries, and the flow's performer.
 
-        Raises `InvalidQuery` for an invalid query.
+        The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
         """
         components, settings, model = self._resolve_call(options.get("config"))
         history = read_history(options.get("history"))
@@ -706,8 +708,8 @@ class QueryMiddleware:
         # Check all queries before the first model call, so that an invalid one costs nothing.
         texts = [validate_query(text, "query", settings) for text in query]
         # Ask for each distinct text once: equal requests in one batch would wait for each other.
-        requests = {text: build_request(text, history, shares_reply=False) for text in texts}
-        return _transform_many(texts, requests, settings.limits.max_concurrency), performer
+        requests = {text: build_request(text, history, is_reply_shared=False) for text in texts}
+        return _transform_queries(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
@@ -747,7 +749,9 @@ class QueryMiddleware:
         for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
                 check_picklable(
-                    f"{name}=", part, by_value=find_modules_pickled_by_value() is not None
+                    f"{name}=",
+                    part,
+                    can_pickle_by_value=find_modules_pickled_by_value() is not None,
                 )
         return self.config, self._arguments
 
@@ -770,16 +774,19 @@ class QueryMiddleware:
         await self.aclose()
 
 
-def _transform_many(
-    texts: Sequence[str], requests: Mapping[str, Request], concurrency: int
+def _transform_queries(
+    queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform each of *texts*, at most *concurrency* at once, and return the results in order."""
-    distinct = list(requests)
+    """Transform *queries*, at most *concurrency* at once, and return the results in order.
+
+    *requests_by_query* holds the request for each distinct query.
+    """
+    distinct = list(requests_by_query)
     transformations: dict[str, Transformation] = {}
     for start in range(0, len(distinct), concurrency):
         batch = distinct[start : start + concurrency]
         results = yield from gather_flows(
-            [build_transform_flow(requests[text]) for text in batch], limit=concurrency
+            [build_transform_flow(requests_by_query[text]) for text in batch], limit=concurrency
         )
         transformations.update(zip(batch, results, strict=True))
-    return [transformations[text] for text in texts]
+    return [transformations[text] for text in queries]

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.console import PlainConsole, out
-from qtmiddleware.kit.cli.show import describe_match, list_variant_texts
+from qtmiddleware.kit.cli.show import describe_passage_source, list_variant_texts
 from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
@@ -33,23 +33,27 @@ def show_question(
 ) -> None:
     """Show how the systems compare on one question: their costs, and how the passages move.
 
-    For one of many questions with a judge's *ranking*, only the ranking is shown.
+    Args:
+        asked_question: The question, and the results of all systems.
+        ranking: The judge's ranking of the answers, or ``None`` without a judge.
+        is_one_of_many: Whether the command compares several questions. If so, and if there is a
+            ranking, only the ranking is shown.
     """
-    write_output(shorten(asked_question.question.text, _QUESTION_CHARS))
+    write_output(shorten_text(asked_question.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
-        _show_results(asked_question)
+        _show_system_results(asked_question)
     for line in _describe_ranking(ranking) if ranking is not None else ():
         write_output(line)
 
 
-def _show_results(asked_question: AskedQuestion) -> None:
+def _show_system_results(asked_question: AskedQuestion) -> None:
     """Show a table of systems, a table of passages, and each system's searches and answer."""
     movements = {
         answer.system: system_movements
         for answer in asked_question.systems
         if (system_movements := asked_question.explain(answer.system)) is not None
     }
-    _show_systems(asked_question, movements)
+    _show_system_table(asked_question, movements)
     numbers = _number_passages(asked_question)
     if numbers:
         _show_rank_tables(asked_question, movements, numbers)
@@ -57,9 +61,9 @@ def _show_results(asked_question: AskedQuestion) -> None:
         write_output("No passage was found.")
     for number, match in numbers.values():
         score = "" if match.score is None else f" (score {match.score:.3f})"
-        write_output(f"[{number}] {describe_match(match)}{score}")
+        write_output(f"[{number}] {describe_passage_source(match)}{score}")
         if match.text:
-            write_output(f"    {shorten(match.text)}")
+            write_output(f"    {shorten_text(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in asked_question.systems:
         # Systems that move the same passages for the same reasons are explained once.
@@ -70,7 +74,11 @@ def _show_results(asked_question: AskedQuestion) -> None:
             if same_system == answer.system or not reasons
             else [f"  passages as in {same_system}"]
         )
-        if lines := [*_describe_searches(answer), *lines, *_describe_answer(answer, numbers)]:
+        if lines := [
+            *_describe_variants_and_problems(answer),
+            *lines,
+            *_describe_answer(answer, numbers),
+        ]:
             write_output(f"\n{answer.system}")
             for line in lines:
                 write_output(line)
@@ -94,7 +102,7 @@ def show_ranking(ranked: RankedSystems) -> None:
 # --- the systems ----------------------------------------------------------------------------------
 
 
-def _show_systems(asked_question: AskedQuestion, movements: dict[str, Movements]) -> None:
+def _show_system_table(asked_question: AskedQuestion, movements: dict[str, Movements]) -> None:
     """Show a table with one row per system: movements, searches, model calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
@@ -119,16 +127,16 @@ def _show_systems(asked_question: AskedQuestion, movements: dict[str, Movements]
 
 
 def _has_failed_step(answer: SystemAnswer) -> bool:
-    """Return whether the system failed, or a step of it failed or was skipped."""
+    """Return whether the system failed, or whether one of its steps failed or was skipped."""
     return answer.error is not None or (
         answer.retrieval is not None and answer.retrieval.status == "degraded"
     )
 
 
 def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
-    """Return four table cells: the counts of passages that are new, up, down and dropped.
+    """Return four table cells: how many passages are new, moved up, moved down and dropped out.
 
-    The cells of the baseline are blank.
+    The cells are blank for the baseline, and if the movements are not known.
     """
     if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
@@ -157,22 +165,22 @@ def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
 
 
 def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Match]]:
-    """Number the passages of all systems in order of appearance.
+    """Number the passages of all systems in order of appearance, from 1.
 
-    Returns the number and the match of each passage, by the passage's key.
+    Returns a dict from each passage's key to its number and match.
     """
     matches: dict[Key, Match] = {}
     for answer in asked_question.systems:
         for match in answer.matches:
-            matches.setdefault(_choose_key(match, matches), match)
+            matches.setdefault(_choose_passage_key(match, matches), match)
     return {key: (number, match) for number, (key, match) in enumerate(matches.items(), start=1)}
 
 
-def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
+def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return a key that identifies the passage in *match* in the lists of all systems.
 
-    The key contains the passage's id. If the id is missing or several chunks have this id, the key
-    also contains the text.
+    The key contains the passage's id. It also contains the text if there is no id, or if several
+    chunks have the same id.
     """
     text_key = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     id_key = (match.namespace, match.id) if match.id else text_key
@@ -196,14 +204,16 @@ def _show_rank_tables(
             {}
             if system_movements is None
             else {
-                _choose_key(movement.match, numbers): movement
+                _choose_passage_key(movement.match, numbers): movement
                 for movement in system_movements.passages[::-1]
             }
         )
-        cells[answer.system] = {key: _format_rank(movement) for key, movement in places.items()}
+        cells[answer.system] = {
+            key: _format_rank_change(movement) for key, movement in places.items()
+        }
         dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
-            _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
+            _choose_passage_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
             for movement in dropped
         }
     other_systems = [
@@ -236,7 +246,9 @@ def _show_rank_tables(
         label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
         body = [
             [
-                Text(_shorten_to_width(f"[{number}] {describe_match(match)}", label_width)),
+                Text(
+                    _shorten_to_width(f"[{number}] {describe_passage_source(match)}", label_width)
+                ),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
             for key, (number, match) in numbered_rows
@@ -246,7 +258,7 @@ def _show_rank_tables(
             return
 
 
-def _format_rank(movement: Movement) -> Text:
+def _format_rank_change(movement: Movement) -> Text:
     """Return a passage's rank and its change, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
@@ -266,8 +278,8 @@ def _shorten_to_width(text: str, columns: int) -> str:
     return text
 
 
-def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
-    """Yield lines on a system's additional searches, its degradations and its error."""
+def _describe_variants_and_problems(answer: SystemAnswer) -> Iterator[str]:
+    """Yield lines on a system's variants of the question, its degradations and its error."""
     if answer.retrieval is not None:
         yield from (f"  {text}" for text in list_variant_texts(answer.retrieval))
     degradations = () if answer.retrieval is None else answer.retrieval.degradations
@@ -287,11 +299,14 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
 def _explain_movements(
     answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield one line per moved passage, with the reason for the movement."""
+    """Yield one line per moved passage, with its number and the reason for the movement.
+
+    *numbers* contains the number of each passage. Yields nothing for the baseline.
+    """
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
-            number, _ = numbers.get(_choose_key(movement.match, numbers), ("-", None))
+            number, _ = numbers.get(_choose_passage_key(movement.match, numbers), ("-", None))
             yield f"  [{number}] {movement.why}"
         if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
@@ -300,25 +315,28 @@ def _explain_movements(
 def _describe_answer(
     system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, then one line per cited passage with its number in the tables."""
+    """Yield the model's answer, then one line per cited passage.
+
+    *numbers* contains the number of each passage in the tables, which is shown if it differs from
+    the number in the answer. Yields nothing without an answer.
+    """
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited_matches = {
             citation.number: citation.match for citation in system_answer.answer.citations
         }
         for number, match in sorted(cited_matches.items()):
-            numbered = numbers.get(_choose_key(match, numbers))
+            numbered = numbers.get(_choose_passage_key(match, numbers))
             table_note = (
                 "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             )
-            yield f"    [{number}] {describe_match(match)}{table_note}"
+            yield f"    [{number}] {describe_passage_source(match)}{table_note}"
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the message of *error*.
+    """Return the message of *error*, after the name of its class if another package raised it.
 
-    If *error* comes from other code, its class name comes first. Without it, the message may say
-    little, as in ``KeyError: 'id'``.
+    The message alone may say little: a ``KeyError`` says only ``'id'``.
     """
     is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
@@ -361,7 +379,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 
 def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield lines with the judge's opinion of one answer, and the systems that gave this answer."""
+    """Yield lines with the judge's opinion of one answer, and the systems that gave the answer."""
     standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
     yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (
@@ -403,19 +421,19 @@ def _find_output_width() -> int | None:
     return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
 
 
-def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
+def _show_table(headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
     """Write a table to stdout. In a file or a pipe, no column is truncated."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )
     for column, heading in enumerate(headings):
         table.add_column(heading, justify="right" if column else "left", no_wrap=True)
-    for row in body:
+    for row in rows:
         table.add_row(*row)
     width = _find_output_width() or sum(
         _COLUMN_GAP
         + max(
-            measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in body))
+            measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in rows))
         )
         for column in range(len(headings))
     )

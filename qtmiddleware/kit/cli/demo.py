@@ -34,13 +34,20 @@ from qtmiddleware.kit.demo import (
     load_recorded_model,
 )
 from qtmiddleware.kit.embedding import embedder_named
-from qtmiddleware.kit.evaluation import TOP_K, USUAL, Dataset, Question, chosen, require_extras
+from qtmiddleware.kit.evaluation import (
+    TOP_K,
+    USUAL,
+    Dataset,
+    Question,
+    require_extras,
+    select_systems,
+)
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -99,15 +106,15 @@ def demo_command(
     search (raw), the rules and the transformations by a model.
     """
     if playground:
-        _open_playground(
+        _serve_playground(
             model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
         )
         return
     # Checked before passages are embedded.
     require_extras()
-    data = load_dataset()
-    asked_data = data.first(questions) if questions else data
-    example = _find_question(data, question)
+    dataset = load_dataset()
+    asked_dataset = dataset.select_first_questions(questions) if questions else dataset
+    example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, replays=recorded, record_file=record)
@@ -115,32 +122,32 @@ def demo_command(
     embedder = embedder_named("all-MiniLM-L6-v2")
     with (
         open_progress_bar() as update,
-        build_index(data, index, embedder, progress=update) as store,
+        build_index(dataset, index, embedder, progress=update) as store,
     ):
         bench = Bench(store, embedder, client)
         comparison = bench.measure(
-            asked_data,
-            chosen(USUAL),
+            asked_dataset,
+            select_systems(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
-        retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
+        retrieval = bench.retrieve(select_systems([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         write_json(
             {
                 **comparison.to_dict(),
                 "model": client.name,
-                "example": _example_to_dict(example, retrieval),
+                "example": _build_example_dict(example, retrieval),
             }
         )
         return
     show_comparison(comparison)
     notes.print(_SMALL_COLLECTIONS)
-    _show_steps(data, example, retrieval)
+    _show_steps(dataset, example, retrieval)
 
 
-def _open_playground(
+def _serve_playground(
     model: str,
     index: Path,
     *,
@@ -164,13 +171,13 @@ def _open_playground(
         pages: dict[str, Page] = {}
         data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
         names = {
-            folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
-            for folder, data in data_by_folder.items()
+            folder: f"{_COLLECTIONS[folder]}, {len(dataset.passages)} passages"
+            for folder, dataset in data_by_folder.items()
         }
-        for folder, data in data_by_folder.items():
+        for folder, dataset in data_by_folder.items():
             with open_progress_bar() as update:
                 store = stack.enter_context(
-                    open_index(data, index.parent, embedder, progress=update)
+                    open_index(dataset, index.parent, embedder, progress=update)
                 )
             recording = load_recorded_model(folder) if is_recorded else None
             client = (
@@ -182,39 +189,40 @@ def _open_playground(
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
-            pages[folder] = _make_page(folder, data, middleware, recording, names, [origin])
+            pages[folder] = _build_page(folder, dataset, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
 
 
-def _make_page(
+def _build_page(
     folder: str,
-    data: Dataset,
+    dataset: Dataset,
     middleware: QueryMiddleware,
-    recording: RecordedModel | None,
-    names: Mapping[str, str],
+    recorded_model: RecordedModel | None,
+    collection_names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
     """Return the playground's page for one demo collection.
 
     Args:
         folder: The collection's folder.
-        data: The collection's passages and questions.
-        middleware: The middleware of the collection's index.
-        recording: The collection's recorded replies, or ``None`` if a model is called.
-        names: The names of all collections, by folder.
+        dataset: The collection's passages and questions.
+        middleware: Searches the collection.
+        recorded_model: Replays the collection's recorded replies; ``None`` if a real model is
+            called.
+        collection_names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
-    has_recorded_reply = None if recording is None else partial(has_recording, recording)
+    has_recorded_reply = None if recorded_model is None else partial(has_recording, recorded_model)
     tiers = Tiers(
         middleware.retriever,
-        caches_replies=recording is None,
+        caches_replies=recorded_model is None,
         has_recorded_reply=has_recorded_reply,
     )
     example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
-    examples = [_find_question(data, id_) for id_ in example_types]
-    tiers.warm_up(data.questions[:SEEDED], searches_examples=True)
+    examples = [_find_question(dataset, id_) for id_ in example_types]
+    tiers.warm_up(dataset.questions[:SEEDED], searches_examples=True)
     # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
@@ -222,13 +230,15 @@ def _make_page(
     }
     return Page(
         tiers,
-        name=names[folder],
+        name=collection_names[folder],
         examples=examples,
         notes=notes,
-        qrels=data.qrels,
-        judged_questions=data.questions,
+        qrels=dataset.qrels,
+        judged_questions=dataset.questions,
         example_types=example_types,
-        collections=[(name, links[other_folder]) for other_folder, name in names.items()],
+        collections=[
+            (name, links[other_folder]) for other_folder, name in collection_names.items()
+        ],
         fold_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
@@ -241,8 +251,10 @@ def _open_model(
 ) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    The model replays recorded replies if *replays* is true or no model is configured. Then there is
-    no model to record, so a *record_file* raises `ConfigError`.
+    Replies are replayed from a recording if *replays* is true or no model is configured. Otherwise,
+    a real model is called, and *record_file* receives its replies.
+
+    Raises `ConfigError` if *record_file* is set although replies are replayed.
     """
     settings = Settings(transformation_model=model_name)
     if replays or not has_language_model(settings):
@@ -268,18 +280,18 @@ def _open_model(
     return model, f"Asking {model_name}."
 
 
-def _find_question(data: Dataset, id_: str) -> Question:
-    for question in data.questions:
-        if question.id == id_:
+def _find_question(dataset: Dataset, question_id: str) -> Question:
+    for question in dataset.questions:
+        if question.id == question_id:
             return question
     raise typer.BadParameter(
-        f"the question must be one of q01 to q{len(data.questions):02d}, not {id_!r}"
+        f"the question must be one of q01 to q{len(dataset.questions):02d}, not {question_id!r}"
     )
 
 
-def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Show step by step how the passages for *question* were retrieved."""
-    relevant = data.qrels.get(question.id, {})
+def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
+    """Write to stdout, step by step, how the passages for *question* were retrieved."""
+    relevant = dataset.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
         out.print(f"  {turn.role}: {turn.content}")
@@ -291,17 +303,17 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     for ranking in retrieval.rankings:
         out.print(
             f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f} "
-            f" {shorten(ranking.variant.text, 90)}"
+            f" {shorten_text(ranking.variant.text, 90)}"
         )
         out.print(
-            f"   {'':<11} found        {_mark_ids([key[1] for key in ranking.keys], relevant)}"
+            f"   {'':<11} found        {_format_ids([key[1] for key in ranking.keys], relevant)}"
         )
     out.print(
-        f"3. Fused                    {_mark_ids([key[1] for key in retrieval.fused], relevant)}"
+        f"3. Fused                    {_format_ids([key[1] for key in retrieval.fused], relevant)}"
     )
     out.print(
         "4. Reranked by keywords    "
-        f" {_mark_ids([match.id or '' for match in retrieval.matches], relevant)}"
+        f" {_format_ids([match.id or '' for match in retrieval.matches], relevant)}"
     )
     out.print("   * answers the question, + helps")
     out.print(
@@ -310,16 +322,17 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _mark_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
-    """Return the first *count* ids as text, with a mark after each relevant passage.
+def _format_ids(passage_ids: Sequence[str], grades: Any, max_count: int = 5) -> str:
+    """Return the first *max_count* ids as text, with a mark after each relevant passage.
 
-    ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
+    ``*`` marks a passage that answers the question (grade 2), and ``+`` a passage that helps
+    (grade 1). *grades* contains the grades by passage id.
     """
     mark = {2: "*", 1: "+"}
-    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
+    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in passage_ids[:max_count])
 
 
-def _example_to_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
+def _build_example_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
     return {
         "question": question.id,
         "query": question.text,

@@ -18,7 +18,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_output,
 )
 from qtmiddleware.kit.documents.place import describe_location
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
@@ -49,7 +49,9 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
             if piece:
                 status.stop()
                 has_written = True
-                write_output(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
+                write_output(
+                    wrapper.add_piece(strip_control_characters(piece)), end="", wraps=False
+                )
 
         try:
             yield write_piece
@@ -79,11 +81,11 @@ def show_outcome(outcome: Outcome) -> None:
     if retrieval is None:
         return
     lines = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
-    for line in (*lines, *_list_variants(retrieval)):
+    for line in (*lines, *_describe_variants(retrieval)):
         write_output(line)
     if answer is not None and outcome.passages:
         scores = [
-            f"[{number}] {_format_score(_find_score(match))}"
+            f"[{number}] {_format_score(_get_score(match))}"
             for number, match in enumerate(outcome.passages, start=1)
         ]
         write_output(f"Scores: {', '.join(scores)}")
@@ -91,13 +93,13 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how *settings* led to the passages in *outcome*."""
+    """Yield lines that explain how the passages in *outcome* were found with *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
         return
-    yield f"Question   {shorten(outcome.question)}"
-    yield f"Gate       {_explain_gate(retrieval.trace.decision)}"
+    yield f"Question   {shorten_text(outcome.question)}"
+    yield f"Gate       {_explain_model_decision(retrieval.trace.decision)}"
     yield "Searched"
     for ranking in retrieval.rankings:
         yield from _explain_search(ranking)
@@ -105,7 +107,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         if all(variant.text != ranking.variant.text for ranking in retrieval.rankings):
             yield (
                 f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
-                f" {shorten(variant.text, 100)}"
+                f" {shorten_text(variant.text, 100)}"
             )
     yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
     yield f"Keywords   {_explain_evidence(retrieval, settings)}"
@@ -119,8 +121,8 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield f"Note       {subject}: {remark}"
     for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
         yield (
-            f"Sub-answer {shorten(answer.question, 80)}:"
-            f" {answer.reason or shorten(answer.text, 160)}"
+            f"Sub-answer {shorten_text(answer.question, 80)}:"
+            f" {answer.reason or shorten_text(answer.text, 160)}"
         )
     yield "Stages"
     for stage in sorted(retrieval.trace.stages, key=lambda stage: stage.started_ms):
@@ -138,7 +140,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per cited passage. If no passage is cited, yield a line for each passage."""
+    """Yield one line per passage that the answer cites, or per passage if it cites none."""
     answer = outcome.answer
     cited_matches = (
         {}
@@ -161,11 +163,11 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
     for number, match in enumerate(retrieval.matches, start=1):
         yield f"  [{number}] {_format_source(match)}"
         if match.text:
-            yield f"      {shorten(match.text)}"
+            yield f"      {shorten_text(match.text)}"
 
 
-def _list_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the variants and the keywords of the question."""
+def _describe_variants(retrieval: Retrieval) -> Iterator[str]:
+    """Yield one line per variant of the question, then a line with the keywords."""
     lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -176,15 +178,16 @@ def _list_variants(retrieval: Retrieval) -> Iterator[str]:
 
 
 def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield one line per variant of the question. Variants with a separate search come first.
+    """Yield one line per variant of the question.
 
-    The line of any other variant gives the reason why it had no separate search.
+    Variants with a separate search come first. The lines of the other variants say why they had no
+    separate search.
     """
     searched_variants = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
     ]
     for variant in searched_variants:
-        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
+        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten_text(variant.text)}"
     unsearched = dict(
         entry
         for entry in retrieval.trace.notes
@@ -198,11 +201,11 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
                 if all(text != variant.text for variant in searched_variants)
             ]
             for text in texts:
-                yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"
+                yield f"{row.label} ({unsearched[row.variant]}): {shorten_text(text)}"
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
+    """Return one line on *outcome*: time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -217,9 +220,9 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches, their read units and their cost as text.
+    """Return the number of searches, the read units and their cost, such as ``2 searches``.
 
-    The text omits the read units if every search takes one unit, and the cost if it is unknown.
+    The text omits the read units if there is one per search, and the cost if it is unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
@@ -227,7 +230,7 @@ def _format_searches(trace: Trace) -> str:
     return text if trace.read_cost_usd is None else f"{text} for ${trace.read_cost_usd:.6f}"
 
 
-def _explain_gate(decision: Decision | None) -> str:
+def _explain_model_decision(decision: Decision | None) -> str:
     if decision is None:
         return "not reached"
     numbers = ", ".join(f"{name} {value:g}" for name, value in decision.signals.items())
@@ -240,7 +243,7 @@ def _explain_search(ranking: Ranking) -> Iterator[str]:
     variant = ranking.variant
     yield (
         f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}:"
-        f" {shorten(variant.text, 160)}"
+        f" {shorten_text(variant.text, 160)}"
     )
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
     entries = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
@@ -257,7 +260,7 @@ def _explain_evidence(retrieval: Retrieval, settings: Settings) -> str:
     count = len(retrieval.evidence.keys)
     return (
         f"weight {retrieval.evidence.weight:.2f} over {count} candidates:"
-        f" {shorten(words, 160)}{suffix}"
+        f" {shorten_text(words, 160)}{suffix}"
     )
 
 
@@ -271,7 +274,7 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield two lines per passage: its rank and scores, and the reason for its rank.
+    """Yield two lines per passage: its rank and scores, then the reason for its rank.
 
     Passages that dropped out of the result come last.
     """
@@ -291,12 +294,12 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
         score_text = ", ".join(
             f"{name} {_format_score(score)}" for name, score in scores if score is not None
         )
-        yield f"  {place_mark} {match.id or shorten(match.text or '', 40)}  {score_text}"
+        yield f"  {place_mark} {match.id or shorten_text(match.text or '', 40)}  {score_text}"
         yield f"     {movement.why}"
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids in the first `EXPLAINED` *keys*, and add how many more there are."""
+    """Join the ids in the first `EXPLAINED` of *keys* with commas, and add how many more follow."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
@@ -309,17 +312,17 @@ def _format_id(key: Key) -> str:
 
 
 def _format_source(match: Match) -> str:
-    score = _find_score(match)
+    score = _get_score(match)
     store_score = (
         f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
     )
-    return f"{describe_match(match)} (score {_format_score(score)}{store_score})"
+    return f"{describe_passage_source(match)} (score {_format_score(score)}{store_score})"
 
 
-def describe_match(match: Match) -> str:
-    """Return one line that says where a passage comes from.
+def describe_passage_source(match: Match) -> str:
+    """Return one line on where a passage comes from: title, source, and page, slide or rows.
 
-    The line contains the document's title and source, and the page, slide or rows.
+    If the metadata name no source, the passage's id replaces it.
     """
     metadata = match.metadata
     source = str(
@@ -336,7 +339,7 @@ def describe_match(match: Match) -> str:
     return " ".join(place.split())
 
 
-def _find_score(match: Match) -> float | None:
+def _get_score(match: Match) -> float | None:
     """Return the fused score of *match*. If there is none, return the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 

@@ -19,11 +19,11 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
+    build_messages,
     format_question_heading,
     notes,
     out,
     read_questions,
-    to_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.transform_file import (
     check_file_options,
     transform_question_file,
 )
-from qtmiddleware.preprocessing import prepare
+from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -57,7 +57,7 @@ def preprocess_command(
     options = settings.preprocess
     rows = []
     for text in read_questions(query):
-        prepared = prepare(
+        prepared = extract_keywords(
             validate_query(text, "query", settings),
             language=language or options.language,
             keep_words=options.keep_words,
@@ -150,7 +150,7 @@ def transform_command(
     report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
         for text in read_questions(query):
-            transformation = middleware.transform(text, history=to_messages(history))
+            transformation = middleware.transform(text, history=build_messages(history))
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
             if json_output:
@@ -181,9 +181,10 @@ def transform_command(
 
 
 def _has_usable_reply(row: Mapping[str, Any]) -> bool:
-    """Return whether the model wrote a text, or replied that no text is needed.
+    """Return whether the model's reply contains a text, or says that no text is needed.
 
-    No text is needed if there is nothing to split or to improve. A note in *row* says so.
+    *row* is the transformation as a dict. Its notes tell if no text is needed, for example because
+    there is nothing to split.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

@@ -39,7 +39,7 @@ from qtmiddleware.providers.embedders.vectors import (
     read_vectors,
 )
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
@@ -252,7 +252,7 @@ class CallableEmbedder:
 
     async def _acall_function(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call_function, fn, argument)
-        result = call() if is_async(fn) else await in_thread(call)
+        result = call() if is_async(fn) else await run_in_thread(call)
         return await _await_result(result) if inspect.isawaitable(result) else result
 
     def _embed_texts(self, texts: list[str]) -> _Embedding:
@@ -314,8 +314,8 @@ class CallableEmbedder:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {ArgumentType.ONE_TEXT.value} or"
-            f" {ArgumentType.TEXT_LIST.value}. Given a text it {text_attempt.report}; given a list of {len(sent)} texts it"
-            f" {list_attempt.report}"
+            f" {ArgumentType.TEXT_LIST.value}. Given a text it {text_attempt.report}; given a list of"
+            f" {len(sent)} texts it {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
     def _reads_whole_texts(

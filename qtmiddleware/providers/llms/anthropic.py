@@ -67,7 +67,12 @@ class _Anthropic(Vendor):
         return str(client.base_url)
 
     def send_request(
-        self, resource: Any, request: JsonObject, timeout_seconds: float, *, is_async: bool
+        self,
+        resource: Any,
+        request: JsonObject,
+        timeout_seconds: float,
+        *,
+        is_async: bool,  # noqa: ARG002
     ) -> Any:
         system, user = read_system_and_user_messages(request)
         # These options go into `extra_body`, because older clients have no parameters for them.

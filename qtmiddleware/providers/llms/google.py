@@ -72,7 +72,12 @@ class _Google(Vendor):
         return str(client._api_client._http_options.base_url)
 
     def send_request(
-        self, resource: Any, request: JsonObject, timeout_seconds: float, *, is_async: bool
+        self,
+        resource: Any,
+        request: JsonObject,
+        timeout_seconds: float,
+        *,
+        is_async: bool,  # noqa: ARG002
     ) -> Any:
         system, user = read_system_and_user_messages(request)
         config: dict[str, Any] = {

@@ -20,12 +20,12 @@ from qtmiddleware.kit.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
     OwnFunction,
-    identify_system,
+    build_system_key,
     open_runner,
 )
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.searching import count_max_searches
+from qtmiddleware.retrieval.searching import compute_max_searches
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -200,11 +200,11 @@ def forecast_searches(
             for is_follow_up in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
-            name = identify_system(settings, top_k)
+            name = build_system_key(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
                 for question in data.questions
-                if function.memory is None or function.memory.recall(name, question.id) is None
+                if function.memory is None or function.memory.load_run(name, question.id) is None
             )
     return Forecast.from_searches(searches, function)
 
@@ -220,7 +220,7 @@ def _count_most_searches(
         return 1
     context = function.wrap(settings)._context
     history = (Message("user", "?"),) if is_follow_up else ()
-    return count_max_searches(
+    return compute_max_searches(
         Request(
             "?",
             history,

@@ -15,8 +15,8 @@ from qtmiddleware.kit.evaluation.prompts import (
     PromptRunner,
     build_check_prompt,
     build_question_prompt,
-    cut_text,
     parse_reply,
+    shorten_passage_text,
 )
 from qtmiddleware.kit.evaluation.testsets.filtering import (
     extract_content_words,
@@ -24,7 +24,7 @@ from qtmiddleware.kit.evaluation.testsets.filtering import (
     find_fault,
 )
 from qtmiddleware.kit.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
@@ -161,7 +161,7 @@ class _Draft:
                 _clean_string(members["question"]),
                 _clean_string(members["answer"]),
             )
-            self.fault = find_fault(self.question, self.answer, cut_text(self.passage))
+            self.fault = find_fault(self.question, self.answer, shorten_passage_text(self.passage))
         # A refusal is not JSON either, but "refused" tells the user more than "unparsable".
         elif is_refusal(reply.text, self.passage.text):
             self.fault = "refused"
@@ -173,7 +173,7 @@ class _Draft:
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in CHECK.fields]):
-            self.fault = find_check_fault(members, cut_text(self.passage))
+            self.fault = find_check_fault(members, shorten_passage_text(self.passage))
             self.quote = str(members["quote"])
         else:
             self.fault = "unchecked"
@@ -181,7 +181,7 @@ class _Draft:
 
 def _clean_string(value: object) -> str:
     """Return *value* on one line if it is a string, or else an empty string."""
-    return clean(value) if isinstance(value, str) else ""
+    return clean_text(value) if isinstance(value, str) else ""
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:

@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, Dataset, Difference, Question, measure
+from qtmiddleware.kit.evaluation import (
+    SYSTEMS,
+    Comparison,
+    Dataset,
+    Difference,
+    Question,
+    compare_systems,
+)
 from qtmiddleware.kit.evaluation.reporting import figures, headings, rows
-from qtmiddleware.preprocessing.text import clean, shorten
+from qtmiddleware.preprocessing.text import clean_text, shorten_text
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score
 
@@ -82,7 +89,7 @@ def test_what_is_not_known_is_a_dash_and_nothing_else_is(number: float | None) -
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_a_shown_text_is_one_line_without_controls_and_can_be_written(text: str) -> None:
-    shown = shorten(text, 300)
+    shown = shorten_text(text, 300)
     shown.encode()
     assert len(shown.splitlines()) <= 1
     assert not set(shown) & {
@@ -93,15 +100,15 @@ def test_a_shown_text_is_one_line_without_controls_and_can_be_written(text: str)
 @settings(deadline=None)
 @given(st.text(max_size=300), st.integers(2, 60))
 def test_a_short_text_is_not_longer_than_asked(text: str, length: int) -> None:
-    short = shorten(text, length)
+    short = shorten_text(text, length)
     assert len(short) <= length
-    if short != clean(text):
+    if short != clean_text(text):
         assert short.endswith("…")
 
 
 def test_right_to_left_text_stays_as_it_is() -> None:
     text = "שלום می‌خواهم combined"
-    assert shorten(text, 60) == text
+    assert shorten_text(text, 60) == text
 
 
 def test_a_row_holds_all_that_was_measured_of_a_system() -> None:
@@ -140,7 +147,7 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
         {it: {it: 1} for it in "ab"},
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
-    found = measure(systems, asked, baseline="raw")
+    found = compare_systems(systems, asked, baseline="raw")
     assert [figures.count_relevant_first(found[name]) for name in ("raw", "ours")] == [1, 2]
     assert cell(found, "raw", "first") == "50%"
 
