@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset
-from qtmiddleware.kit.evaluation.testsets import generate_dataset, write_dataset
+from qtmiddleware.kit.evaluation.testsets import (
+    GeneratedDataset,
+    generate_dataset,
+    write_dataset,
+)
 from qtmiddleware.kit.evaluation.testsets.generating import ATTEMPTS, MOST_FAILURES
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.providers.llms.callable import CallableModel
