@@ -63,9 +63,9 @@ from qtmiddleware.kit.evaluation.tuning import (
     flatten_settings,
     forecast_tuning,
     nest_settings,
-    split_dataset,
     tune,
 )
+from qtmiddleware.kit.evaluation.tuning import split_dataset as divide_dataset
 from qtmiddleware.runtime.files import replace_file
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def tune_command(
     source = _load_plain_function_source(function, arguments, embed, top_k, workers)
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    split_dataset(
+    divide_dataset(
         data_set if questions is None else data_set.sample_questions(questions, seed=seed),
         seed=seed,
     )
@@ -278,7 +278,7 @@ def _tune_settings(
         and opened_bench.recorded is None
         and opened_bench.bench.model is not None
     ):
-        train, _ = split_dataset(opened_bench.data, seed=seed)
+        train, _ = divide_dataset(opened_bench.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
             opened_bench.bench.model,
