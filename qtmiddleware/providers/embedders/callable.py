@@ -314,8 +314,8 @@ class CallableEmbedder:
             raise error
         raise EmbeddingError(
             f"{self._name} must be {ArgumentType.ONE_TEXT.value} or"
-            f" {ArgumentType.TEXT_LIST.value}. Given a text it {text_attempt.report}; given a list of"
-            f" {len(sent)} texts it {list_attempt.report}"
+            f" {ArgumentType.TEXT_LIST.value}. Given a text it {text_attempt.report}; given a list"
+            f" of {len(sent)} texts it {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
     def _reads_whole_texts(
