@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.evidence.candidates import PARTS, WIDE, Asked, List, Listed
-from qtmiddleware.preprocessing import prepare
+from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.fusion import measure_spread
 from qtmiddleware.retrieval.keyword_evidence import add_evidence, score_by_keywords
 from qtmiddleware.retrieval.question_words import (
@@ -100,7 +100,7 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
         sum(max(0, grade) / np.log2(rank + 2) for rank, grade in enumerate(ideal)) or 1.0
     )
     lists.best[at] = max(ideal, default=0)
-    prepared = prepare(asked.text)
+    prepared = extract_keywords(asked.text)
     rules = load_word_rules(prepared.language)
     words = parse_question(prepared.keywords, rules)
     words_found = find_words(words, texts, rules)

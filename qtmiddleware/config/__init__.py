@@ -30,8 +30,8 @@ from qtmiddleware.config.reading import (
     read_assignments,
     read_environment,
     read_file,
+    read_file_or_preset,
     read_preset,
-    read_source,
 )
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
@@ -108,14 +108,17 @@ class Config:
         environ = os.environ if environ is None else environ
         if isinstance(source, str | os.PathLike):
             return _apply_layers(
-                _build_default_config(), [*read_environment(environ), read_source(source)]
+                _build_default_config(), [*read_environment(environ), read_file_or_preset(source)]
             )
         if source is not None and not isinstance(source, Mapping):
             allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
             raise build_value_error("config", source, allowed, origin)
         # An explicit path or preset replaces QTM_CONFIG. A mapping only overrides its values.
         config_name = environ.get("QTM_CONFIG")
-        layers = [*read_environment(environ), *([read_source(config_name)] if config_name else [])]
+        layers = [
+            *read_environment(environ),
+            *([read_file_or_preset(config_name)] if config_name else []),
+        ]
         return _apply_layers(
             _build_default_config(), layers if source is None else [*layers, (origin, source)]
         )
@@ -212,7 +215,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
             allowed raises the error later, in the first call of a wrapped function.
     """
     if isinstance(values, str | os.PathLike):
-        _, values = read_source(values)
+        _, values = read_file_or_preset(values)
     if not isinstance(values, Mapping):
         raise build_value_error(
             "override", values, "a mapping of settings, a path or the name of a preset", "override"

@@ -24,7 +24,7 @@ Mark = Literal["reply", "model", "middleware", "named"]
 """
 
 
-def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
+def define_option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
     """Return a dataclass field for one option.
 
     Args:
@@ -41,7 +41,7 @@ def option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
     return field(default=default, metadata=meta)
 
 
-def group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
+def define_group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
     """Return a dataclass field for a group of options.
 
     Args:

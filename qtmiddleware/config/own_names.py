@@ -134,21 +134,21 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
     return None
 
 
-def allow_other_names(hint: Any, entry: dict[str, Any]) -> None:
+def allow_other_names(type_hint: Any, schema: dict[str, Any]) -> None:
     """Extend the JSON schema of an option that also accepts names from users or plugins.
 
     Editors then accept any name, and still suggest the built-in names. The schemas of other options
     are not changed.
 
     Args:
-        hint: The type hint of the option.
-        entry: The schema of the option, which is changed in place.
+        type_hint: The type hint of the option.
+        schema: The schema of the option, which is changed in place.
     """
-    if get_origin(hint) is Annotated:
-        built_in = {"enum": list(hint.__metadata__[0]), "type": entry["type"]}
-        entry["anyOf"] = [built_in, {"type": entry.pop("type")}]
-    elif get_origin(hint) is Mapping and get_args(hint)[1] is Any:
-        entry["additionalProperties"] = _build_definition_schema()
+    if get_origin(type_hint) is Annotated:
+        built_in = {"enum": list(type_hint.__metadata__[0]), "type": schema["type"]}
+        schema["anyOf"] = [built_in, {"type": schema.pop("type")}]
+    elif get_origin(type_hint) is Mapping and get_args(type_hint)[1] is Any:
+        schema["additionalProperties"] = _build_definition_schema()
 
 
 def _build_definition_schema() -> dict[str, Any]:

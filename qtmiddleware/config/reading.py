@@ -41,7 +41,7 @@ _BOOLEANS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromke
 )
 
 
-def read_source(source: str | os.PathLike[str]) -> Layer:
+def read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
     """Return the settings in a file or a preset. If both exist, read the file.
 
     Raises:

@@ -20,7 +20,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.catalogue import FusionMethod as FusionRow
 from qtmiddleware.config import kit_settings as kit
 from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
-from qtmiddleware.config.options import SettingsGroup, group, make_group, option
+from qtmiddleware.config.options import SettingsGroup, define_group, define_option, make_group
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
@@ -44,40 +44,40 @@ else:
 class PreprocessSettings(SettingsGroup):
     """The rules that turn a question into keywords."""
 
-    enabled: bool = option(True, "Whether the rules run.", marks="reply")
-    language: Language = option(
+    enabled: bool = define_option(True, "Whether the rules run.", marks="reply")
+    language: Language = define_option(
         "auto",
         "Language of the word list; auto detects the language of the question.",
         marks="reply",
     )
-    apply_to: ApplyTo = option(
+    apply_to: ApplyTo = define_option(
         "keywords",
         "Use of the stripped question: as keyword evidence (keywords), as the searched text (text),"
         " or both.",
     )
-    keep_words: tuple[str, ...] = option((), "Words that the rules never remove.")
-    extra_words: tuple[str, ...] = option((), "More words for the rules to remove.")
+    keep_words: tuple[str, ...] = define_option((), "Words that the rules never remove.")
+    extra_words: tuple[str, ...] = define_option((), "More words for the rules to remove.")
 
 
 class KeywordEvidenceSettings(SettingsGroup):
     """Reranking of the candidates by the question's keywords in their texts."""
 
-    enabled: bool = option(True, "Whether keywords rerank the candidates.")
-    candidates: int = option(
+    enabled: bool = define_option(True, "Whether keywords rerank the candidates.")
+    candidates: int = define_option(
         50,
         "Passages requested per search if your function has a top_k. 0 requests no more than you"
         " do: keywords then only reorder the passages of the plain call.",
         ge=0,
         le=10_000,
     )
-    max_chars: int = option(
+    max_chars: int = define_option(
         1_000_000,
         "Maximum characters of candidates per search. If passages are long, fewer are requested,"
         " but never fewer than you asked for.",
         ge=1,
         le=1_000_000_000,
     )
-    weight: float | None = option(
+    weight: float | None = define_option(
         None,
         "Fixed share of the keyword score in the total; your function's score has the rest. null"
         " decides per list: the question's own words count only if a passage holds clearly more of"
@@ -85,19 +85,19 @@ class KeywordEvidenceSettings(SettingsGroup):
         ge=0.0,
         le=1.0,
     )
-    variants: float = option(
+    variants: float = define_option(
         1.25,
         "How much the words of variants count, as a multiple of the variants' fusion weights.",
         ge=0.0,
         le=10.0,
     )
-    text_field: str | None = option(
+    text_field: str | None = define_option(
         None, "Metadata field that holds the text; null tries the usual names."
     )
-    id_field: str | None = option(
+    id_field: str | None = define_option(
         None, "Field that holds a passage's id; null tries the usual names.", min_length=1
     )
-    score_field: str | None = option(
+    score_field: str | None = define_option(
         None, "Field that holds a passage's score; null tries the usual names.", min_length=1
     )
 
@@ -105,20 +105,20 @@ class KeywordEvidenceSettings(SettingsGroup):
 class GlossarySettings(SettingsGroup):
     """Your own terms and their other forms: a passage that holds one form counts as holding the other."""
 
-    path: str | None = option(
+    path: str | None = define_option(
         None,
         'File of terms and their other forms, as JSON ({"CR": "change request"}) or in Solr\'s'
         " synonym format; null reads none.",
         marks="named",
         min_length=1,
     )
-    terms: Mapping[str, str] = option(
+    terms: Mapping[str, str] = define_option(
         {},
         "Terms with their other forms, separated by commas; they are used beside those of the"
         " file.",
         marks="named",
     )
-    search: bool = option(
+    search: bool = define_option(
         False,
         "Whether a question with a term of the glossary is also searched with the other forms"
         " written out.",
@@ -128,20 +128,20 @@ class GlossarySettings(SettingsGroup):
 class EscalationSettings(SettingsGroup):
     """When the language model is called."""
 
-    mode: EscalationMode = option(
+    mode: EscalationMode = define_option(
         "always",
         "When the model is called: always, never, or auto, which decides from the first results.",
     )
-    target_call_rate: float = option(
+    target_call_rate: float = define_option(
         0.35, "Share of the questions for which auto may call the model.", ge=0.0, le=1.0
     )
-    max_llm_calls_per_query: int = option(
+    max_llm_calls_per_query: int = define_option(
         4, "Maximum model calls per question.", marks="reply", ge=0, le=20
     )
 
 
 def _make_weight_option(default: float, doc: str) -> Any:
-    return option(default, doc, ge=0.0, le=100.0)
+    return define_option(default, doc, ge=0.0, le=100.0)
 
 
 if TYPE_CHECKING:
@@ -173,25 +173,25 @@ else:
 class FusionSettings(SettingsGroup):
     """How the result lists of several searches become one."""
 
-    method: FusionMethod = option(
+    method: FusionMethod = define_option(
         "anchored",
         "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them"
         " one after the other.",
     )
-    weights: FusionWeights = group(
+    weights: FusionWeights = define_group(
         FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf)."
     )
-    rrf_k: int = option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
-    include_original: bool = option(
+    rrf_k: int = define_option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
+    include_original: bool = define_option(
         True, "Whether the results of the question itself take part in the fusion."
     )
-    sub_query_top_k: int | None = option(
+    sub_query_top_k: int | None = define_option(
         None,
         "Passages requested per sub-query search; null requests as many as for the other searches.",
         ge=1,
         le=10_000,
     )
-    min_successes: int = option(
+    min_successes: int = define_option(
         2,
         "How many variant searches must succeed; with fewer, only the results of the question"
         " itself are used.",
@@ -218,17 +218,17 @@ class FusionSettings(SettingsGroup):
 class LimitSettings(SettingsGroup):
     """Limits per question: time, size and concurrency."""
 
-    llm_timeout_ms: int = option(
+    llm_timeout_ms: int = define_option(
         5_000, "Maximum wait for the language model, in milliseconds.", ge=1, le=600_000
     )
-    deadline_ms: int = option(
+    deadline_ms: int = define_option(
         8_000,
         "Maximum time per question, in milliseconds; after it, only the search for the question"
         " itself is waited for.",
         ge=1,
         le=600_000,
     )
-    max_searches: int | None = option(
+    max_searches: int | None = define_option(
         None,
         "Maximum searches per question, including the search for the question itself; null is"
         f" {TRANSFORMS['combined'].max_searches} for combined, and one search per variant for the"
@@ -236,15 +236,15 @@ class LimitSettings(SettingsGroup):
         ge=1,
         le=50,
     )
-    max_concurrency: int = option(8, "Maximum concurrent calls per question.", ge=1, le=256)
-    max_threads: int = option(
+    max_concurrency: int = define_option(8, "Maximum concurrent calls per question.", ge=1, le=256)
+    max_threads: int = define_option(
         256,
         "Maximum threads per middleware, beside those that search for the question itself.",
         marks="middleware",
         ge=1,
         le=10_000,
     )
-    max_query_chars: int = option(
+    max_query_chars: int = define_option(
         8_000,
         "Maximum characters of a question; longer questions go to your function unchanged.",
         ge=1,
@@ -267,7 +267,7 @@ else:
         {
             name: (
                 float | None,
-                option(
+                define_option(
                     None, "Temperature of this prompt; null uses llm.temperature.", ge=0.0, le=2.0
                 ),
             )
@@ -279,76 +279,76 @@ else:
 class LlmSettings(SettingsGroup):
     """The language model that writes the transformations. Its key comes only from the environment."""
 
-    base_url: str | None = option(
+    base_url: str | None = define_option(
         None,
         "Address of an OpenAI-compatible service; null uses the client's default.",
         marks="reply model named",
     )
-    temperature: float | None = option(
+    temperature: float | None = define_option(
         0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
     )
-    temperatures: TemperatureSettings = group(
+    temperatures: TemperatureSettings = define_group(
         TemperatureSettings, "The sampling temperature per prompt.", marks="reply model"
     )
-    max_tokens: int | None = option(
+    max_tokens: int | None = define_option(
         800, "Maximum tokens per reply; null sends no limit.", marks="reply model", ge=1, le=100_000
     )
-    structured_output: StructuredOutput = option(
+    structured_output: StructuredOutput = define_option(
         "auto",
         "How JSON is requested; auto starts with json_schema and steps down if the service"
         " rejects it.",
         marks="reply model",
     )
-    reasoning_effort: ReasoningEffort | None = option(
+    reasoning_effort: ReasoningEffort | None = define_option(
         "auto",
         "How long the model thinks; auto requests the least that OpenAI's models accept (none) and"
         " sends nothing to other models; null sends nothing.",
         marks="reply model",
     )
-    sub_query_style: SubQueryStyle = option(
+    sub_query_style: SubQueryStyle = define_option(
         "simple",
         "How questions are split. simple: into their parts, if there are several; aspects: broad"
         " questions also into aspects; research: always into definition, method, results,"
         " comparison, application.",
         marks="reply",
     )
-    paraphrases: int = option(
+    paraphrases: int = define_option(
         3, "Paraphrases that multi_query requests.", marks="reply", ge=1, le=10
     )
-    history_messages: int = option(
+    history_messages: int = define_option(
         6,
         "How many of the last messages of a conversation the model sees.",
         marks="reply",
         ge=0,
         le=100,
     )
-    guard: bool = option(
+    guard: bool = define_option(
         True,
         "Whether variants that lost a name, number, code, quote or negation are repaired or"
         " dropped.",
         marks="reply",
     )
-    hyde_in_combined: bool = option(
+    hyde_in_combined: bool = define_option(
         True, "Whether combined also requests a hypothetical passage.", marks="reply"
     )
-    prompts: Mapping[str, str] = option(
+    prompts: Mapping[str, str] = define_option(
         {},
         "Your own instructions by prompt name; they replace the built-in ones.",
         marks="reply named",
     )
-    input_price: float | None = option(
+    input_price: float | None = define_option(
         None,
         "US dollars per million input tokens; replaces the known price.",
         marks="model",
         ge=0.0,
     )
-    output_price: float | None = option(
+    output_price: float | None = define_option(
         None,
         "US dollars per million output tokens; replaces the known price.",
         marks="model",
         ge=0.0,
     )
-    constraints_in_combined: bool = option(
+    constraints_in_combined: bool = define_option(
         False,
         "Whether combined also asks what the question limits the answer to, such as region: Germany;"
         " a limit counts as evidence if the passages' metadata has that field and value.",
@@ -359,25 +359,25 @@ class LlmSettings(SettingsGroup):
 class RerankSettings(SettingsGroup):
     """A model that compares each of the best candidates with the question and orders them anew."""
 
-    enabled: bool = option(False, "Whether a reranking model scores the best candidates.")
-    model: str = option(
+    enabled: bool = define_option(False, "Whether a reranking model scores the best candidates.")
+    model: str = define_option(
         "cross-encoder/ms-marco-MiniLM-L6-v2",
         "Name or folder of a cross-encoder (sentence-transformers), or a model hosted by Pinecone"
         " (pinecone/...).",
         marks="named",
         min_length=1,
     )
-    rerank_top_k: int = option(
+    rerank_top_k: int = define_option(
         20, "How many of the best candidates the model scores.", ge=1, le=1_000
     )
-    timeout_ms: int = option(
+    timeout_ms: int = define_option(
         5_000,
         "Maximum wait for the reranker, in milliseconds, not counting the loading of its model;"
         " after it, the order stays.",
         ge=1,
         le=600_000,
     )
-    trust_remote_code: bool = option(
+    trust_remote_code: bool = define_option(
         False, "Whether code that comes with the model may run; some models need it.", marks="named"
     )
 
@@ -385,29 +385,29 @@ class RerankSettings(SettingsGroup):
 class CacheSettings(SettingsGroup):
     """The cache of transformations. Search results are never cached."""
 
-    enabled: bool = option(True, "Whether equal questions share one transformation.")
-    max_entries: int = option(
+    enabled: bool = define_option(True, "Whether equal questions share one transformation.")
+    max_entries: int = define_option(
         1_024, "Maximum number of transformations kept.", marks="middleware", ge=1, le=1_000_000
     )
-    ttl_seconds: int = option(
+    ttl_seconds: int = define_option(
         3_600,
         "How long a transformation is kept, in seconds.",
         marks="middleware",
         ge=1,
         le=31_536_000,
     )
-    tenant: str = option(
+    tenant: str = define_option(
         "",
         "Part of every cache key; give each customer a value of their own to keep customers apart.",
         marks="reply",
     )
-    redis_url: str | None = option(
+    redis_url: str | None = define_option(
         None,
         "Redis in which several processes share transformations (redis://host:6379/0); the password"
         " comes from REDIS_PASSWORD. null keeps them in the process.",
         marks="middleware named",
     )
-    redis_timeout_ms: int = option(
+    redis_timeout_ms: int = define_option(
         50,
         "Maximum wait for Redis, in milliseconds; after it, Redis is not asked for a while.",
         marks="middleware",
@@ -419,11 +419,11 @@ class CacheSettings(SettingsGroup):
 class BreakerSettings(SettingsGroup):
     """The circuit breaker: when qtmiddleware stops asking a failing language model, or Redis, for a while."""
 
-    enabled: bool = option(True, "Whether the circuit breaker is on.")
-    failures: int = option(
+    enabled: bool = define_option(True, "Whether the circuit breaker is on.")
+    failures: int = define_option(
         5, "Calls in a row that must fail or be late before the breaker opens.", ge=1, le=1_000
     )
-    seconds: float = option(
+    seconds: float = define_option(
         30.0, "Seconds the breaker stays open before one call tries again.", ge=0.001, le=86_400.0
     )
 
@@ -431,14 +431,14 @@ class BreakerSettings(SettingsGroup):
 class BudgetSettings(SettingsGroup):
     """What all model calls in this process may cost together; beyond it, only the rules run."""
 
-    max_llm_calls_per_minute: int | None = option(
+    max_llm_calls_per_minute: int | None = define_option(
         None, "Maximum model calls within 60 seconds.", ge=0, le=1_000_000
     )
-    max_tokens: int | None = option(
+    max_tokens: int | None = define_option(
         None, "Maximum input and output tokens within budget.hours.", ge=0
     )
-    max_usd: float | None = option(None, "Maximum US dollars within budget.hours.", ge=0.0)
-    hours: float = option(
+    max_usd: float | None = define_option(None, "Maximum US dollars within budget.hours.", ge=0.0)
+    hours: float = define_option(
         24.0, "Hours over which tokens and dollars are counted.", ge=0.01, le=8_784.0
     )
 
@@ -446,15 +446,15 @@ class BudgetSettings(SettingsGroup):
 class LogSettings(SettingsGroup):
     """The query log: a record of what happened to each question."""
 
-    path: str | None = option(
+    path: str | None = define_option(
         None,
         "JSON-lines file with one record per query, in a folder that exists; null writes no file.",
         marks="named",
     )
-    query_text: bool = option(
+    query_text: bool = define_option(
         True, "Whether the log holds the searched texts; if not, it holds only their hashes."
     )
-    passage_text: bool = option(
+    passage_text: bool = define_option(
         False, "Whether the log also holds the passages' texts; a judge of shadow mode reads them."
     )
 
@@ -462,20 +462,20 @@ class LogSettings(SettingsGroup):
 class AnswerSettings(SettingsGroup):
     """Answers from the retrieved passages."""
 
-    mode: AnswerMode = option(
+    mode: AnswerMode = define_option(
         "plain",
         "plain: one answer; synthesis: one answer per sub-query, then one answer made from them.",
     )
-    max_tokens: int | None = option(
+    max_tokens: int | None = define_option(
         1_000, "Maximum tokens per answer; null sends no limit.", ge=1, le=100_000
     )
-    timeout_ms: int = option(
+    timeout_ms: int = define_option(
         60_000, "Maximum wait for one model answer, in milliseconds.", ge=1, le=600_000
     )
-    context_chars: int = option(
+    context_chars: int = define_option(
         24_000, "Maximum characters of passages that the model sees.", ge=100, le=10_000_000
     )
-    if_unsure: IfUnsure = option(
+    if_unsure: IfUnsure = define_option(
         "answer",
         "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all"
         " the same; decline says that nothing was found, without a model call.",
@@ -485,22 +485,26 @@ class AnswerSettings(SettingsGroup):
 class Settings(SettingsGroup):
     """Everything that can be set."""
 
-    transformation_type: TransformationType = option(
+    transformation_type: TransformationType = define_option(
         "none", "What the language model is asked to write.", marks="reply"
     )
-    transformation_model: str = option(
+    transformation_model: str = define_option(
         "gpt-6-luna", "Model that writes the transformations.", marks="model", min_length=1
     )
-    max_sub_queries: int = option(4, "Maximum sub-queries per question.", marks="reply", ge=2, le=6)
-    top_k: int = option(4, "Passages that a search of the built-in store returns.", ge=1, le=10_000)
-    shadow: float | None = option(
+    max_sub_queries: int = define_option(
+        4, "Maximum sub-queries per question.", marks="reply", ge=2, le=6
+    )
+    top_k: int = define_option(
+        4, "Passages that a search of the built-in store returns.", ge=1, le=10_000
+    )
+    shadow: float | None = define_option(
         None,
         "Shadow mode: callers get the plain function's results; for this share of the calls,"
         " qtmiddleware also retrieves afterwards and logs the result. null is off.",
         ge=0.0,
         le=1.0,
     )
-    scores: Scores = option(
+    scores: Scores = define_option(
         "backend",
         "Score of a returned passage: backend, your function's score for the user's question; or"
         " fused, qtmiddleware's score, which falls with the order.",
@@ -511,33 +515,41 @@ class Settings(SettingsGroup):
     contextual_chunks: bool = kit.CONTEXTUAL_CHUNKS
     embedding_model: str = kit.EMBEDDING_MODEL
     embedding_dimensions: int | None = kit.EMBEDDING_DIMENSIONS
-    chat_model: str = option("gpt-6-luna", "Model that writes answers.", min_length=1)
+    chat_model: str = define_option("gpt-6-luna", "Model that writes answers.", min_length=1)
     data_path: str | None = kit.DATA_PATH
     index_path: str = kit.INDEX_PATH
-    preprocess: PreprocessSettings = group(PreprocessSettings, "The rules, which need no model.")
-    keyword_evidence: KeywordEvidenceSettings = group(
+    preprocess: PreprocessSettings = define_group(
+        PreprocessSettings, "The rules, which need no model."
+    )
+    keyword_evidence: KeywordEvidenceSettings = define_group(
         KeywordEvidenceSettings, "Reranking by keywords in the candidates' texts."
     )
-    escalation: EscalationSettings = group(EscalationSettings, "When the model is called.")
-    fusion: FusionSettings = group(FusionSettings, "How several result lists become one.")
-    limits: LimitSettings = group(LimitSettings, "Time, size and concurrency.")
-    llm: LlmSettings = group(LlmSettings, "The language model.")
-    hybrid: HybridSettings = group(HybridSettings, "Search by vectors and words together.")
-    rerank: RerankSettings = group(RerankSettings, "A model that scores the best candidates again.")
-    store: StoreSettings = group(StoreSettings, "The built-in store.", marks="middleware")
-    answer: AnswerSettings = group(AnswerSettings, "Answers from the retrieved passages.")
-    cache: CacheSettings = group(CacheSettings, "The cache of transformations.")
-    breaker: BreakerSettings = group(BreakerSettings, "The circuit breaker.", marks="middleware")
-    budget: BudgetSettings = group(
+    escalation: EscalationSettings = define_group(EscalationSettings, "When the model is called.")
+    fusion: FusionSettings = define_group(FusionSettings, "How several result lists become one.")
+    limits: LimitSettings = define_group(LimitSettings, "Time, size and concurrency.")
+    llm: LlmSettings = define_group(LlmSettings, "The language model.")
+    hybrid: HybridSettings = define_group(HybridSettings, "Search by vectors and words together.")
+    rerank: RerankSettings = define_group(
+        RerankSettings, "A model that scores the best candidates again."
+    )
+    store: StoreSettings = define_group(StoreSettings, "The built-in store.", marks="middleware")
+    answer: AnswerSettings = define_group(AnswerSettings, "Answers from the retrieved passages.")
+    cache: CacheSettings = define_group(CacheSettings, "The cache of transformations.")
+    breaker: BreakerSettings = define_group(
+        BreakerSettings, "The circuit breaker.", marks="middleware"
+    )
+    budget: BudgetSettings = define_group(
         BudgetSettings, "What all model calls together may cost.", marks="middleware"
     )
-    log: LogSettings = group(LogSettings, "The query log.")
-    transforms: Mapping[str, Any] = option(
+    log: LogSettings = define_group(LogSettings, "The query log.")
+    transforms: Mapping[str, Any] = define_option(
         {},
         "Your own transformations by name, each with its prompt and the fields that it fills.",
         marks="reply named",
     )
-    glossary: GlossarySettings = group(GlossarySettings, "Your own terms and their other forms.")
+    glossary: GlossarySettings = define_group(
+        GlossarySettings, "Your own terms and their other forms."
+    )
 
     @property
     def transform(self) -> TransformRow:

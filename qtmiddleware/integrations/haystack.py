@@ -26,7 +26,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.types import Match, Retrieval, Variant
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.pickling import find_import_name
@@ -256,7 +256,7 @@ class QueryTransformRetriever:
         """
         await self._warm_up_components_async()
         if not self._is_warm:
-            await in_thread(self._search.middleware.warm_up)
+            await run_in_thread(self._search.middleware.warm_up)
             self._is_warm = True
 
     def close(self) -> None:
@@ -619,7 +619,7 @@ async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
     with _open_component_span(role, inner, inputs) as span:
         can_await = hasattr(inner, "run_async")
         outputs = await (
-            inner.run_async(**inputs) if can_await else in_thread(partial(inner.run, **inputs))
+            inner.run_async(**inputs) if can_await else run_in_thread(partial(inner.run, **inputs))
         )
         span.set_content_tag("haystack.component.output", outputs)
     return outputs

@@ -1,8 +1,8 @@
 """Turn questions into keywords by rules: no model, no network, microseconds per query.
 
-`prepare` and `preprocess` remove question words and other stop words from a question.
-`protected_spans` returns the spans of a question that a rewrite must keep. The first query loads
-the word lists.
+`extract_keywords` and `preprocess` remove question words and other stop words from a question.
+`find_protected_spans` returns the spans of a question that a rewrite must keep. The first question
+loads the word lists.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from qtmiddleware.preprocessing.stripping import (
     is_all_caps,
     strip_question,
 )
-from qtmiddleware.preprocessing.text import dominant_script, fold_case
+from qtmiddleware.preprocessing.text import find_dominant_script, fold_case
 from qtmiddleware.preprocessing.tokeniser import tokenise
 
 __all__ = [
     "LANGUAGES",
-    "Prepared",
+    "ExtractedKeywords",
     "Span",
     "detect_language",
-    "dominant_script",
-    "prepare",
+    "extract_keywords",
+    "find_dominant_script",
+    "find_protected_spans",
     "preprocess",
-    "protected_spans",
 ]
 
 AUTO = "auto"
@@ -55,8 +55,8 @@ If the result still changes after that, the query is returned unchanged.
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Prepared:
-    """The result of `prepare`.
+class ExtractedKeywords:
+    """The result of `extract_keywords`.
 
     Attributes:
         keywords: The keywords of the query.
@@ -67,13 +67,13 @@ class Prepared:
     language: str
 
 
-def prepare(
+def extract_keywords(
     text: str,
     *,
     language: str = AUTO,
     keep_words: Collection[str] = (),
     extra_words: Collection[str] = (),
-) -> Prepared:
+) -> ExtractedKeywords:
     """Return the keywords of *text* and the language of the word list that was used.
 
     The parameters and errors are the same as in `preprocess`.
@@ -91,7 +91,7 @@ def prepare(
         keywords = result.keywords
         # Most keywords are final after the first pass. This check saves the second pass.
         if used and _is_final(keywords, lists.removable_words[used]):
-            return Prepared(keywords, used)
+            return ExtractedKeywords(keywords, used)
         # Another pass would remove a name at the start, such as "Can" of "Can Yaman".
         result, _used = (
             (result, used)
@@ -99,8 +99,8 @@ def prepare(
             else _apply_rules(keywords, code or used, lists)
         )
         if result.keywords == keywords:
-            return Prepared(keywords, used)
-    return Prepared(text, used)
+            return ExtractedKeywords(keywords, used)
+    return ExtractedKeywords(text, used)
 
 
 def preprocess(
@@ -130,7 +130,9 @@ def preprocess(
         ConfigError: The language is unknown, or *keep_words* or *extra_words* is not a list of
             words.
     """
-    return prepare(text, language=language, keep_words=keep_words, extra_words=extra_words).keywords
+    return extract_keywords(
+        text, language=language, keep_words=keep_words, extra_words=extra_words
+    ).keywords
 
 
 def detect_language(text: str) -> str:
@@ -149,7 +151,7 @@ def detect_language(text: str) -> str:
     return lists.guess_language(text, fold_tokens(tokens, is_all_caps(tokens, lists.stop_words)))
 
 
-def protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
+def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     """Return the spans of *text* that a rewrite must keep, from left to right, without overlaps.
 
     Protected are codes, numbers with their units, quoted phrases (without the quotation marks),
@@ -272,7 +274,7 @@ def _is_final(keywords: str, removable_words: Set[str]) -> bool:
 
 def _is_latin(text: str) -> bool:
     """Return whether the word lists apply to *text*: its script is Latin, or it has no letters."""
-    return dominant_script(text) in ("latin", "")
+    return find_dominant_script(text) in ("latin", "")
 
 
 def _read_language_code(language: str) -> str:

@@ -202,7 +202,7 @@ class _DateWords(NamedTuple):
     starts: frozenset[str]
 
 
-def split_tokens(text: str) -> list[str]:
+def split_date_tokens(text: str) -> list[str]:
     """Return the first `MOST_TOKENS` words of *text*, in lower case and without accents.
 
     A code, a version or a date is one word: zp-410, 4.2, 2025-03-01.
@@ -218,7 +218,7 @@ def read_times(text: str, language: str, today: Today) -> Times:
         language: The language code of *text*. Unknown codes mean English.
         today: A function that returns today's date. It is called only for a relative date.
     """
-    tokens, list_language = split_tokens(text), language if language in LANGUAGES else DEFAULT
+    tokens, list_language = split_date_tokens(text), language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_date_words(list_language), today).read_tokens()
     negations = load_lexicon(list_language).negations
     # Most questions deny nothing. The check is quicker than a look at every token.
@@ -359,7 +359,7 @@ def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
     """Group (phrase, meaning) pairs by the first word of the phrase. Longer phrases come first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
     for phrase, meaning in phrases:
-        words = tuple(split_tokens(phrase))
+        words = tuple(split_date_tokens(phrase))
         table.setdefault(words[0], []).append((words, meaning))
     return {
         first_word: tuple(sorted(rows, key=lambda row: -len(row[0])))

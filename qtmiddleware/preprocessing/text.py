@@ -31,7 +31,7 @@ SCRIPTS = (
     "Malayalam", "Sinhala", "Thai", "Lao", "Khmer", "Myanmar", "Tibetan", "Georgian", "Armenian",
     "Ethiopic", "Mongolian", "Bopomofo", "Cherokee", "Thaana", "Syriac",
 )  # fmt: skip
-"""The scripts that `dominant_script` recognises, by their Unicode names."""
+"""The scripts that `find_dominant_script` recognises, by their Unicode names."""
 
 KANA = frozenset({"hiragana", "katakana"})
 """The two kana scripts. Only Japanese mixes kana with Han characters."""
@@ -59,7 +59,7 @@ def fold_accents(text: str) -> str:
     return re.sub("[‐‑‒–—−]", "-", composed.translate(APOSTROPHES))
 
 
-def clean(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return *text* on one line, with single spaces and without invisible characters."""
     line = " ".join(text.split())
     # Most texts end here: a printable ASCII text has no invisible characters.
@@ -72,18 +72,18 @@ def clean(text: str) -> str:
     return " ".join(text.split())
 
 
-def shorten(text: str, length: int = 240) -> str:
+def shorten_text(text: str, length: int = 240) -> str:
     """Return *text* on one line of at most *length* characters. A shortened text ends in "…"."""
-    line = clean(text)
+    line = clean_text(text)
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
-def normalise(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
     The result can be used as a key for texts that differ only in these details.
     """
-    line = clean(text)
+    line = clean_text(text)
     # NFKC turns some characters into a space and an accent, so spaces are joined once more.
     folded = (
         line.lower()
@@ -147,7 +147,7 @@ def is_blank(text: str) -> bool:
     return not any(map(str.isalnum, text))
 
 
-def dominant_script(text: str) -> str:
+def find_dominant_script(text: str) -> str:
     """Return the script that most letters of *text* have, such as ``latin``, ``han`` or ``arabic``.
 
     - The result is ``""`` if *text* has no letters, and ``other`` if its script is not in

@@ -53,7 +53,7 @@ def load_model(
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
     # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
-    with _LOCK.free, _silence_libraries():
+    with _LOCK.lock, _silence_libraries():
         folder = Path(model).expanduser()
         if not folder.exists() and _is_path(model):
             raise make_error(

@@ -82,7 +82,7 @@ class Standings:
             return _NO_PASSAGES
         if not signals:
             return _NO_SIGNALS
-        with self._lock.free:
+        with self._lock.lock:
             # The limit is computed before this result is added, so that the result is compared only
             # with earlier ones.
             seen = min(len(self._percentiles[name]) for name in signals)

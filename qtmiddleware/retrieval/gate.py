@@ -157,7 +157,7 @@ class Gate:
 
     def record_forced_call(self, target_call_rate: float) -> None:
         """Count a model call that the gate did not decide. Later, the gate allows fewer calls."""
-        with self._lock.free:
+        with self._lock.lock:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
             )
@@ -187,7 +187,7 @@ class Gate:
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
-        with self._lock.free:
+        with self._lock.lock:
             observed = max(len(self._percentiles[name]) for name in signals)
             doubt = 1.0 - _average(
                 [self._percentiles[name].rank_and_add(signal) for name, signal in signals.items()]

@@ -33,7 +33,7 @@ from qtmiddleware.preprocessing.dates import (
     VersionRange,
     read_period,
     read_version,
-    split_tokens,
+    split_date_tokens,
 )
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
@@ -308,7 +308,7 @@ def _read_values(name: str, value: Any) -> _Row:
 @lru_cache(maxsize=4_096)
 def _parse_text(value: str) -> _Value | None:
     """Parse a short text. Return ``None`` if it has more than `MOST_WORDS` words."""
-    words = tuple(split_tokens(value))
+    words = tuple(split_date_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
     if len(words) > MOST_WORDS:
@@ -402,8 +402,10 @@ class _QuestionDemands:
 
     def _is_same_label(self, label: str, name: str) -> bool:
         """Return whether a constraint's *label* and the field *name* consist of the same words."""
-        words = [self._find_stem(word) for word in split_tokens(label.replace("_", " "))]
-        return words == [self._find_stem(word) for word in split_tokens(name.replace("_", " "))]
+        words = [self._find_stem(word) for word in split_date_tokens(label.replace("_", " "))]
+        return words == [
+            self._find_stem(word) for word in split_date_tokens(name.replace("_", " "))
+        ]
 
     def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
         """Yield (demand, note, shares) once if the question contains values of the field *name*.
@@ -412,7 +414,8 @@ class _QuestionDemands:
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
-            self._find_stem(word) in self._stems for word in split_tokens(name.replace("_", " "))
+            self._find_stem(word) in self._stems
+            for word in split_date_tokens(name.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
-from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
 from qtmiddleware.retrieval.confidence import (
     LATER_PAGE,
@@ -468,7 +468,7 @@ class _Pipeline:
 
     def _find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
-        spans = protected_spans(self.request.original, language=self.query.language or "auto")
+        spans = find_protected_spans(self.request.original, language=self.query.language or "auto")
         # The model is told to replace "last year" by a date, so it need not keep the words.
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 

@@ -9,17 +9,17 @@ from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.keys import read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing import Span, protected_spans
+from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.steps import Ask, Outcome
 from qtmiddleware.transforms import (
-    Facts,
+    GlossaryTerms,
     build_prompts,
     build_standalone_prompt,
-    guard,
+    guard_transformation,
     is_within_limits,
-    merge,
-    parse,
+    merge_transformations,
+    parse_transformation,
 )
 from qtmiddleware.transforms.anchors import Anchors
 from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
@@ -55,7 +55,7 @@ class Question:
         query: str,
         history: tuple[Message, ...],
         settings: Settings,
-        facts: Facts = (),
+        facts: GlossaryTerms = (),
         anchors: Anchors | None = None,
     ) -> None:
         """Build the prompts of the first round.
@@ -132,7 +132,7 @@ class Question:
         replies = [outcome.value for outcome in outcomes if outcome.value is not None]
         # The prompts of a round are asked at the same time, so the slowest reply counts.
         trace.replayed_ms += 1e3 * max((reply.seconds for reply in replies), default=0.0)
-        self._transformation = merge([self._transformation, *transformations])
+        self._transformation = merge_transformations([self._transformation, *transformations])
         if self._is_last_round:
             return False
         # The first round returned the standalone form. The second round asks about this form, and
@@ -155,7 +155,7 @@ class Question:
             reply = outcome.value
             record_cost(trace, reply)
             try:
-                transformation = parse(prompt, reply)
+                transformation = parse_transformation(prompt, reply)
             except ModelError as unusable:
                 error = unusable
                 trace.notes.extend(unusable.notes)
@@ -199,7 +199,7 @@ class Question:
             )
             if transformation.standalone:
                 reference = transformation.standalone
-                spans = protected_spans(reference, language=language)
+                spans = find_protected_spans(reference, language=language)
                 spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
         guarded = _guard_texts(transformation, reference, spans, language, self._facts)
         if guarded.is_empty:
@@ -236,16 +236,20 @@ def _find_error(outcome: Outcome) -> ModelError | None:
 
 
 def _guard_texts(
-    transformation: Transformation, query: str, spans: Sequence[Span], language: str, facts: Facts
+    transformation: Transformation,
+    query: str,
+    spans: Sequence[Span],
+    language: str,
+    facts: GlossaryTerms,
 ) -> Transformation:
     """Check that each text of *transformation* keeps the *spans* of *query*, and return the texts.
 
     A text that lacks one of the spans is repaired if possible, or else dropped.
     """
-    return guard(
+    return guard_transformation(
         transformation,
         query=query,
-        must_keep=[(span.kind, span.text) for span in spans],
+        required_spans=[(span.kind, span.text) for span in spans],
         # Models may answer in English, which is easy to detect. Other languages with the same
         # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),

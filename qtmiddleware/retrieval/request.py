@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
-from qtmiddleware.preprocessing import prepare
+from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.protocols import Clock, RetrievalHook
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
@@ -349,7 +349,7 @@ def prepare_query(original: str, settings: Settings) -> Query:
     options = settings.preprocess
     if not options.enabled:
         return Query(original, original, original)
-    rules = prepare(
+    rules = extract_keywords(
         original,
         language=options.language,
         keep_words=options.keep_words,

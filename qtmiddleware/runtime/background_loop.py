@@ -48,7 +48,7 @@ class _BackgroundLoop:
 
         The coroutine runs in a copy of the caller's context.
         """
-        with self._lock.free:
+        with self._lock.lock:
             # A loop whose thread has died would never run the coroutine.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()
@@ -172,20 +172,20 @@ def _wait_for_result(future: Future[T], timeout: float) -> T:
         future.cancel()
 
 
-def is_async(fn: object) -> bool:
-    """Return whether calling *fn* returns a coroutine.
+def is_async(function: object) -> bool:
+    """Return whether calling *function* returns a coroutine.
 
     Looks at the function inside partials, methods, callable objects and `functools.wraps` wrappers.
     """
-    if isinstance(fn, functools.partial):
-        return is_async(fn.func)
-    if inspect.ismethod(fn) or isinstance(fn, (staticmethod, classmethod)):
-        return is_async(fn.__func__)
-    if inspect.iscoroutinefunction(fn):
+    if isinstance(function, functools.partial):
+        return is_async(function.func)
+    if inspect.ismethod(function) or isinstance(function, (staticmethod, classmethod)):
+        return is_async(function.__func__)
+    if inspect.iscoroutinefunction(function):
         return True
-    if (wrapped := getattr(fn, "__wrapped__", None)) is not None and wrapped is not fn:
+    if (wrapped := getattr(function, "__wrapped__", None)) is not None and wrapped is not function:
         return is_async(wrapped)
-    if inspect.isroutine(fn) or inspect.isclass(fn):
+    if inspect.isroutine(function) or inspect.isclass(function):
         return False
-    call = getattr(type(fn), "__call__", None)  # noqa: B004
+    call = getattr(type(function), "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(getattr(call, "__func__", call))

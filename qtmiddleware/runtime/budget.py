@@ -84,11 +84,11 @@ class Reservation:
         usd: The reserved US dollars; after `settle`, the spent US dollars.
     """
 
-    __slots__ = ("_calls", "_meter", "_part", "tokens", "usd")
+    __slots__ = ("_bucket", "_calls", "_meter", "tokens", "usd")
 
     def __init__(self, meter: Meter, bucket: _Bucket, tokens: int, usd: float) -> None:
         self._meter = meter
-        self._part = bucket
+        self._bucket = bucket
         self._calls = 1
         self.tokens = tokens
         self.usd = usd
@@ -109,7 +109,7 @@ class Reservation:
         usd = usd if 0 <= usd < inf else self.usd
         calls = max(self._calls, calls)
         self._meter._add_spending(
-            self._part, tokens - self.tokens, usd - self.usd, calls - self._calls
+            self._bucket, tokens - self.tokens, usd - self.usd, calls - self._calls
         )
         self._calls, self.tokens, self.usd = calls, tokens, usd
 
@@ -141,12 +141,12 @@ class Meter:
             tokens: The most tokens that the call may use.
             usd: The most US dollars that the call may cost.
         """
-        with self._lock.free:
+        with self._lock.lock:
             return self._find_shortage_and_wait(budget, tokens, usd)[0]
 
     def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
-        with self._lock.free:
+        with self._lock.lock:
             now, seconds = self._clock(), hours * 3600.0
             calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE))
             recent = self._spent.list_recent_buckets(now, seconds)
@@ -159,7 +159,7 @@ class Meter:
             ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
                 calls per minute, ``retry_after`` says in how many seconds a call may be made.
         """
-        with self._lock.free:
+        with self._lock.lock:
             shortage, wait = self._find_shortage_and_wait(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
@@ -232,7 +232,7 @@ class Meter:
         return _MINUTE
 
     def _add_spending(self, bucket: _Bucket, tokens: int, usd: float, calls: int) -> None:
-        with self._lock.free:
+        with self._lock.lock:
             bucket.tokens += tokens
             bucket.usd += usd
             if calls:

@@ -47,7 +47,7 @@ class TTLCache(Generic[V]):
         If *is_counted* is false, *hits* and *misses* stay the same. Pass false for a question's
         second lookup, so that each question counts once.
         """
-        with self._lock.free:
+        with self._lock.lock:
             entry = self._entries.get(key)
             if entry is not None and entry[0] + self._ttl <= self._clock():
                 del self._entries[key]
@@ -63,14 +63,14 @@ class TTLCache(Generic[V]):
 
     def put(self, key: Hashable, value: V) -> None:
         """Store *value* under *key*. A full cache drops its least recently used value."""
-        with self._lock.free:
+        with self._lock.lock:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
             self._drop_excess()
 
     def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
         """Set new limits. They also apply to values that are already stored."""
-        with self._lock.free:
+        with self._lock.lock:
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._drop_excess()
 
@@ -114,7 +114,7 @@ class TransformationCache:
             MissingExtra: The ``redis`` package is missing.
         """
         options = _collect_redis_options(settings)
-        with self._lock.free:
+        with self._lock.lock:
             former = self.shared
             if options != self._redis_options:
                 self.shared, self._redis_options = _make_redis_cache(settings), options

@@ -150,7 +150,7 @@ class Breaker:
                 self._open_until = self._probe = None
                 self._pause_until = float("-inf")
 
-    def read_state(self) -> tuple[BreakerState, int, int, float]:
+    def read_state_and_counts(self) -> tuple[BreakerState, int, int, float]:
         """Return the breaker's state and counts, as `Health` shows them.
 
         Returns:

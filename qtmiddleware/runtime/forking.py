@@ -43,13 +43,13 @@ if hasattr(os, "register_at_fork"):
 class ForkLock:
     """A lock that is free in a forked process, even if it was held in the parent.
 
-    Use it as ``with self._lock.free:``. The property *free* returns a real `threading.Lock`,
+    Use it as ``with self._lock.lock:``. The property *lock* returns a real `threading.Lock`,
     because an interrupt inside a wrapper could leave the lock acquired. If gevent replaces
     `threading.Lock` later, a new lock is made, because waiting for the old lock would block all
     greenlets forever.
     """
 
-    __slots__ = ("__weakref__", "_kind", "_lock")
+    __slots__ = ("__weakref__", "_lock", "_lock_class")
 
     def __init__(self) -> None:
         self.renew()
@@ -57,7 +57,7 @@ class ForkLock:
 
     def renew(self) -> None:
         """Make a new lock after a fork."""
-        self._kind = threading.Lock
+        self._lock_class = threading.Lock
         self._lock = threading.Lock()
 
     def __deepcopy__(self, _: object) -> ForkLock:
@@ -65,10 +65,10 @@ class ForkLock:
         return ForkLock()
 
     @property
-    def free(self) -> threading.Lock:
+    def lock(self) -> threading.Lock:
         """The lock, for use in a ``with`` statement."""
         # gevent has replaced the class since the lock was made.
-        if self._kind is not threading.Lock:
+        if self._lock_class is not threading.Lock:
             self.renew()
         return self._lock
 

@@ -18,7 +18,7 @@ from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.threads import Bulkhead, in_thread
+from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
@@ -295,7 +295,7 @@ async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhe
         pending = (
             hook(retrieval)
             if is_async(hook)
-            else await in_thread(partial(hook, retrieval), bulkhead)
+            else await run_in_thread(partial(hook, retrieval), bulkhead)
         )
         if inspect.isawaitable(pending):
             await pending

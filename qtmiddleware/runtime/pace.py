@@ -205,24 +205,24 @@ class Pace:
                 and self._failures_in_row < SEVERAL
             ):
                 return _Failure.LONE
-            self._slow_down(error, now, is_news=pauses_before == self._episode)
+            self._slow_down(error, now, began_after_pause=pauses_before == self._episode)
             return _Failure.SHARED
 
-    def _slow_down(self, error: ModelError, now: float, *, is_news: bool) -> None:
+    def _slow_down(self, error: ModelError, now: float, *, began_after_pause: bool) -> None:
         """Pause all callers after *error*, and halve the number of calls that may run at once.
 
         Args:
             error: The error. If the service was not called, the number stays the same.
             now: The current time.
-            is_news: Whether the call began after the last pause. If not, the number stays the same,
-                and callers are paused only if the service asks for it.
+            began_after_pause: Whether the call began after the last pause. If not, the number stays
+                the same, and callers are paused only if the service asks for it.
         """
-        if is_news:
+        if began_after_pause:
             self._episode += 1
             if error.was_asked:
                 self._limit = max(1, self._limit // 2)
                 self._answers_since_change = 0
-        if is_news or error.retry_after is not None:
+        if began_after_pause or error.retry_after is not None:
             self._pause_callers(now, error.retry_after)
 
     def _wait_for_budget(self, error: ModelError) -> _Failure:

@@ -17,15 +17,15 @@ class Flight:
     """A computation that one caller, the leader, performs for all callers that need its result.
 
     Attributes:
-        until: The leader's deadline, in seconds on the monotonic clock.
+        deadline: The leader's deadline, in seconds on the monotonic clock.
         result: The future that the other callers, the followers, wait for. Its result is ``None``
             if the leader gave up. Then a follower may become the leader.
     """
 
-    __slots__ = ("result", "until")
+    __slots__ = ("deadline", "result")
 
-    def __init__(self, until: float) -> None:
-        self.until = until
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
         self.result: Future[Any] = Future()
         # A running future cannot be cancelled, so a cancelled follower does not affect the others.
         self.result.set_running_or_notify_cancel()
@@ -77,7 +77,7 @@ class SingleFlight:
         """
         with self._lock:
             flight = self._by_key.get(key)
-            if flight is not None and monotonic() < flight.until:
+            if flight is not None and monotonic() < flight.deadline:
                 return (Role.NESTED if flight in _led.get() else Role.FOLLOWER), flight
             flight = self._by_key[key] = Flight(deadline)
         _led.set((*_led.get(), flight))

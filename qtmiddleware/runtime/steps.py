@@ -299,10 +299,10 @@ def gather_flows(
             if yielded:
                 # All flows wait for one another in each round, so the latest deadline counts.
                 until = min(latest, max(map(_find_deadline, yielded.values())))
-                leaves = [leaf for step in yielded.values() for leaf in list_leaves(step)]
+                leaves = [leaf for step in yielded.values() for leaf in list_single_steps(step)]
                 outcomes = yield Together(leaves, Deadline(until), limit)
                 for position, step in yielded.items():
-                    count = len(list_leaves(step))
+                    count = len(list_single_steps(step))
                     outcomes_of[position], outcomes = outcomes[:count], outcomes[count:]
     finally:
         for flow in flows:
@@ -357,7 +357,7 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
                 return stop.value  # type: ignore[no-any-return]
             if isinstance(step, Beside):
                 step = replace(step, flow=_observe_steps(step.flow, parent, models))
-            for leaf in list_leaves(step):
+            for leaf in list_single_steps(step):
                 if leaf.observation is NOT_OBSERVED:
                     leaf.observation = _observe_step(leaf, parent, models)
             answer = error = None
@@ -398,7 +398,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
     )
 
 
-def list_leaves(step: Step) -> Sequence[Leaf]:
+def list_single_steps(step: Step) -> Sequence[Leaf]:
     """Return the single steps that *step* consists of.
 
     A `Beside` has one, its search, because its flow yields more steps later.

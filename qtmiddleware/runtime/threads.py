@@ -161,7 +161,7 @@ class Bulkhead:
             try:
                 task()
             finally:
-                self._release()
+                self._release_thread()
 
         if _threads.try_start(perform_task):
             return
@@ -170,7 +170,7 @@ class Bulkhead:
             return
         # The system starts no more threads. The task is not performed here, because this may be the
         # thread of an event loop.
-        self._release()
+        self._release_thread()
         raise self._record_refusal()
 
     def record_abandoned_calls(self, count: int) -> None:
@@ -196,7 +196,7 @@ class Bulkhead:
             )
         return Overloaded("overloaded", f"all threads are busy; limits.maxThreads is {self.limit}")
 
-    def _release(self) -> None:
+    def _release_thread(self) -> None:
         with self._lock:
             self.in_use -= 1
             ends = self._is_full and self.in_use <= self.limit // 2
@@ -215,7 +215,7 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 
 
 def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
-    """Return a copy of the caller's context in which `in_thread` uses the threads of *bulkhead*.
+    """Return a copy of the caller's context, in which `run_in_thread` uses *bulkhead*.
 
     The caller's own context loses its bulkhead, so that the original search always gets a thread.
     """
@@ -227,7 +227,7 @@ def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
     return context
 
 
-def current_bulkhead() -> Bulkhead | None:
+def get_current_bulkhead() -> Bulkhead | None:
     """Return the bulkhead of the current context.
 
     Returns ``None`` in an original search and outside of flows.
@@ -244,7 +244,7 @@ def _settle_future(future: asyncio.Future[T], value: T | None, error: BaseExcept
         future.set_result(value)  # type: ignore[arg-type]
 
 
-async def in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
+async def run_in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None) -> T:
     """Run *call* in a daemon thread and await its result.
 
     The event loop's default pool is not used, because it is small and belongs to the application.

@@ -66,7 +66,7 @@ def is_loading() -> bool:
     )
 
 
-def is_warming() -> bool:
+def is_warming_up() -> bool:
     """Return whether a background thread is still loading or rehearsing.
 
     Returns ``False`` 10 seconds after the last thread started, even if it is still running.

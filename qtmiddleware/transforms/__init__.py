@@ -13,13 +13,13 @@ from typing import Final
 
 from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_FIELDS, list_prompt_names
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing.text import normalise
+from qtmiddleware.preprocessing.text import normalise_text
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
-from qtmiddleware.transforms.guard import guard
-from qtmiddleware.transforms.own import build_own_transform
-from qtmiddleware.transforms.parsing import build_transformation, parse
-from qtmiddleware.transforms.prompt import Facts, Transform
+from qtmiddleware.transforms.guard import guard_transformation
+from qtmiddleware.transforms.own import build_user_transform
+from qtmiddleware.transforms.parsing import build_transformation, parse_transformation
+from qtmiddleware.transforms.prompt import GlossaryTerms, Transform
 from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
 from qtmiddleware.types import Message, Transformation
 
@@ -28,14 +28,14 @@ __all__ = [
     "ORIGINAL",
     "PROMPTS",
     "SAME",
-    "Facts",
+    "GlossaryTerms",
     "build_prompts",
     "build_standalone_prompt",
     "find_repeats",
-    "guard",
+    "guard_transformation",
     "is_within_limits",
-    "merge",
-    "parse",
+    "merge_transformations",
+    "parse_transformation",
 ]
 
 PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
@@ -48,7 +48,7 @@ PROMPTS: Final[Mapping[str, Transform]] = MappingProxyType(
 
 
 def build_prompts(
-    settings: Settings, query: str, history: Sequence[Message] = (), glossary: Facts = ()
+    settings: Settings, query: str, history: Sequence[Message] = (), glossary: GlossaryTerms = ()
 ) -> tuple[Prompt, ...]:
     """Return the prompts for the transformation in *settings*.
 
@@ -63,20 +63,20 @@ def build_prompts(
     """
     row = settings.transform
     names = row.parts or ((row.name,) if row.fields else ())
-    transforms = [build_own_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
+    transforms = [build_user_transform(row)] if row.prompt else [PROMPTS[name] for name in names]
     return tuple(
         transform.build_prompt(settings, query, history, glossary) for transform in transforms
     )
 
 
 def build_standalone_prompt(
-    settings: Settings, query: str, history: Sequence[Message], glossary: Facts = ()
+    settings: Settings, query: str, history: Sequence[Message], glossary: GlossaryTerms = ()
 ) -> Prompt:
     """Return the prompt that asks only for the standalone form of *query*."""
     return PROMPTS[STANDALONE].build_prompt(settings, query, history, glossary)
 
 
-def merge(transformations: Iterable[Transformation]) -> Transformation:
+def merge_transformations(transformations: Iterable[Transformation]) -> Transformation:
     """Combine *transformations* into one, without duplicate texts.
 
     A field with a single text gets the first text. A list field gets the texts of all lists.
@@ -108,5 +108,5 @@ def _join_distinct_texts(texts_by_reply: Sequence[tuple[str, ...]]) -> tuple[str
     distinct: dict[str, str] = {}
     for texts in texts_by_reply:
         for text in texts:
-            distinct.setdefault(normalise(text), text)
+            distinct.setdefault(normalise_text(text), text)
     return tuple(distinct.values())

@@ -10,7 +10,7 @@ from datetime import date
 from typing import Final
 
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.preprocessing.dates import Times, find_first_and_last_day, split_tokens
+from qtmiddleware.preprocessing.dates import Times, find_first_and_last_day, split_date_tokens
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import write_json_message
 
@@ -74,6 +74,6 @@ class Anchors:
         return [
             span
             for span in spans
-            if not (words := split_tokens(span.text))
+            if not (words := split_date_tokens(span.text))
             or any(relative_counts[word] < max(1, token_counts[word]) for word in words)
         ]

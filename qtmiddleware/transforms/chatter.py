@@ -19,7 +19,7 @@ from qtmiddleware.preprocessing.lexicon import (
     load_lexicon,
 )
 from qtmiddleware.preprocessing.text import (
-    clean,
+    clean_text,
     find_first_word,
     fold_accents,
     fold_words,
@@ -432,4 +432,4 @@ def _begins_with_pattern(pattern: re.Pattern[str], text: str, query: str) -> boo
 @lru_cache(4)
 def _fold_opening(text: str) -> str:
     """Return the start of *text* in lower case, without accents and leading punctuation."""
-    return fold_accents(clean(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")
+    return fold_accents(clean_text(text[:_OPENING_CHARS])).lstrip("\"'*_([ ")

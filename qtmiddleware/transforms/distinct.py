@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from qtmiddleware.preprocessing.text import fold_accents, normalise, split_tokens, split_words
+from qtmiddleware.preprocessing.text import fold_accents, normalise_text, split_tokens, split_words
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
@@ -33,7 +33,7 @@ class _ComparedText(NamedTuple):
 
     Attributes:
         text: The unchanged text.
-        normal: The normal form of the text, from `normalise`.
+        normal: The normal form of the text, from `normalise_text`.
         tokens: The tokens without light words such as "the". If there are no others, all tokens.
     """
 
@@ -85,7 +85,7 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 def _prepare_comparison(text: str) -> _ComparedText:
     """Compute the normal form and the tokens of *text*, for comparison with other texts."""
     tokens = frozenset(split_tokens(text))
-    return _ComparedText(text, normalise(text), tokens - _LIGHT_WORDS or tokens)
+    return _ComparedText(text, normalise_text(text), tokens - _LIGHT_WORDS or tokens)
 
 
 def _are_repeats(left: _ComparedText, right: _ComparedText) -> bool:

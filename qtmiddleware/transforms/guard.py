@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
-from qtmiddleware.preprocessing import detect_language, dominant_script
+from qtmiddleware.preprocessing import detect_language, find_dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.transforms.parsing import build_transformation
-from qtmiddleware.transforms.prompt import Facts
+from qtmiddleware.transforms.prompt import GlossaryTerms
 from qtmiddleware.transforms.span_matching import format_span, keeps_span
 
 Spans = Sequence[tuple[str, str]]
@@ -37,20 +37,20 @@ _MIN_FRACTION_OF_QUERY: Final = 0.1
 """A text passes if at least this fraction of the query's letters is in the text's main script."""
 
 
-def guard(
+def guard_transformation(
     transformation: Transformation,
     *,
     query: str,
-    must_keep: Spans,
+    required_spans: Spans,
     may_be_english: bool = True,
-    glossary: Facts = (),
+    glossary: GlossaryTerms = (),
 ) -> Transformation:
     """Return *transformation* without texts that lost important spans of *query*.
 
     Some texts are repaired instead. Each change adds a note. The rules depend on the field:
 
-    - A standalone question, rewrite or paraphrase must contain all spans in *must_keep*. Lost spans
-      are appended. A text is dropped if it lost a negation, most of the spans, or more than
+    - A standalone question, rewrite or paraphrase must contain all *required_spans*. Lost spans are
+      appended. A text is dropped if it lost a negation, most of the spans, or more than
       `MAX_REPAIRS` spans.
     - The sub-queries must contain all spans together. Lost spans are appended to the sub-query that
       is most similar to *query*.
@@ -61,21 +61,25 @@ def guard(
     Args:
         transformation: The texts of the model's reply.
         query: The user's question or, in a conversation, its standalone form.
-        must_keep: The important spans of *query*, as (kind, text). The kinds are ``quote``,
+        required_spans: The important spans of *query*, as (kind, text). The kinds are ``quote``,
             ``identifier``, ``number``, ``negation``, ``name`` and ``url``.
         may_be_english: Whether to keep texts in English. English key terms are always kept.
         glossary: The glossary's terms in *query*, each with its other forms. A text may use any of
             them.
     """
-    return _Guard(query, must_keep, may_be_english, glossary).check_texts(transformation)
+    return _Guard(query, required_spans, may_be_english, glossary).check_texts(transformation)
 
 
 class _Guard:
     """Checks a model's texts for one query, and collects a note for each change."""
 
-    def __init__(self, query: str, must_keep: Spans, may_be_english: bool, glossary: Facts) -> None:
+    def __init__(
+        self, query: str, required_spans: Spans, may_be_english: bool, glossary: GlossaryTerms
+    ) -> None:
         self.query = query
-        self.must_keep = [(kind, span) for kind, span in dict.fromkeys(must_keep) if span.strip()]
+        self.required_spans = [
+            (kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()
+        ]
         self.may_be_english = may_be_english
         self.glossary = glossary
         # A dict, because it keeps the order of the notes and drops duplicates.
@@ -117,7 +121,7 @@ class _Guard:
 
         If `may_be_english` is false, English texts are rejected too.
         """
-        if is_other_script(text, self.query) or (
+        if is_in_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -130,7 +134,7 @@ class _Guard:
             return None
         lost_spans = [
             (kind, span)
-            for kind, span in self.must_keep
+            for kind, span in self.required_spans
             if not self._contains_span(kind, span, text)
         ]
         if not lost_spans:
@@ -168,7 +172,7 @@ class _Guard:
         if not texts:
             return ()
         # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
-        required = [(kind, span) for kind, span in self.must_keep if kind != "negation"]
+        required = [(kind, span) for kind, span in self.required_spans if kind != "negation"]
         lost_spans = [
             pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
         ]
@@ -192,7 +196,7 @@ class _Guard:
         """
         folded_query = self.query.casefold()
         if all(
-            is_other_script(term, self.query) and term.casefold() not in folded_query
+            is_in_other_script(term, self.query) and term.casefold() not in folded_query
             for term in terms
         ):
             self.notes[field, _LANGUAGE_MISMATCH] = None
@@ -218,7 +222,7 @@ class _Guard:
 
         Returns ``False`` for a single lost span.
         """
-        kinds = [kind for kind, _ in self.must_keep if kind != "negation"]
+        kinds = [kind for kind, _ in self.required_spans if kind != "negation"]
         return len(lost_spans) > MAX_REPAIRS or (
             len(lost_spans) > 1 and 2 * len(lost_spans) > len(kinds)
         )
@@ -253,7 +257,7 @@ def _append_lost_spans(text: str, lost_spans: Spans) -> str:
     )
 
 
-def is_other_script(text: str, query: str) -> bool:
+def is_in_other_script(text: str, query: str) -> bool:
     """Return whether *text* is in another script than *query*.
 
     This is the case if their main scripts differ, with three exceptions:
@@ -265,7 +269,7 @@ def is_other_script(text: str, query: str) -> bool:
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_script(query), _find_script(text)
+    query_script, text_script = _find_main_script(query), _find_main_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
     in_text, in_query = (
@@ -277,17 +281,17 @@ def is_other_script(text: str, query: str) -> bool:
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
 
 
-def _find_script(text: str) -> str:
+def _find_main_script(text: str) -> str:
     """Return the main script of *text*; ``""`` if *text* has no letters.
 
     If Latin is mixed with another script, words are counted instead of letters, because a few long
     technical terms would otherwise make Latin the main script.
     """
-    main_script = _unify_script(dominant_script(text))
+    main_script = _unify_script(find_dominant_script(text))
     if main_script != "latin" or text.isascii():
         return main_script
     others = Counter(
-        _unify_script(dominant_script(char))
+        _unify_script(find_dominant_script(char))
         for char in text
         if char.isalpha() and not char.isascii()
     )
@@ -306,5 +310,7 @@ def _unify_script(script: str) -> str:
 def _compute_letter_fraction(text: str, script: str) -> float:
     """Return the fraction of the letters of *text* that are in *script*, from 0 to 1."""
     letters = [char for char in text if char.isalpha()]
-    of_script = {char for char in set(letters) if _unify_script(dominant_script(char)) == script}
+    of_script = {
+        char for char in set(letters) if _unify_script(find_dominant_script(char)) == script
+    }
     return sum(char in of_script for char in letters) / max(1, len(letters))

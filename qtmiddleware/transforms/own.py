@@ -21,7 +21,7 @@ _PROMPTS: Final = {
 
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
-def build_own_transform(row: TransformRow) -> Transform:
+def build_user_transform(row: TransformRow) -> Transform:
     """Return the transform that a user defined in *row*: an instruction and its reply fields.
 
     The rules for a single field come from the built-in prompt with this field. For several fields

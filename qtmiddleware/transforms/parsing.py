@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing.text import normalise
+from qtmiddleware.preprocessing.text import normalise_text
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal
 from qtmiddleware.transforms.json_reading import (
@@ -31,7 +31,7 @@ from qtmiddleware.transforms.json_reading import (
 from qtmiddleware.transforms.plain_text import (
     ASIDE,
     GENERIC,
-    find_field,
+    find_field_name,
     read_plain_text,
     split_items,
     strip_markup,
@@ -47,7 +47,7 @@ from qtmiddleware.transforms.reply_rules import (
     check_text,
     is_key_term_field,
     is_sub_query_field,
-    is_talk,
+    is_talk_about_task,
     keep_whole_sentences,
 )
 
@@ -127,7 +127,7 @@ class _CheckedTexts:
     rules: frozenset[str]
 
 
-def parse(prompt: Prompt, reply: Reply) -> Transformation:
+def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     """Return the transformation that *reply* contains.
 
     The reply may be JSON, broken JSON or plain text. The complete texts of a truncated reply are
@@ -301,7 +301,7 @@ def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyFie
                 )
                 continue
             row = TEXT_FIELDS.get(name)
-            collect = _collect_pairs if row is not None and row.is_pairs else _collect_strings
+            collect = _format_pairs if row is not None and row.is_pairs else _collect_strings
             earlier, strings = texts.get(name, []), collect(value, shapes[name])
             texts[name] = [*earlier, *strings] if shapes[name] == "list" else [*strings, *earlier]
             # A value that was cut off does not show what the field would have held.
@@ -362,7 +362,7 @@ def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
     """Yield the pairs of `_iterate_named_values` for one member of a JSON object."""
-    name = find_field(key, fields)
+    name = find_field_name(key, fields)
     if name in {field.name for field in fields}:
         yield name, value
     elif name == ASIDE:
@@ -407,14 +407,14 @@ def _collect_strings(value: Any, shape: str) -> list[str]:
     return []
 
 
-def _collect_pairs(value: Any, shape: str) -> list[str]:
+def _format_pairs(value: Any, shape: str) -> list[str]:
     """Return the labels and values in a JSON *value* as texts such as ``year: 2024``.
 
     Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
     objects. Strings are returned unchanged.
     """
     if isinstance(value, list) and not isinstance(value, Members):
-        return [pair for item in value for pair in _collect_pairs(item, shape)]
+        return [pair for item in value for pair in _format_pairs(item, shape)]
     if not isinstance(value, Members):
         return _collect_strings(value, shape)
     members = [
@@ -436,7 +436,7 @@ def _pick_member_values(members: Members) -> list[Any]:
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
     named = [value for key, value in members if _TEXT_KEY.match(key)]
-    return named[:1] or [value for key, value in members if find_field(key, ()) != ASIDE]
+    return named[:1] or [value for key, value in members if find_field_name(key, ()) != ASIDE]
 
 
 def _is_on_own_lines(json_value: JsonValue, text: str) -> bool:
@@ -472,7 +472,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
             notes.append("dropped: more than requested")
             break
     # A single sub-query that repeats the query adds nothing.
-    if is_sub_query_field(field) and list(chosen) == [normalise(prompt.query)]:
+    if is_sub_query_field(field) and list(chosen) == [normalise_text(prompt.query)]:
         return _CheckedTexts(
             (),
             tuple(filter(None, dict.fromkeys([*notes, SAME]))),
@@ -509,7 +509,7 @@ def _split_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> lis
         return whole_texts
     # After a split at its commas, a refusal or remark could not be recognised any more.
     first_text = whole_texts[0]
-    is_whole = is_refusal(first_text, prompt.query) or is_talk(
+    is_whole = is_refusal(first_text, prompt.query) or is_talk_about_task(
         strip_markup(first_text, prompt.query), field, prompt
     )
     return whole_texts if is_whole else parts

@@ -238,7 +238,7 @@ def _split_labelled_lines(
     section = unlabelled_lines
     for line in map(str.strip, _replace_tags(text, fields).splitlines()):
         label, rest = _read_label(line, query)
-        name = find_field(label, fields) if label else ""
+        name = find_field_name(label, fields) if label else ""
         if name == ASIDE:
             # If the label of a remark is alone on its line, the remark follows below. Otherwise it
             # ends with the line.
@@ -288,7 +288,7 @@ def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
     names = {field.name for field in fields}
 
     def write_label(match: re.Match[str]) -> str:
-        name = find_field(match.group(2), fields)
+        name = find_field_name(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
@@ -359,7 +359,7 @@ def _split_numbers(line: str) -> list[str]:
     return [line[match.end() : end].strip() for match, end in zip(starts, ends, strict=True)]
 
 
-def find_field(key: str, fields: Sequence[ReplyField]) -> str:
+def find_field_name(key: str, fields: Sequence[ReplyField]) -> str:
     """Return the name of the field that *key* means, in any usual spelling.
 
     Returns `ASIDE` for the key of a remark ("reason"), `GENERIC` for a general key ("query"), and

@@ -26,7 +26,7 @@ FAITHFUL: Final = (
 )
 """The rules in the prompt for texts that replace the query."""
 
-Facts = Sequence[tuple[str, Sequence[str]]]
+GlossaryTerms = Sequence[tuple[str, Sequence[str]]]
 """The glossary's terms in a query, each with its other forms."""
 
 STANDALONE: Final = ReplyField(
@@ -76,7 +76,11 @@ class Transform:
     write_version_suffix: Callable[[Settings], str] | None = None
 
     def build_prompt(
-        self, settings: Settings, query: str, history: Sequence[Message] = (), glossary: Facts = ()
+        self,
+        settings: Settings,
+        query: str,
+        history: Sequence[Message] = (),
+        glossary: GlossaryTerms = (),
     ) -> Prompt:
         """Return the prompt for *query*.
 
@@ -206,7 +210,7 @@ def find_user_instruction(settings: Settings, mode: str) -> str:
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 
 
-def _write_user_message(query: str, history: Sequence[Message], glossary: Facts) -> str:
+def _write_user_message(query: str, history: Sequence[Message], glossary: GlossaryTerms) -> str:
     """Return a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
     forms_by_term = {term: list(forms) for term, forms in glossary}

@@ -8,7 +8,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.preprocessing.text import clean, cut_at_word, fold_accents, normalise, split_words
+from qtmiddleware.preprocessing.text import (
+    clean_text,
+    cut_at_word,
+    fold_accents,
+    normalise_text,
+    split_words,
+)
 from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.transforms.chatter import is_noise, is_off_topic_talk, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import JSON_OPENING, Cut
@@ -109,9 +115,9 @@ def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
         field: The reply field that the text belongs to.
         prompt: The prompt that the model answered.
     """
-    single_line = clean(text)
+    single_line = clean_text(text)
     value = _extract_search_text(text, single_line, field, prompt.query)
-    candidate = Candidate(single_line, value, normalise(value), field, prompt, prompt.query)
+    candidate = Candidate(single_line, value, normalise_text(value), field, prompt, prompt.query)
     for rule, is_broken in RULES.items():
         if is_broken(candidate):
             return Verdict(None, f"dropped: {rule}", rule)
@@ -119,7 +125,7 @@ def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
     if len(value) <= limit:
         return Verdict(value.rstrip(), key=candidate.key)
     value = cut_at_word(value, limit).rstrip()
-    return Verdict(value, "cut: too long", key=normalise(value))
+    return Verdict(value, "cut: too long", key=normalise_text(value))
 
 
 def _extract_search_text(text: str, single_line: str, field: ReplyField, query: str) -> str:
@@ -129,9 +135,9 @@ def _extract_search_text(text: str, single_line: str, field: ReplyField, query: 
     *single_line* is *text* on one line.
     """
     if field.shape == "passage":
-        whole = clean(keep_whole_sentences(text)) if isinstance(text, Cut) else single_line
+        whole = clean_text(keep_whole_sentences(text)) if isinstance(text, Cut) else single_line
         return strip_quotes(strip_lead_in(whole, query, is_passage=True), query)
-    value = clean(strip_markup(single_line, query))
+    value = clean_text(strip_markup(single_line, query))
     aside = _ASIDE.search(value[-200:]) if value.endswith(_BRACKETS) else None
     if aside and len(aside.group()) < len(value) and is_noise(aside.group(1), query):
         value = value[: -len(aside.group())]
@@ -157,7 +163,7 @@ def is_key_term_field(field: ReplyField) -> bool:
     return TEXT_FIELDS[field.name].guard == "terms"
 
 
-def is_talk(text: str, field: ReplyField, prompt: Prompt) -> bool:
+def is_talk_about_task(text: str, field: ReplyField, prompt: Prompt) -> bool:
     """Return whether *text* talks about the task instead of doing it."""
     query = prompt.query
     return is_noise(text, query) or is_off_topic_talk(
@@ -181,7 +187,7 @@ def _copies_prompt(candidate: Candidate) -> bool:
 
 
 # Many questions have the same instructions, and many texts have the same question.
-_normalise_cached = lru_cache(32)(normalise)
+_normalise_cached = lru_cache(32)(normalise_text)
 
 
 def _has_no_query(candidate: Candidate) -> bool:
@@ -189,7 +195,7 @@ def _has_no_query(candidate: Candidate) -> bool:
     is_heading = candidate.text.endswith(_COLONS) and not candidate.query.endswith(_COLONS)
     return (
         not candidate.key
-        or is_talk(candidate.value, candidate.field, candidate.prompt)
+        or is_talk_about_task(candidate.value, candidate.field, candidate.prompt)
         or is_heading
     )
 

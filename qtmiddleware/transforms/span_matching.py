@@ -15,7 +15,7 @@ from typing import Final
 
 from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load_all_lexicons, load_lexicon
-from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise, split_words
+from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise_text, split_words
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
@@ -117,7 +117,8 @@ def _has_phrase(phrase: str, text: str) -> bool:
     if not words:
         return phrase in text
     return f" {' '.join(words)} " in f" {' '.join(fold_words(text))} " and (
-        not re.search(r"[^\w\s,.;:!?'’\"-]", phrase) or normalise(phrase) in normalise(text)
+        not re.search(r"[^\w\s,.;:!?'’\"-]", phrase)
+        or normalise_text(phrase) in normalise_text(text)
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import LimitSettings
 from qtmiddleware.errors import InvalidQuery, ResponseShapeError, remove_credentials
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
@@ -181,7 +181,7 @@ class Check:
             "keywords": self.keywords or "(none)",
         }
         rows = [
-            *(_format_row(name, shorten(text, _MOST_QUOTED)) for name, text in head.items()),
+            *(_format_row(name, shorten_text(text, _MOST_QUOTED)) for name, text in head.items()),
             "",
         ]
         # Advice that a verdict repeats below is shown only there.

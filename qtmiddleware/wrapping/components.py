@@ -58,7 +58,7 @@ class ComponentCache(Generic[T]):
         overrides settings. The component is then taken from the previous cache if possible.
         """
         # Creating under the lock lets two threads that need the same model share one.
-        with self._lock.free:
+        with self._lock.lock:
             if key in self._default:
                 return self._default[key]
             # Removing the component and adding it again makes it the most recently used one.
@@ -79,7 +79,7 @@ class ComponentCache(Generic[T]):
 
     def list_components(self) -> list[T]:
         """Return all components. A component that belongs to several keys is returned once."""
-        with self._lock.free:
+        with self._lock.lock:
             return list(
                 {
                     id(component): component

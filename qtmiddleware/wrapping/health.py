@@ -274,8 +274,10 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         redis = RedisHealth(states[shared.was_reached], shared.where, shared.wait_seconds)
     calls, tokens, usd = model.meter.sum_calls_tokens_usd(budget.hours)
     return Health(
-        model=ModelHealth(model.name, components.has_model, *model.breaker.read_state()),
-        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.read_state()),
+        model=ModelHealth(model.name, components.has_model, *model.breaker.read_state_and_counts()),
+        chat_model=ModelHealth(
+            chat.name, components.has_model, *chat.breaker.read_state_and_counts()
+        ),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(

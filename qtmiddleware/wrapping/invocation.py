@@ -19,7 +19,7 @@ from qtmiddleware.retrieval.request import Request, describe_paging
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import Searching, record_read_units
-from qtmiddleware.runtime.drivers import Bulkhead, in_thread
+from qtmiddleware.runtime.drivers import Bulkhead, run_in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
@@ -216,7 +216,7 @@ class Invocation:
         if not self.is_async:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
-            return await in_thread(partial(self._run_search, step, query, attempt))
+            return await run_in_thread(partial(self._run_search, step, query, attempt))
         with Searching(step) as call:
             call.fn = self.fn
             response = await make_awaitable(self._call_function(step, query, attempt))

@@ -14,7 +14,7 @@ from math import comb
 from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Match
 
@@ -284,7 +284,7 @@ def sample_orders(
             changed += keys[0] != keys[1][: len(keys[0])]
             if before and after and keys[0][0] != keys[1][0]:
                 example = OrderExample(
-                    shorten(question.text, MOST_CHARS),
+                    shorten_text(question.text, MOST_CHARS),
                     _shorten_passage(before[0]),
                     _shorten_passage(after[0]),
                 )
@@ -355,7 +355,7 @@ def _measure_lead(matches: Matches) -> float:
 
 
 def _shorten_passage(match: Match) -> SamplePassage:
-    return SamplePassage(match.id, shorten((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
+    return SamplePassage(match.id, shorten_text((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
 
 
 def _format_question_count(questions: int) -> str:

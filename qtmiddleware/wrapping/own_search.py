@@ -58,7 +58,7 @@ class OwnSearch:
 
         # Two threads may ask at the same time. The second one waits for the store that the first
         # one opens.
-        with self._lock.free:
+        with self._lock.lock:
             if self._search is None:
                 if self._opened is None:
                     self._opened = open_retriever(
@@ -77,7 +77,7 @@ class OwnSearch:
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
         search = OwnSearch(settings, store=self._store, embedder=self._embedder)
-        with self._lock.free:
+        with self._lock.lock:
             opened = self._opened
         if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
             search._opened = opened.with_settings(settings)
@@ -87,7 +87,7 @@ class OwnSearch:
         """Close the store if it is open. The next call of `get_search` opens it again."""
         # Only the exchange needs the lock. Closing may take long, and other threads can already
         # open the store again.
-        with self._lock.free:
+        with self._lock.lock:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:
             opened.close()

@@ -55,7 +55,7 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
-from qtmiddleware.runtime.warming import is_warming, load_in_background, wait_for_loading_threads
+from qtmiddleware.runtime.warming import is_warming_up, load_in_background, wait_for_loading_threads
 from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components
@@ -333,7 +333,7 @@ class QueryMiddleware:
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
-        with self._reloading.free:
+        with self._reloading.lock:
             former = self._components
             components = former.with_config(loaded)
             if components is former:
@@ -386,7 +386,7 @@ class QueryMiddleware:
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
-        is_loading = is_warming() or any(thread.is_alive() for thread in tuple(self._warming))
+        is_loading = is_warming_up() or any(thread.is_alive() for thread in tuple(self._warming))
         reasons = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
         return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 

@@ -98,19 +98,19 @@ class ShadowRuns:
 
     def count_newly_dropped(self) -> int:
         """Return how many retrievals were dropped since the last call of this method."""
-        with self._lock.free:
+        with self._lock.lock:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
     def _reserve_slot(self) -> bool:
-        with self._lock.free:
+        with self._lock.lock:
             has_room = self.running < MOST_AT_ONCE
             self.running += has_room
             self.dropped += not has_room
         return has_room
 
     def _release_slot(self, outcome: str) -> None:
-        with self._lock.free:
+        with self._lock.lock:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
 

@@ -266,11 +266,11 @@ SPOKEN = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
-from qtmiddleware.preprocessing import detect_language, prepare, protected_spans
+from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
-from qtmiddleware.transforms import build_prompts, guard, parse
+from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Transformation
 
 question = "Zsag zmir zwat zist zder Umsatz von Acme, zbitte?"
@@ -279,21 +279,21 @@ settings = qtm.Config.load({"transformationType": "rewrite", "preprocess": {"lan
 
 def reason(text):
     try:
-        return parse(prompt, Reply(text)).rewrite
+        return parse_transformation(prompt, Reply(text)).rewrite
     except qtm.ModelError as error:
         return error.reason
 
 denied = "zwat zist znie zder Umsatz?"
-kept = guard(Transformation(rewrite="zwat zist zder Umsatz?"), query=denied, must_keep=[("negation", "znie")])
-said = guard(Transformation(rewrite="zder Umsatz zist znie"), query=denied, must_keep=[("negation", "znie")])
+kept = guard_transformation(Transformation(rewrite="zwat zist zder Umsatz?"), query=denied, required_spans=[("negation", "znie")])
+said = guard_transformation(Transformation(rewrite="zder Umsatz zist znie"), query=denied, required_spans=[("negation", "znie")])
 text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
 print(json.dumps({
     "choices": build_json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
     "docs": "zz" in next(line for line in write_markdown_reference().splitlines() if "preprocess.language" in line),
     "set": settings.preprocess.language,
-    "detected": [detect_language("zist zder Umsatz hoch"), prepare(question).language],
-    "stripped": prepare(question).keywords,
-    "negation": [[span.kind, span.text] for span in protected_spans(denied)],
+    "detected": [detect_language("zist zder Umsatz hoch"), extract_keywords(question).language],
+    "stripped": extract_keywords(question).keywords,
+    "negation": [[span.kind, span.text] for span in find_protected_spans(denied)],
     "replies": [reason(text) for text in ("Zich zkann znicht zhelfen.", "Zhier zkommt es:",
                 "Zich zwerde zsuchen nach mehr.", "Zich zwerde zsuchen: Umsatz von Acme 2024?")],
     "guarded": [kept.rewrite, said.rewrite],

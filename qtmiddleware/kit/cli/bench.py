@@ -655,15 +655,15 @@ def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: GateRes
 
 def _show_judgements(verdicts: Judged) -> None:
     """Write one line per question with the judge's verdict, then a summary."""
-    from qtmiddleware.preprocessing.text import shorten
+    from qtmiddleware.preprocessing.text import shorten_text
 
     out.print("\nJudged answers:")
     for verdict in verdicts.verdicts:
         reason = "".join(
-            f" {shorten(judge_reason.text, 400)} ({judge_reason.legend})"
+            f" {shorten_text(judge_reason.text, 400)} ({judge_reason.legend})"
             for judge_reason in verdict.reasons[:1]
         )
-        out.print(f"  {shorten(verdict.question, 60)}: {verdicts.describe(verdict)}.{reason}")
+        out.print(f"  {shorten_text(verdict.question, 60)}: {verdicts.describe(verdict)}.{reason}")
     out.print(verdicts.summary())
 
 

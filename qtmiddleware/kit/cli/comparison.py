@@ -17,7 +17,7 @@ from qtmiddleware.kit.cli.show import describe_match, list_variant_texts
 from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Key, Match
 
 _LABEL_CHARS: Final = 28
@@ -35,7 +35,7 @@ def show_question(
 
     For one of many questions with a judge's *ranking*, only the ranking is shown.
     """
-    write_output(shorten(asked_question.question.text, _QUESTION_CHARS))
+    write_output(shorten_text(asked_question.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
         _show_results(asked_question)
     for line in _describe_ranking(ranking) if ranking is not None else ():
@@ -59,7 +59,7 @@ def _show_results(asked_question: AskedQuestion) -> None:
         score = "" if match.score is None else f" (score {match.score:.3f})"
         write_output(f"[{number}] {describe_match(match)}{score}")
         if match.text:
-            write_output(f"    {shorten(match.text)}")
+            write_output(f"    {shorten_text(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in asked_question.systems:
         # Systems that move the same passages for the same reasons are explained once.

@@ -40,7 +40,7 @@ from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -291,7 +291,7 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     for ranking in retrieval.rankings:
         out.print(
             f"   {ranking.variant.kind:<11} weight {ranking.variant.weight:.2f} "
-            f" {shorten(ranking.variant.text, 90)}"
+            f" {shorten_text(ranking.variant.text, 90)}"
         )
         out.print(
             f"   {'':<11} found        {_mark_ids([key[1] for key in ranking.keys], relevant)}"

@@ -18,7 +18,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_output,
 )
 from qtmiddleware.kit.documents.place import describe_location
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
@@ -96,7 +96,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
         return
-    yield f"Question   {shorten(outcome.question)}"
+    yield f"Question   {shorten_text(outcome.question)}"
     yield f"Gate       {_explain_gate(retrieval.trace.decision)}"
     yield "Searched"
     for ranking in retrieval.rankings:
@@ -105,7 +105,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         if all(variant.text != ranking.variant.text for ranking in retrieval.rankings):
             yield (
                 f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
-                f" {shorten(variant.text, 100)}"
+                f" {shorten_text(variant.text, 100)}"
             )
     yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
     yield f"Keywords   {_explain_evidence(retrieval, settings)}"
@@ -119,8 +119,8 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield f"Note       {subject}: {remark}"
     for answer in outcome.answer.sub_answers if outcome.answer is not None else ():
         yield (
-            f"Sub-answer {shorten(answer.question, 80)}:"
-            f" {answer.reason or shorten(answer.text, 160)}"
+            f"Sub-answer {shorten_text(answer.question, 80)}:"
+            f" {answer.reason or shorten_text(answer.text, 160)}"
         )
     yield "Stages"
     for stage in sorted(retrieval.trace.stages, key=lambda stage: stage.started_ms):
@@ -161,7 +161,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
     for number, match in enumerate(retrieval.matches, start=1):
         yield f"  [{number}] {_format_source(match)}"
         if match.text:
-            yield f"      {shorten(match.text)}"
+            yield f"      {shorten_text(match.text)}"
 
 
 def _list_variants(retrieval: Retrieval) -> Iterator[str]:
@@ -184,7 +184,7 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
     ]
     for variant in searched_variants:
-        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten(variant.text)}"
+        yield f"{LABELS.get(variant.kind, variant.kind)}: {shorten_text(variant.text)}"
     unsearched = dict(
         entry
         for entry in retrieval.trace.notes
@@ -198,7 +198,7 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
                 if all(text != variant.text for variant in searched_variants)
             ]
             for text in texts:
-                yield f"{row.label} ({unsearched[row.variant]}): {shorten(text)}"
+                yield f"{row.label} ({unsearched[row.variant]}): {shorten_text(text)}"
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
@@ -240,7 +240,7 @@ def _explain_search(ranking: Ranking) -> Iterator[str]:
     variant = ranking.variant
     yield (
         f"  {LABELS.get(variant.kind, variant.kind)}, weight {variant.weight:.2f}:"
-        f" {shorten(variant.text, 160)}"
+        f" {shorten_text(variant.text, 160)}"
     )
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
     entries = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
@@ -257,7 +257,7 @@ def _explain_evidence(retrieval: Retrieval, settings: Settings) -> str:
     count = len(retrieval.evidence.keys)
     return (
         f"weight {retrieval.evidence.weight:.2f} over {count} candidates:"
-        f" {shorten(words, 160)}{suffix}"
+        f" {shorten_text(words, 160)}{suffix}"
     )
 
 
@@ -291,7 +291,7 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
         score_text = ", ".join(
             f"{name} {_format_score(score)}" for name, score in scores if score is not None
         )
-        yield f"  {place_mark} {match.id or shorten(match.text or '', 40)}  {score_text}"
+        yield f"  {place_mark} {match.id or shorten_text(match.text or '', 40)}  {score_text}"
         yield f"     {movement.why}"
 
 

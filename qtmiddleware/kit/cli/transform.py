@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.transform_file import (
     check_file_options,
     transform_question_file,
 )
-from qtmiddleware.preprocessing import prepare
+from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -57,7 +57,7 @@ def preprocess_command(
     options = settings.preprocess
     rows = []
     for text in read_questions(query):
-        prepared = prepare(
+        prepared = extract_keywords(
             validate_query(text, "query", settings),
             language=language or options.language,
             keep_words=options.keep_words,

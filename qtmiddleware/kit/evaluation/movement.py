@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
-from qtmiddleware.preprocessing import prepare
+from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
@@ -207,7 +207,7 @@ def find_language(retrieval: Retrieval) -> str:
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
     language = "" if retrieval.evidence is None else retrieval.evidence.language
-    return language or (prepare(query).language if isinstance(query, str) else "")
+    return language or (extract_keywords(query).language if isinstance(query, str) else "")
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:

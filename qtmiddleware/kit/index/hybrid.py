@@ -36,7 +36,7 @@ from qtmiddleware.retrieval.searching import (
     record_read_units,
 )
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.drivers import Bulkhead, current_bulkhead
+from qtmiddleware.runtime.drivers import Bulkhead, get_current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
@@ -206,7 +206,7 @@ class Hybrid:
         if not vector_weight:
             return self._record_and_merge_results(None, search_words(), top_k)
         # If a middleware runs this search, the middleware's limit of threads applies.
-        bulkhead = current_bulkhead() or self._bulkhead
+        bulkhead = get_current_bulkhead() or self._bulkhead
         # The word search starts first, because the vector search blocks this thread.
         pending_words = _start_search(search_words, bulkhead)
         vectors = search_vectors()

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.retrieval.responses import read_metadata, read_text
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.threads import in_thread
+from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, write_json
 from qtmiddleware.tools.search_tool import (
     MEANINGS,
@@ -71,7 +71,7 @@ class FetchTool:
         if is_async(self._load_document):
             document = await self._load_document(id_)
         else:
-            document = await in_thread(partial(self._load_document, id_))
+            document = await run_in_thread(partial(self._load_document, id_))
         if document is None or document == "":
             raise ToolFailure("There is no document with this id.")
         fields: dict[str, Any] = {

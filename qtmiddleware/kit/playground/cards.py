@@ -22,8 +22,8 @@ from qtmiddleware.kit.playground import drawing, reasons
 from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
-from qtmiddleware.preprocessing import prepare, preprocess
-from qtmiddleware.preprocessing.text import clean, shorten
+from qtmiddleware.preprocessing import extract_keywords, preprocess
+from qtmiddleware.preprocessing.text import clean_text, shorten_text
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
@@ -317,14 +317,14 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
     values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
     names = [
         name
-        for name in (clean(str(value)) for value in values if isinstance(value, str | int))
+        for name in (clean_text(str(value)) for value in values if isinstance(value, str | int))
         if name
     ]
-    title = names[0] if names else clean(match.text or "") or "a passage without an id"
+    title = names[0] if names else clean_text(match.text or "") or "a passage without an id"
     source_names = [name for name in names[1:] if name != title][:1] + [
         place for place in [describe_location(metadata)] if place
     ]
-    return shorten(title, _TITLE), shorten(", ".join(source_names), _TITLE)
+    return shorten_text(title, _TITLE), shorten_text(", ".join(source_names), _TITLE)
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
@@ -341,7 +341,7 @@ def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tu
     ]
     # If a question has too many typos to tell its language, the model's texts tell it.
     language = find_language(retrieval) or next(
-        filter(None, (prepare(text).language for text in texts)), ""
+        filter(None, (extract_keywords(text).language for text in texts)), ""
     )
     return _join_content_words([preprocess(state.question)], language), _join_content_words(
         map(preprocess, texts), language
@@ -384,7 +384,7 @@ def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[S
         )
         yield Search(
             label="joined text" if ranking.variant.kind == JOINED else label.removeprefix("the "),
-            text=shorten(ranking.variant.text, 400),
+            text=shorten_text(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
             moves=drawing.draw_search(movements, search),

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from zlib import crc32
 
 from qtmiddleware.kit.evaluation.movement import Movement, Movements
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
@@ -394,7 +394,7 @@ def cut_snippet(
         length: The maximum number of characters of the snippet.
         language: The language whose word forms are recognised; none by default.
     """
-    full_text = clean(text)
+    full_text = clean_text(text)
     if len(full_text) <= length:
         return full_text
     hits = [

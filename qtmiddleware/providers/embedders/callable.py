@@ -37,7 +37,7 @@ from qtmiddleware.providers.embedders.vectors import (
     read_vectors,
 )
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
@@ -248,7 +248,7 @@ class CallableEmbedder:
 
     async def _acall_function(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call_function, fn, argument)
-        result = call() if is_async(fn) else await in_thread(call)
+        result = call() if is_async(fn) else await run_in_thread(call)
         return await _await_result(result) if inspect.isawaitable(result) else result
 
     def _embed(self, texts: list[str]) -> _Embedding:

@@ -83,7 +83,7 @@ class SentenceTransformersEmbedder:
         if not texts:
             return []
         # The tokenizers fail if two threads use them at the same time.
-        with self._lock.free:
+        with self._lock.lock:
             model = self._load_once()
             try:
                 returned = model.encode(

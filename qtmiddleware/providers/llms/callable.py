@@ -29,7 +29,7 @@ from qtmiddleware.providers.llms.openai.replies import (
 )
 from qtmiddleware.providers.openai_client import read_client_error, read_status
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.drivers import in_thread
+from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import NEVER, Deadline
@@ -87,7 +87,7 @@ class CallableModel:
         self._call_sync, call_async, takes_model = _build_callers(fn, model)
         # A plain function may return an awaitable, which must be awaited in the caller's loop.
         self._call_async = call_async or (
-            lambda prompt: in_thread(partial(self._call_sync, prompt))
+            lambda prompt: run_in_thread(partial(self._call_sync, prompt))
         )
         self._name = name or (model if takes_model else _find_model_name(fn)) or self._label
         self._prices = partial(Prices, input=input_price, output=output_price)

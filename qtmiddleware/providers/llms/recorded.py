@@ -379,7 +379,7 @@ class RecordingModel:
             **answer,
         }
         try:
-            with self._lock.free:
+            with self._lock.lock:
                 self._append_record(key, prompt.mode, record)
         except ConfigError as error:
             _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")

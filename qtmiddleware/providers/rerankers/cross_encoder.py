@@ -102,14 +102,14 @@ class CrossEncoderReranker:
 
     def load(self) -> None:
         """Load the model, unless it is loaded already. Raises the same errors as `rerank`."""
-        with self._lock.free:
+        with self._lock.lock:
             self._load_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
         if not texts:
             return []
-        with self._lock.free:
+        with self._lock.lock:
             model = self._load_once()
             # The model itself cuts at its maximum, but only after tokenizing the whole text.
             question = cut_text(model, query)

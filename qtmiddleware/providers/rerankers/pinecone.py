@@ -71,7 +71,7 @@ class PineconeReranker:
 
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new one."""
-        with self._lock.free:
+        with self._lock.lock:
             client, self._made_client = self._made_client, None
         if callable(close := getattr(client, "close", None)):
             close()
@@ -101,7 +101,7 @@ class PineconeReranker:
     def _choose_client(self) -> Any:
         if self._user_client is not None:
             return self._user_client
-        with self._lock.free:
+        with self._lock.lock:
             if self._made_client is None:
                 self._made_client = _make_client()
             return self._made_client

@@ -7,7 +7,13 @@ from qtmiddleware.runtime.drivers.awaiting import arun
 from qtmiddleware.runtime.drivers.blocking import run
 from qtmiddleware.runtime.drivers.streaming import Piece, astream, stream
 from qtmiddleware.runtime.steps import ModelOnly, Performer
-from qtmiddleware.runtime.threads import Bulkhead, acall_all, call_all, current_bulkhead, in_thread
+from qtmiddleware.runtime.threads import (
+    Bulkhead,
+    acall_all,
+    call_all,
+    get_current_bulkhead,
+    run_in_thread,
+)
 
 __all__ = [
     "Bulkhead",
@@ -18,8 +24,8 @@ __all__ = [
     "arun",
     "astream",
     "call_all",
-    "current_bulkhead",
-    "in_thread",
+    "get_current_bulkhead",
     "run",
+    "run_in_thread",
     "stream",
 ]

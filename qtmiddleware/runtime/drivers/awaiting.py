@@ -32,10 +32,10 @@ from qtmiddleware.runtime.steps import (
     Tell,
     Together,
     choose_model,
-    list_leaves,
+    list_single_steps,
     resume_flow,
 )
-from qtmiddleware.runtime.threads import copy_context_with_bulkhead, in_thread
+from qtmiddleware.runtime.threads import copy_context_with_bulkhead, run_in_thread
 from qtmiddleware.types import NEVER, Deadline
 
 # How many seconds to wait for cancelled tasks to clean up. After that nobody waits for them.
@@ -48,26 +48,26 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
         return (
             performer.asearch(step)
             if performer.can_await_calls
-            else in_thread(partial(performer.search, step))
+            else run_in_thread(partial(performer.search, step))
         )
     if isinstance(step, Ask):
         # A model cannot be awaited if the user passed a synchronous client.
         model = choose_model(step, performer)
         if getattr(model, "can_async", True):
             return model.acomplete(step.prompt, step.deadline)
-        return in_thread(partial(model.complete, step.prompt, step.deadline))
+        return run_in_thread(partial(model.complete, step.prompt, step.deadline))
     if isinstance(step, Rerank):
-        return in_thread(partial(performer.rerank, step))
+        return run_in_thread(partial(performer.rerank, step))
     if isinstance(step, Tell):
         return acall_hook(step.hook, step.retrieval, performer.bulkhead)
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
-        return in_thread(step.call)
+        return run_in_thread(step.call)
     return (
         performer.aembed(step.texts)
         if performer.can_await_calls
-        else in_thread(partial(performer.embed, step.texts))
+        else run_in_thread(partial(performer.embed, step.texts))
     )
 
 
@@ -98,16 +98,16 @@ def _is_task_cancelled() -> bool:
 
 
 class _Batch:
-    """Performs several steps, each in its own task, and calls *tell* once with all outcomes.
+    """Performs several steps, each in its own task, and calls *report* once with all outcomes.
 
-    The last task to end calls *tell* directly, so that no other task has to wake up. At the
-    deadline all running tasks are cancelled and count as late. Then *tell* is called once they have
-    cleaned up, at the latest after `DRAIN_SECONDS`.
+    The last task to end calls *report* directly, so that no other task has to wake up. At the
+    deadline all running tasks are cancelled and count as late. Then *report* is called as soon as
+    they have cleaned up, at the latest after `DRAIN_SECONDS`.
     """
 
     __slots__ = (
         *("_begun", "_context", "_deadline", "_loop", "_next", "_open", "_outcomes"),
-        *("_steps", "_tasks", "_tell", "_timer", "_performer"),
+        *("_steps", "_tasks", "_report", "_timer", "_performer"),
     )
 
     def __init__(
@@ -115,14 +115,14 @@ class _Batch:
         group: Together,
         performer: Performer,
         context: Context,
-        tell: Callable[[list[Outcome]], None],
+        report: Callable[[list[Outcome]], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._steps = group.steps
         self._deadline = group.deadline
         self._performer = performer
         self._context = context
-        self._tell: Callable[[list[Outcome]], None] | None = tell
+        self._report: Callable[[list[Outcome]], None] | None = report
         self._outcomes: list[Outcome | None] = [None] * len(group.steps)
         self._open = len(group.steps)
         self._next = 0
@@ -139,7 +139,7 @@ class _Batch:
             self._end_at_deadline()
         elif not self._open:
             self._end()
-        while max_steps and self._next < len(self._steps) and self._tell is not None:
+        while max_steps and self._next < len(self._steps) and self._report is not None:
             max_steps, position, self._next = max_steps - 1, self._next, self._next + 1
             # A task copies the context that it is made in. The context is not passed as an argument
             # because older task factories do not accept it.
@@ -178,7 +178,7 @@ class _Batch:
     def _record_outcome(self, position: int, outcome: Outcome) -> None:
         """Store the outcome of the step at *position*. Start the next step or end the batch."""
         # After the batch has ended, a task that cleans up slowly may still report here.
-        if self._tell is None:
+        if self._report is None:
             return
         self._outcomes[position] = outcome
         self._open -= 1
@@ -198,14 +198,14 @@ class _Batch:
     def _end(self) -> None:
         """Report all outcomes. A step without an outcome counts as late."""
         # Cleared first, so that the outcomes are reported only once.
-        tell, self._tell = self._tell, None
+        report, self._report = self._report, None
         if self._timer is not None:
             self._timer.cancel()
-        if tell is not None:
+        if report is not None:
             for task in self._tasks.values():
                 task.remove_done_callback(self._record_ended_task)
             outcomes, self._outcomes = self._outcomes, []
-            tell(
+            report(
                 [
                     outcome or self._make_late_outcome(position)
                     for position, outcome in enumerate(outcomes)
@@ -235,9 +235,9 @@ class _Batch:
 
         Waits at most `DRAIN_SECONDS` for the tasks to clean up.
         """
-        if self._tell is None or self._loop.is_closed():
+        if self._report is None or self._loop.is_closed():
             return
-        self._tell = None
+        self._report = None
         self._end()
         tasks = self._cancel("cancelled")
         # A coroutine that is being closed, for example because its loop was closed, must not await
@@ -299,7 +299,9 @@ class _Branch:
                 raise
         else:
             group = (
-                step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
+                step
+                if isinstance(step, Together)
+                else Together(list_single_steps(step), Deadline(), 1)
             )
             self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
             batch.launch_steps(min(self._places, group.limit))

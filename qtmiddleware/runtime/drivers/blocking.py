@@ -36,7 +36,7 @@ from qtmiddleware.runtime.steps import (
     Tell,
     Together,
     choose_model,
-    list_leaves,
+    list_single_steps,
     resume_flow,
 )
 from qtmiddleware.runtime.threads import copy_context_with_bulkhead
@@ -311,7 +311,9 @@ class _Branch:
                 self._outcome = Outcome(error=error)
                 return
             group = (
-                step if isinstance(step, Together) else Together(list_leaves(step), Deadline(), 1)
+                step
+                if isinstance(step, Together)
+                else Together(list_single_steps(step), Deadline(), 1)
             )
             batch = _Batch(group, self._performer, self._context, self._continue_flow)
             batch.launch_threads(min(self._places, group.limit), has_thread=has_thread)

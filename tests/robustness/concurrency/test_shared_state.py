@@ -213,7 +213,7 @@ def test_every_failure_counts_once() -> None:
             attempt.fail()
 
     run_storm(fail)
-    assert breaker.read_state()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
+    assert breaker.read_state_and_counts()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
 
 
 def test_one_failure_reported_by_all_threads_counts_once() -> None:
@@ -227,7 +227,7 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
             attempt.fail()
 
     run_storm(fail)
-    assert breaker.read_state()[1] == ROUNDS
+    assert breaker.read_state_and_counts()[1] == ROUNDS
 
 
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
@@ -251,7 +251,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
         return probes
 
     assert sum(run_storm(probe)) > 0
-    assert breaker.read_state()[:2] == (BreakerState.HALF_OPEN, 1)
+    assert breaker.read_state_and_counts()[:2] == (BreakerState.HALF_OPEN, 1)
 
 
 # --- what a function has shown --------------------------------------------------------------------

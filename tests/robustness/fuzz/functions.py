@@ -26,13 +26,23 @@ from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, fin
 from qtmiddleware.kit.evaluation.testsets.passages import is_prose
 from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
-from qtmiddleware.preprocessing import detect_language, dominant_script, preprocess, protected_spans
-from qtmiddleware.preprocessing.text import clean, normalise, shorten, split_tokens
+from qtmiddleware.preprocessing import (
+    detect_language,
+    find_dominant_script,
+    find_protected_spans,
+    preprocess,
+)
+from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.transforms import PROMPTS, find_repeats, guard, parse
+from qtmiddleware.transforms import (
+    PROMPTS,
+    find_repeats,
+    guard_transformation,
+    parse_transformation,
+)
 from qtmiddleware.transforms.json_reading import find_json
 from qtmiddleware.transforms.parsing import strip_thoughts
 from qtmiddleware.types import Match, Transformation
@@ -73,7 +83,7 @@ def _parsed(mode: str) -> Callable[[str], None]:
     def run(text: str) -> None:
         for said in (text, f'{{"rewrite": "{text}', f'["{text}', f'"{text}"'):
             with suppress(QtMiddlewareError):
-                parse(_prompt(mode), Reply(said))
+                parse_transformation(_prompt(mode), Reply(said))
 
     return _quietly(run)
 
@@ -86,16 +96,16 @@ def _read(text: str) -> None:
 
 
 def _guarded(text: str) -> None:
-    spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(QUESTION)]
     made = Transformation(rewrite=text, sub_queries=(text, "a"), hyde=text, keywords=(text,))
-    guard(made, query=QUESTION, must_keep=spans)
+    guard_transformation(made, query=QUESTION, required_spans=spans)
 
 
 def _guarded_query(text: str) -> None:
     # Longer queries are refused.
     query = text[:8_000]
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
-    guard(Transformation(rewrite=query[:1_000]), query=query, must_keep=spans)
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
+    guard_transformation(Transformation(rewrite=query[:1_000]), query=query, required_spans=spans)
 
 
 def _streamed(text: str) -> None:
@@ -128,13 +138,13 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "preprocess": _quietly(preprocess),
     "preprocess, German": _quietly(lambda text: preprocess(text, language="de")),
     "detect_language": _quietly(detect_language),
-    "dominant_script": _quietly(dominant_script),
-    "protected_spans": _quietly(protected_spans),
+    "dominant_script": _quietly(find_dominant_script),
+    "protected_spans": _quietly(find_protected_spans),
     **{f"parse, {mode}": _parsed(mode) for mode in ("rewrite", "combined", "hyde", "keywords")},
     "find_json": _quietly(find_json),
     "strip_thoughts": _quietly(strip_thoughts),
-    "clean": _quietly(clean),
-    "normalise": _quietly(normalise),
+    "clean": _quietly(clean_text),
+    "normalise": _quietly(normalise_text),
     "split_tokens": _quietly(split_tokens),
     "guard, the text": _quietly(_guarded),
     "guard, the query": _quietly(_guarded_query),
@@ -152,7 +162,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "query_words": _quietly(extract_query_words),
     "index_text": _quietly(lambda text: extract_index_words(text, "{}")),
     "chunks": _quietly(_chunked),
-    "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten(text, 12))),
+    "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten_text(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
     "a snippet on the playground": _quietly(lambda text: cut_snippet(text, text[:200], "a")),
     "words marked on the playground": _quietly(lambda text: mark_words(text, text[:200], "a")),

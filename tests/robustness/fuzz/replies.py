@@ -12,10 +12,16 @@ from typing import Any, Final
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.openai.replies import StreamReader, read_reply
-from qtmiddleware.transforms import PROMPTS, find_repeats, guard, is_within_limits, parse
+from qtmiddleware.transforms import (
+    PROMPTS,
+    find_repeats,
+    guard_transformation,
+    is_within_limits,
+    parse_transformation,
+)
 from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Match, Transformation
 from tests.robustness.fuzz.promises import check, text_of
@@ -34,11 +40,11 @@ def parsing(data: bytes) -> None:
     prompt = prompts[(data[0] if data else 0) % len(prompts)]
     text = text_of(data[1:])
     try:
-        made = parse(prompt, Reply(text))
+        made = parse_transformation(prompt, Reply(text))
     except ModelError:
         return
-    spans = [(span.kind, span.text) for span in protected_spans(QUESTION)]
-    kept = guard(made, query=QUESTION, must_keep=spans)
+    spans = [(span.kind, span.text) for span in find_protected_spans(QUESTION)]
+    kept = guard_transformation(made, query=QUESTION, required_spans=spans)
     check(_is_bounded(made) and _is_bounded(kept), "texts are bounded")
     check(
         all(is_within_limits(it, prompt.fields) for it in (made, kept)),
@@ -47,7 +53,8 @@ def parsing(data: bytes) -> None:
     for cut in (0, len(text) // 2):
         with suppress(ModelError):
             check(
-                _is_bounded(parse(prompt, Reply(text[:cut], truncated=True))), "texts are bounded"
+                _is_bounded(parse_transformation(prompt, Reply(text[:cut], truncated=True))),
+                "texts are bounded",
             )
 
 
@@ -59,11 +66,11 @@ def _is_bounded(made: Transformation) -> bool:
 def guarding(data: bytes) -> None:
     """A question and a text of the model: what the guard leaves holds every span, and near texts are told apart."""
     query, _, said = text_of(data).partition("\n")
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     given = Transformation(
         rewrite=said[:1_000] or None, sub_queries=(said[:500], query[:500]), hyde=said[:4_000]
     )
-    made = guard(given, query=query, must_keep=spans)
+    made = guard_transformation(given, query=query, required_spans=spans)
     check(made.rewrite is None or len(made.rewrite) <= 1_000, "texts are bounded")
     repeats = find_repeats([said, query, said], original=query)
     check(None not in repeats[1:], "a text that was there is searched once")

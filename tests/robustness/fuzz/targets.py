@@ -20,8 +20,8 @@ from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
-from qtmiddleware.preprocessing import prepare, protected_spans
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing import extract_keywords, find_protected_spans
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
 from tests.robustness.fuzz import replies
@@ -34,15 +34,16 @@ _CODES: Final = ("auto", "en", "de", "fr", "es", "it", "pt", "nl")
 def preprocess(data: bytes) -> None:
     """Keywords of any text: preparing them again changes nothing, and every span is where it says."""
     text = text_of(data)
-    made = prepare(text)
+    made = extract_keywords(text)
     check(
-        prepare(made.keywords).keywords == made.keywords, "preparing keywords again changes nothing"
+        extract_keywords(made.keywords).keywords == made.keywords,
+        "preparing keywords again changes nothing",
     )
     check(bool(made.keywords) or not text, "a query never becomes empty")
     code = _CODES[len(data) % len(_CODES)]
-    own = prepare(text, language=code, keep_words=("it",), extra_words=("dog",))
+    own = extract_keywords(text, language=code, keep_words=("it",), extra_words=("dog",))
     check(bool(own.keywords) or not text, "a query never becomes empty")
-    spans = protected_spans(text)
+    spans = find_protected_spans(text)
     check(all(text[it.start : it.end] == it.text for it in spans), "a span is where it says")
     check(all(one.end <= other.start for one, other in pairwise(spans)), "no spans overlap")
 
@@ -99,7 +100,7 @@ def terminal(data: bytes) -> None:
     written = json.dumps({text: [text]}, ensure_ascii=False)
     check(json.loads(escape_json(written)) == json.loads(written), "JSON says the same")
     check(not _OBEYED.search(escape_json(written)), "nothing is left that a terminal obeys")
-    for one in (shorten_start(text, 40), shorten(text, 12), escape_text(text, 200)):
+    for one in (shorten_start(text, 40), shorten_text(text, 12), escape_text(text, 200)):
         one.encode()
         check("\n" not in one and not _OBEYED.search(one), "a shown text is one harmless line")
 

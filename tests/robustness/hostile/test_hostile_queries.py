@@ -8,7 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.preprocessing import LANGUAGES, detect_language, prepare, protected_spans
+from qtmiddleware.preprocessing import (
+    LANGUAGES,
+    detect_language,
+    extract_keywords,
+    find_protected_spans,
+)
 from tests.support.hostile_corpus import LONG, SHORT
 
 pytestmark = pytest.mark.thorough
@@ -21,12 +26,12 @@ ODD = st.text(
 
 
 def check(text: str) -> None:
-    made = prepare(text)
+    made = extract_keywords(text)
     assert bool(made.keywords) == bool(text)
-    assert prepare(made.keywords).keywords == made.keywords
+    assert extract_keywords(made.keywords).keywords == made.keywords
     assert made.language in ("", *LANGUAGES)
     assert detect_language(text) in ("", *LANGUAGES)
-    spans = protected_spans(text)
+    spans = find_protected_spans(text)
     assert all(text[it.start : it.end] == it.text for it in spans)
     assert all(one.end <= other.start for one, other in pairwise(spans))
 
@@ -44,5 +49,5 @@ def test_a_question_with_odd_white_space_keeps_the_laws(text: str) -> None:
 
 def test_an_apostrophe_before_any_white_space_goes_as_before_a_space() -> None:
     for space in " \t\n\x0b\x0c\r\x1c\x1d\x1e\x1f":
-        assert prepare(f"the dogs'{space}bones").keywords == "dogs bones"
-        assert prepare(f"as'{space}").keywords == "as"
+        assert extract_keywords(f"the dogs'{space}bones").keywords == "dogs bones"
+        assert extract_keywords(f"as'{space}").keywords == "as"

@@ -14,9 +14,16 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.ballots import parse_opinion
 from qtmiddleware.kit.evaluation.prompts import parse_reply
 from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import ORIGINAL, PROMPTS, find_repeats, guard, is_within_limits, parse
+from qtmiddleware.transforms import (
+    ORIGINAL,
+    PROMPTS,
+    find_repeats,
+    guard_transformation,
+    is_within_limits,
+    parse_transformation,
+)
 from qtmiddleware.types import Match, Transformation
 from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.hostile_world import replies
@@ -46,7 +53,7 @@ def test_a_reply_gives_bounded_texts_for_the_fields_that_were_asked_for_or_a_mod
         for kind, text in enumerate(replies(hostile.text)):
             prompt = prompts[(number + 3 * kind) % len(prompts)]
             with suppress(ModelError):
-                made = parse(prompt, Reply(text))
+                made = parse_transformation(prompt, Reply(text))
                 assert is_bounded(made)
                 assert not any(
                     getattr(made, name) for name in FIELDS - {field.name for field in prompt.fields}
@@ -61,17 +68,17 @@ def test_a_reply_of_any_length_is_read_to_its_bounds() -> None:
         prompt = PROMPTS[modes[number % len(modes)]].build_prompt(Settings(), QUESTION)
         for said in (hostile.text, f'{{"{prompt.fields[0].name}": ["a", "{hostile.text}"'):
             with suppress(ModelError):
-                assert is_bounded(parse(prompt, Reply(said)))
+                assert is_bounded(parse_transformation(prompt, Reply(said)))
 
 
 def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_may_be() -> None:
     for hostile in (*SHORT, *LONG[::3]):
         query = hostile.text[: 2_000 if hostile in LONG else 8_000]
-        spans = [(span.kind, span.text) for span in protected_spans(query)]
+        spans = [(span.kind, span.text) for span in find_protected_spans(query)]
         said = Transformation(
             rewrite="Is the dog ill?", sub_queries=("Is it?", query[:900]), hyde=query[:4_000]
         )
-        made = guard(said, query=query, must_keep=spans)
+        made = guard_transformation(said, query=query, required_spans=spans)
         assert is_bounded(made)
         repeats = find_repeats([made.rewrite or "a", query[:1_000], query[:999]], original=query)
         assert set(repeats) <= {None, ORIGINAL, 0, 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtmiddleware.preprocessing import preprocess, protected_spans
+from qtmiddleware.preprocessing import find_protected_spans, preprocess
 from tests.robustness.fuzz.functions import FUNCTIONS, PUMPS
 from tests.robustness.fuzz.patterns import long
 
@@ -89,4 +89,4 @@ def test_a_long_question_of_one_pattern_is_preprocessed(pattern: str) -> None:
     text = pattern * (30_000 // len(pattern))
     assert preprocess(text)
     assert preprocess(text, language="fr")
-    protected_spans(text)
+    find_protected_spans(text)

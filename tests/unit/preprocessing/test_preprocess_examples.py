@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from qtmiddleware.preprocessing import prepare, preprocess
+from qtmiddleware.preprocessing import extract_keywords, preprocess
 
 SEED = [
     ("Does Jaco have any health concerns?", "jaco health concerns"),
@@ -377,7 +377,7 @@ def test_decomposed_letters_make_no_difference(query: str, keywords: str) -> Non
     [(code, query) for code, rows in BY_LANGUAGE.items() if code != "en" for query, _ in rows],
 )
 def test_the_language_of_a_question_is_found(language: str, query: str) -> None:
-    assert prepare(query).language == language
+    assert extract_keywords(query).language == language
 
 
 @pytest.mark.parametrize(
@@ -403,4 +403,4 @@ def test_there_is_a_row_for_every_promise() -> None:
     ],
 )
 def test_a_word_of_two_languages_is_told_by_what_follows_it(query: str, language: str) -> None:
-    assert prepare(query).language == language
+    assert extract_keywords(query).language == language

@@ -15,10 +15,10 @@ from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.preprocessing import (
     LANGUAGES,
     detect_language,
-    dominant_script,
-    prepare,
+    extract_keywords,
+    find_dominant_script,
+    find_protected_spans,
     preprocess,
-    protected_spans,
 )
 from tests.support.shared_data import DEMO, SHARED
 
@@ -123,7 +123,7 @@ def begins_with_a_name(keywords: str) -> bool:
 def test_preparing_keywords_again_in_their_language_changes_nothing_but_a_name_at_their_start(
     text: str,
 ) -> None:
-    once = prepare(text)
+    once = extract_keywords(text)
     again = preprocess(once.keywords, language=once.language or "auto")
     assert begins_with_a_name(once.keywords) or again == once.keywords
 
@@ -156,7 +156,7 @@ def test_no_word_is_added(text: str) -> None:
 @given(TEXTS)
 def test_protected_spans_are_where_they_say_and_never_overlap(text: str) -> None:
     end = 0
-    for span in protected_spans(text):
+    for span in find_protected_spans(text):
         assert span.start >= end
         assert span.text == text[span.start : span.end]
         assert span.text.strip()
@@ -166,7 +166,7 @@ def test_protected_spans_are_where_they_say_and_never_overlap(text: str) -> None
 @given(TEXTS)
 def test_protected_spans_survive(text: str) -> None:
     result = preprocess(text)
-    for span in protected_spans(text):
+    for span in find_protected_spans(text):
         if span.kind in KEPT_AS_WRITTEN:
             assert span.text in result
         elif span.kind == "negation":
@@ -176,8 +176,8 @@ def test_protected_spans_survive(text: str) -> None:
 @given(TEXTS)
 def test_any_string_has_a_language_or_none_and_a_script(text: str) -> None:
     assert detect_language(text) in ("", *LANGUAGES)
-    assert dominant_script(text) == dominant_script(text).lower()
-    assert prepare(text).language in ("", *LANGUAGES)
+    assert find_dominant_script(text) == find_dominant_script(text).lower()
+    assert extract_keywords(text).language in ("", *LANGUAGES)
 
 
 @given(
@@ -186,7 +186,7 @@ def test_any_string_has_a_language_or_none_and_a_script(text: str) -> None:
     st.lists(st.sampled_from(WORDS), max_size=3),
 )
 def test_own_words_break_no_law(text: str, keep: list[str], extra: list[str]) -> None:
-    once = prepare(text, keep_words=keep, extra_words=extra)
+    once = extract_keywords(text, keep_words=keep, extra_words=extra)
     assert once.keywords.strip() or not text.strip()
     again = preprocess(
         once.keywords, language=once.language or "auto", keep_words=keep, extra_words=extra
@@ -200,12 +200,12 @@ def test_own_words_break_no_law(text: str, keep: list[str], extra: list[str]) ->
 def test_real_questions_keep_the_laws(file: Path) -> None:
     for line in file.read_text(encoding="utf-8").splitlines():
         question = json.loads(line)["text"]
-        result, language = (prepared := prepare(question)).keywords, prepared.language
+        result, language = (prepared := extract_keywords(question)).keywords, prepared.language
         assert result.strip()
         assert (
             begins_with_a_name(result) or preprocess(result, language=language or "auto") == result
         )
-        for span in protected_spans(question):
+        for span in find_protected_spans(question):
             assert span.kind not in KEPT_AS_WRITTEN or span.text in result
 
 
@@ -215,7 +215,7 @@ def test_the_languages_are_those_that_have_a_file() -> None:
 
 @pytest.mark.parametrize("language", ["en-US", "en_GB", "EN", "en"])
 def test_a_region_is_of_no_matter(language: str) -> None:
-    assert prepare("the dog", language=language).language == "en"
+    assert extract_keywords("the dog", language=language).language == "en"
 
 
 @pytest.mark.parametrize("language", ["xx", "", "english", "e"])
@@ -227,7 +227,7 @@ def test_an_unknown_language_is_refused_with_the_known_ones(language: str) -> No
 
 @pytest.mark.parametrize("value", [None, 3, b"text", ["text"]])
 def test_what_is_no_string_is_refused(value: object) -> None:
-    for function in (preprocess, prepare, protected_spans, detect_language):
+    for function in (preprocess, extract_keywords, find_protected_spans, detect_language):
         with pytest.raises(InvalidQuery, match=type(value).__name__):
             function(value)  # type: ignore[operator]
 

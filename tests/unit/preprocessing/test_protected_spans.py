@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from qtmiddleware.preprocessing import Span, detect_language, dominant_script, protected_spans
+from qtmiddleware.preprocessing import (
+    Span,
+    detect_language,
+    find_dominant_script,
+    find_protected_spans,
+)
 
 CASES = [
     ("Does Jaco have any health concerns?", [("name", "Jaco")]),
@@ -82,11 +87,11 @@ CASES = [
 
 @pytest.mark.parametrize(("query", "found"), CASES)
 def test_what_a_rewrite_must_not_lose_is_found(query: str, found: list[tuple[str, str]]) -> None:
-    assert [(span.kind, span.text) for span in protected_spans(query)] == found
+    assert [(span.kind, span.text) for span in find_protected_spans(query)] == found
 
 
 def test_a_span_tells_its_place_but_not_its_text() -> None:
-    (span,) = protected_spans("is 3.14 enough")
+    (span,) = find_protected_spans("is 3.14 enough")
     assert span == Span("number", "3.14", 3, 7)
     assert "3.14" not in repr(span)
 
@@ -113,7 +118,7 @@ def test_a_span_tells_its_place_but_not_its_text() -> None:
     ],
 )
 def test_the_dominant_script_is_that_of_most_letters(text: str, script: str) -> None:
-    assert dominant_script(text) == script
+    assert find_dominant_script(text) == script
 
 
 @pytest.mark.parametrize(
@@ -143,4 +148,4 @@ def test_a_language_is_named_only_where_it_is_clear(text: str, language: str) ->
 
 @pytest.mark.parametrize("text", ["Who plays in Will & Grace?", "Does x > 5 hold?"])
 def test_a_lone_sign_may_be_put_into_words(text: str) -> None:
-    assert not [span for span in protected_spans(text) if span.kind == "identifier"]
+    assert not [span for span in find_protected_spans(text) if span.kind == "identifier"]

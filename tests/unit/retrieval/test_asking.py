@@ -9,7 +9,7 @@ import pytest
 
 from qtmiddleware.config.settings import EscalationSettings, LlmSettings, Settings
 from qtmiddleware.errors import REASONS, ModelError
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
@@ -46,7 +46,7 @@ def came(*replies: Any) -> list[Outcome]:
 
 
 def understood(question: Question, query: str = QUERY) -> Transformation:
-    return question.guard_replies(query, protected_spans(query, language="en"), "en")
+    return question.guard_replies(query, find_protected_spans(query, language="en"), "en")
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question = Question(SPANISH, (), settings())
     question.read_replies(came({"rewrite": rewrite}), Trace())
     return question.guard_replies(
-        SPANISH, protected_spans(SPANISH, language="es"), "es"
+        SPANISH, find_protected_spans(SPANISH, language="es"), "es"
     ), question.degradations
 
 

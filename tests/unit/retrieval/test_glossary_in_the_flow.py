@@ -12,10 +12,10 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.transforms import guard
+from qtmiddleware.transforms import guard_transformation
 from qtmiddleware.types import Transformation
 
 TERMS: Mapping[str, str] = {"CR": "change request", "HOW": "hot works order"}
@@ -182,20 +182,23 @@ def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_ter
 )
 def test_a_text_that_has_a_term_in_another_form_lost_nothing(query: str, rewrite: str) -> None:
     facts = (("DRB", ("drawing release board",)), ("drawing release board", ("DRB",)))
-    spans = [(span.kind, span.text) for span in protected_spans(query, language="en")]
-    kept = guard(Transformation(rewrite=rewrite), query=query, must_keep=spans, glossary=facts)
+    spans = [(span.kind, span.text) for span in find_protected_spans(query, language="en")]
+    kept = guard_transformation(
+        Transformation(rewrite=rewrite), query=query, required_spans=spans, glossary=facts
+    )
     assert kept == Transformation(rewrite=rewrite)
 
 
 def test_a_text_without_any_form_of_a_term_is_still_repaired() -> None:
     spans = [
-        (span.kind, span.text) for span in protected_spans("Who approves the DRB?", language="en")
+        (span.kind, span.text)
+        for span in find_protected_spans("Who approves the DRB?", language="en")
     ]
     facts = (("DRB", ("drawing release board",)),)
-    kept = guard(
+    kept = guard_transformation(
         Transformation(rewrite="Who approves it?"),
         query="Who approves the DRB?",
-        must_keep=spans,
+        required_spans=spans,
         glossary=facts,
     )
     assert kept.rewrite == "Who approves it? (DRB)"

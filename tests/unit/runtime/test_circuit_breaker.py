@@ -150,10 +150,10 @@ def test_a_pause_that_the_service_asks_for_is_kept_to_the_second(
 ) -> None:
     breaker = Breaker(5, 30, clock=clock)
     begun(breaker).fail(pause_seconds=pause)
-    assert breaker.read_state() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
+    assert breaker.read_state_and_counts() == (BreakerState.OPEN, 1, 5, pytest.approx(pause))
     assert breaker.begin_attempt() is None
     clock.now += pause
-    assert breaker.read_state() == (BreakerState.CLOSED, 1, 5, 0.0)
+    assert breaker.read_state_and_counts() == (BreakerState.CLOSED, 1, 5, 0.0)
 
 
 def test_after_a_pause_that_was_asked_for_all_may_call_at_once(clock: Clock) -> None:
@@ -189,13 +189,13 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
         calls = [begun(breaker) for _ in range(8)]
         for call in calls[:4]:
             call.fail(pause_seconds=1)
-        assert breaker.read_state() == (BreakerState.OPEN, episode, 5, 1.0)
+        assert breaker.read_state_and_counts() == (BreakerState.OPEN, episode, 5, 1.0)
         clock.now += 1
         # These were under way when the pause began, and are slower to say the same.
         for call in calls[4:]:
             call.fail(pause_seconds=1)
         clock.now += 1
-        assert breaker.read_state()[:2] == (BreakerState.CLOSED, episode)
+        assert breaker.read_state_and_counts()[:2] == (BreakerState.CLOSED, episode)
 
 
 def test_of_several_pauses_the_longest_is_kept(clock: Clock) -> None:
@@ -212,7 +212,7 @@ def test_an_answer_during_a_pause_does_not_end_it_and_is_an_answer(clock: Clock)
     earlier = begun(breaker)
     begun(breaker).fail(pause_seconds=10)
     earlier.succeed()
-    assert breaker.read_state() == (BreakerState.OPEN, 0, 5, 10.0)
+    assert breaker.read_state_and_counts() == (BreakerState.OPEN, 0, 5, 10.0)
 
 
 def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
@@ -249,7 +249,7 @@ def test_a_pause_asked_for_late_delays_the_probe(clock: Clock) -> None:
     earlier.fail(pause_seconds=5)
     assert breaker.wait_seconds == 5
     probe.succeed()
-    assert (breaker.read_state()[0], breaker.wait_seconds) == (BreakerState.OPEN, 5)
+    assert (breaker.read_state_and_counts()[0], breaker.wait_seconds) == (BreakerState.OPEN, 5)
     clock.now += 5
     assert not begun(breaker).is_probe
 
@@ -347,27 +347,31 @@ def test_a_forked_process_does_not_wait_for_a_trial_of_its_parent(clock: Clock) 
 
 def test_it_tells_how_it_is_and_is_not_changed_by_that(clock: Clock) -> None:
     breaker = Breaker(2, 30.0, clock=clock)
-    assert breaker.read_state() == (BreakerState.CLOSED, 0, 2, 0.0)
+    assert breaker.read_state_and_counts() == (BreakerState.CLOSED, 0, 2, 0.0)
     for _ in range(2):
         begun(breaker).fail()
-    assert breaker.read_state() == (BreakerState.OPEN, 2, 2, 30.0)
+    assert breaker.read_state_and_counts() == (BreakerState.OPEN, 2, 2, 30.0)
     clock.now += 30
-    assert breaker.read_state() == breaker.read_state() == (BreakerState.HALF_OPEN, 2, 2, 0.0)
+    assert (
+        breaker.read_state_and_counts()
+        == breaker.read_state_and_counts()
+        == (BreakerState.HALF_OPEN, 2, 2, 0.0)
+    )
     probe = begun(breaker)
-    assert breaker.read_state()[0] is BreakerState.HALF_OPEN
+    assert breaker.read_state_and_counts()[0] is BreakerState.HALF_OPEN
     probe.succeed()
-    assert breaker.read_state() == (BreakerState.CLOSED, 0, 2, 0.0)
+    assert breaker.read_state_and_counts() == (BreakerState.CLOSED, 0, 2, 0.0)
 
 
 def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
     breaker = opened(clock, failures=2)
     breaker.change_limits(5, 60.0)
-    assert breaker.read_state()[:3] == (BreakerState.OPEN, 2, 5)
+    assert breaker.read_state_and_counts()[:3] == (BreakerState.OPEN, 2, 5)
     clock.now += 30
     begun(breaker).fail()
     assert breaker.wait_seconds == 60.0
     breaker.change_limits(0, 60.0)
-    assert breaker.read_state()[0] is BreakerState.CLOSED
+    assert breaker.read_state_and_counts()[0] is BreakerState.CLOSED
     breaker.change_limits(5, 60.0)
     begun(breaker).fail(pause_seconds=10)
     assert breaker.wait_seconds == 10.0

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, date, datetime
 from typing import Any
 
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.preprocessing.dates import read_times
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.transforms.anchors import Anchors
@@ -69,7 +69,8 @@ def test_what_does_not_lean_on_today_must_still_be_kept() -> None:
     def keep(text: str) -> list[Any]:
         times = read_times(text, "en", lambda: TODAY)
         return [
-            span.text for span in Anchors(TODAY, times).drop_relative_spans(protected_spans(text))
+            span.text
+            for span in Anchors(TODAY, times).drop_relative_spans(find_protected_spans(text))
         ]
 
     assert keep("limit for 2 rooms 3 years ago") == ["2"]

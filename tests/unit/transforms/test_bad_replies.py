@@ -7,7 +7,7 @@ import pytest
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import build_prompts, parse
+from qtmiddleware.transforms import build_prompts, parse_transformation
 from qtmiddleware.types import Transformation
 
 QUERY = "What is Nike's strategy?"
@@ -345,7 +345,7 @@ REPLIES: list[tuple[str, str, dict[str, object] | str]] = [
 def searched(mode: str, text: str) -> dict[str, object] | str:
     prompt = build_prompts(Settings(transformation_type=mode), QUERY)[0]  # type: ignore[arg-type]
     try:
-        found = parse(prompt, Reply(text))
+        found = parse_transformation(prompt, Reply(text))
     except ModelError as error:
         return error.reason
     fields = [name for name in Transformation.__dataclass_fields__ if name != "notes"]

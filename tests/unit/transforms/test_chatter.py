@@ -22,7 +22,7 @@ from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.steps import Outcome
-from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse
+from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse_transformation
 from qtmiddleware.transforms.chatter import find_chatter_end, is_noise, strip_lead_in
 from qtmiddleware.types import Message, Trace
 from tests.support.shared_data import RECORDED, SHARED
@@ -62,7 +62,7 @@ def searched(mode: str, query: str, text: str, *, is_plain: bool = False) -> str
     value = [text] if field in ("sub_queries", "paraphrases", "keywords") else text
     reply = text if is_plain else json.dumps({field: value}, ensure_ascii=False)
     try:
-        found = getattr(parse(prompt(mode, query), Reply(reply)), field)
+        found = getattr(parse_transformation(prompt(mode, query), Reply(reply)), field)
     except ModelError as error:
         return None if error.reason in ("empty", "refused") else error.reason
     return found[0] if isinstance(found, tuple) and found else found or None
@@ -146,7 +146,7 @@ def test_one_chatty_field_leaves_the_others_and_a_note() -> None:
         "step_back": CHATTER["talk"]["en"][0],
         "sub_queries": ["Nike's stores", "Let me see."],
     }
-    found = parse(
+    found = parse_transformation(
         build_prompts(Settings(transformation_type="combined"), QUERIES["en"])[0],
         Reply(json.dumps(reply)),
     )

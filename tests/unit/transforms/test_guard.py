@@ -13,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.preprocessing import protected_spans
+from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.transforms import build_prompts, guard, parse
+from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Message, Transformation
 from tests.support.shared_data import RECORDED
 
 Spans = Sequence[tuple[str, str]]
 
 
-def guarded(query: str, must_keep: Spans, **held: object) -> Transformation:
-    return guard(Transformation(**held), query=query, must_keep=must_keep)  # type: ignore[arg-type]
+def guarded(query: str, required_spans: Spans, **held: object) -> Transformation:
+    return guard_transformation(Transformation(**held), query=query, required_spans=required_spans)  # type: ignore[arg-type]
 
 
-def rewrite(query: str, must_keep: Spans, text: str) -> str | None:
-    return guarded(query, must_keep, rewrite=text).rewrite
+def rewrite(query: str, required_spans: Spans, text: str) -> str | None:
+    return guarded(query, required_spans, rewrite=text).rewrite
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_what_was_lost_is_put_back(kind: str, span: str, text: str, expected: st
 
 
 def test_a_text_that_lost_most_is_dropped() -> None:
-    must_keep = [("identifier", "@jack"), ("identifier", "useState"), ("number", "2019")]
+    required_spans = [("identifier", "@jack"), ("identifier", "useState"), ("number", "2019")]
     found = guarded(
-        "how did @jack use useState in 2019", must_keep, rewrite="how did he use it in 2019"
+        "how did @jack use useState in 2019", required_spans, rewrite="how did he use it in 2019"
     )
     assert found.rewrite is None
     assert found.notes == (("rewrite", "dropped: identifier 8:13, identifier 18:26"),)
@@ -152,7 +152,7 @@ SABOTAGE = json.loads(Path(__file__).with_name("sabotage.json").read_text(encodi
 def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
     query: str, text: str
 ) -> None:
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
     assert text not in (found.rewrite, found.standalone, *found.paraphrases)
     assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
@@ -160,7 +160,10 @@ def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
 
 @pytest.mark.parametrize(("query", "text"), SABOTAGE["kept"])
 def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
-    assert rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text) == text
+    assert (
+        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
+        == text
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
 )
 def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
     assert (
-        rewrite(query, [(span.kind, span.text) for span in protected_spans(query)], text)
+        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
         == expected
     )
 
@@ -188,7 +191,7 @@ def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expe
 @pytest.mark.parametrize("mark", "'’ʼ＇")
 def test_a_contraction_denies_whatever_its_apostrophe_is(mark: str) -> None:
     query = f"Which flights aren{mark}t non-stop?"
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     assert spans == [("negation", f"aren{mark}t")]
     assert rewrite(query, spans, "Which flights are non-stop?") is None
     for text in (
@@ -205,10 +208,10 @@ def test_the_table_of_lost_and_faithful_replies_is_as_long_as_it_claims() -> Non
 
 
 def test_sub_queries_hold_the_spans_together() -> None:
-    must_keep = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("negation", "not")]
+    required_spans = [("name", "Acme"), ("name", "Bolt"), ("number", "2023"), ("negation", "not")]
     query = "did Acme not earn more than Bolt in 2023"
     texts = ("revenue of Acme", "revenue of Bolt in that year did earn")
-    found = guarded(query, must_keep, sub_queries=texts)
+    found = guarded(query, required_spans, sub_queries=texts)
     assert found.sub_queries == ("revenue of Acme", "revenue of Bolt in that year did earn (2023)")
     assert found.notes == (("sub_queries", "repaired: number 36:40"),)
 
@@ -263,10 +266,10 @@ def test_a_text_in_another_script_is_dropped(query: str, text: str, stays: bool)
 
 
 def test_a_text_in_another_language_is_dropped_where_that_can_be_told() -> None:
-    found = guard(
+    found = guard_transformation(
         Transformation(rewrite="what is that", step_back="qu'est-ce"),
         query="c'est quoi",
-        must_keep=[],
+        required_spans=[],
         may_be_english=False,
     )
     assert (found.rewrite, found.step_back) == (None, "qu'est-ce")
@@ -306,7 +309,7 @@ def test_a_rewrite_that_lost_a_marked_token_is_repaired_or_dropped(seed: int) ->
     pick = random.Random(seed)
     first, second = pick.sample(TOKENS, 2)
     query = pick.choice(FRAMES).format(first, second)
-    spans = [(span.kind, span.text) for span in protected_spans(query)]
+    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
     assert spans
     text = pick.choice(
         [
@@ -400,9 +403,9 @@ def test_good_replies_pass_as_they_are() -> None:
     changed = total = 0
     for query, history, record in recorded():
         (prompt,) = build_prompts(settings, query, history)
-        found = parse(prompt, Reply(json.dumps(record, ensure_ascii=False)))
-        spans = [(span.kind, span.text) for span in protected_spans(query)]
-        kept = guard(found, query=query, must_keep=spans)
+        found = parse_transformation(prompt, Reply(json.dumps(record, ensure_ascii=False)))
+        spans = [(span.kind, span.text) for span in find_protected_spans(query)]
+        kept = guard_transformation(found, query=query, required_spans=spans)
         total += 1
         changed += (kept.rewrite, kept.step_back, kept.hyde) != (
             record["rewrite"],

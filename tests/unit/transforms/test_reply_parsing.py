@@ -21,10 +21,15 @@ from qtmiddleware.transforms import (
     build_prompts,
     build_standalone_prompt,
     is_within_limits,
-    merge,
-    parse,
+    merge_transformations,
+    parse_transformation,
 )
-from qtmiddleware.transforms.plain_text import find_field, is_label, strip_markup, strip_numbers
+from qtmiddleware.transforms.plain_text import (
+    find_field_name,
+    is_label,
+    strip_markup,
+    strip_numbers,
+)
 from qtmiddleware.transforms.reply_rules import RULES, Verdict, check_text
 from qtmiddleware.types import Message, Trace, Transformation
 
@@ -108,7 +113,7 @@ def prompt(mode: str, query: str = "What is Acme?", history: tuple[Message, ...]
 def read(one: Prompt, reply: Reply) -> Transformation | str:
     """What came out: a transformation, or the one word that says why there is none."""
     try:
-        return parse(one, reply)
+        return parse_transformation(one, reply)
     except ModelError as error:
         return error.reason
 
@@ -159,7 +164,7 @@ def full_reply(parts: list[str]) -> dict[str, object]:
 def test_a_well_formed_reply_is_read_exactly(parts: list[str], fenced: bool) -> None:
     reply = full_reply(parts)
     text = f"```json\n{json.dumps(reply, indent=2)}\n```" if fenced else json.dumps(reply)
-    found = parse(prompt("combined", "zz 7"), Reply(text))
+    found = parse_transformation(prompt("combined", "zz 7"), Reply(text))
     assert found == Transformation(**{**reply, "sub_queries": tuple(reply["sub_queries"])})  # type: ignore[arg-type]
 
 
@@ -232,14 +237,14 @@ def test_words_of_the_query_are_no_noise(query: str, text: str, expected: str) -
 )
 def test_a_blob_is_no_query(text: str, reason: str) -> None:
     with pytest.raises(ModelError) as caught:
-        parse(prompt("rewrite"), Reply(text))
+        parse_transformation(prompt("rewrite"), Reply(text))
     assert caught.value.reason == reason
     assert text[:20] not in str(caught.value)
 
 
 def test_a_reply_without_text_is_empty() -> None:
     with pytest.raises(ModelError) as caught:
-        parse(prompt("rewrite"), Reply(None))  # type: ignore[arg-type]
+        parse_transformation(prompt("rewrite"), Reply(None))  # type: ignore[arg-type]
     assert caught.value.reason == "empty"
 
 
@@ -263,25 +268,31 @@ def test_a_reply_that_describes_its_field_in_place_of_a_text_has_none(
     for one in (prompt("rewrite"), prompt("multi_query")):
         (field,) = one.fields
         assert read(one, Reply(json.dumps({field.name: described}))) == "empty"
-        found = parse(one, Reply(json.dumps({field.name: {**described, "query": text}})))
+        found = parse_transformation(
+            one, Reply(json.dumps({field.name: {**described, "query": text}}))
+        )
         assert texts(found) == {field.name: [text]}
 
 
 def test_a_passage_of_thoughts_before_the_answer_may_be_long() -> None:
     reply = "<think>" + "hm " * 50_000 + '</think>\n{"rewrite": "a b c"}'
-    assert parse(prompt("rewrite"), Reply(reply)).rewrite == "a b c"
+    assert parse_transformation(prompt("rewrite"), Reply(reply)).rewrite == "a b c"
 
 
 def test_duplicates_go_before_the_list_is_cut_to_its_length() -> None:
     listed = ["Here are..", "a", "A ", "a", "", "What is Acme?", "b", "c", "d"]
     for text in (json.dumps(listed), "\n".join(listed), json.dumps({"paraphrases": listed})):
-        assert parse(prompt("multi_query"), Reply(text)).paraphrases == ("a", "b", "c")
+        assert parse_transformation(prompt("multi_query"), Reply(text)).paraphrases == (
+            "a",
+            "b",
+            "c",
+        )
 
 
 @pytest.mark.parametrize(("characters", "stays"), [(100, True), (101, False)])
 def test_a_key_term_has_at_most_a_hundred_characters(characters: int, stays: bool) -> None:
     one, term = prompt("keywords"), "Acme".ljust(characters, "x")
-    found = parse(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
+    found = parse_transformation(one, Reply(json.dumps({"keywords": ["Acme revenue", term]})))
     assert (term in found.keywords) is stays
     assert (("keywords", "dropped: too long for a keyword") in found.notes) is not stays
     assert is_within_limits(Transformation(keywords=(term,)), one.fields) is stays
@@ -294,26 +305,34 @@ def test_a_remark_in_brackets_behind_a_text_goes_if_it_has_at_most_two_hundred_c
     remark = "(Here is the rewritten query " + "so that it is clear " * 20
     text = f"revenue of Acme {remark[: characters - 1].strip().ljust(characters - 1, '.')})"
     expected = "revenue of Acme" if goes else text
-    assert parse(prompt("rewrite"), Reply(json.dumps({"rewrite": text}))).rewrite == expected
+    assert (
+        parse_transformation(prompt("rewrite"), Reply(json.dumps({"rewrite": text}))).rewrite
+        == expected
+    )
 
 
 def test_long_values_are_cut_at_a_word() -> None:
-    found = parse(prompt("rewrite"), Reply(json.dumps({"rewrite": "words " * 300})))
+    found = parse_transformation(prompt("rewrite"), Reply(json.dumps({"rewrite": "words " * 300})))
     assert found.rewrite == ("words " * 166).strip()
     assert ("rewrite", "cut: too long") in found.notes
 
 
 def test_a_query_that_needs_no_splitting_or_resolving_is_no_error() -> None:
-    assert parse(prompt("decompose"), Reply('{"sub_queries": []}')).is_empty
-    assert parse(prompt("decompose"), Reply('{"sub_queries": ["what is acme"]}')).is_empty
+    assert parse_transformation(prompt("decompose"), Reply('{"sub_queries": []}')).is_empty
+    assert parse_transformation(
+        prompt("decompose"), Reply('{"sub_queries": ["what is acme"]}')
+    ).is_empty
     one = build_standalone_prompt(Settings(), "What is Acme?", HISTORY)
-    found = parse(one, Reply('{"standalone": "What is Acme?"}'))
+    found = parse_transformation(one, Reply('{"standalone": "What is Acme?"}'))
     assert found == Transformation(notes=(("standalone", "dropped: same as the query"),))
 
 
 def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
     reply = Reply(json.dumps({"sub_queries": ["What is Acme?", "Where is Acme?"]}))
-    assert parse(prompt("decompose"), reply).sub_queries == ("What is Acme?", "Where is Acme?")
+    assert parse_transformation(prompt("decompose"), reply).sub_queries == (
+        "What is Acme?",
+        "Where is Acme?",
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,7 +348,7 @@ def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
     ],
 )
 def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
-    found = parse(
+    found = parse_transformation(
         prompt("decompose"), Reply(json.dumps({"sub_queries": ["Who runs Acme?", sub_query]}))
     )
     assert found.sub_queries == ("Who runs Acme?",)
@@ -347,7 +366,7 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str) -> None:
     ],
 )
 def test_a_sub_query_that_explains_itself_stays(sub_query: str) -> None:
-    assert parse(
+    assert parse_transformation(
         prompt("decompose"), Reply(json.dumps({"sub_queries": [sub_query]}))
     ).sub_queries == (sub_query,)
 
@@ -386,7 +405,7 @@ def test_a_text_that_no_rule_objects_to_is_accepted_as_it_is_searched() -> None:
 
 
 def test_what_lacks_is_noted_without_any_text() -> None:
-    found = parse(
+    found = parse_transformation(
         prompt("combined"), Reply('{"rewrite": "a b c", "step_back": "I\'m sorry, I can\'t help."}')
     )
     assert found.notes == (
@@ -401,18 +420,18 @@ def test_merging_takes_the_first_of_each_text_and_every_item_once() -> None:
         Transformation(rewrite="r", sub_queries=("a?", "b"), notes=(("x", "y"),)),
         Transformation(rewrite="other", step_back="s", sub_queries=("A", "c"), notes=(("x", "y"),)),
     ]
-    assert merge(parts) == Transformation(
+    assert merge_transformations(parts) == Transformation(
         rewrite="r", step_back="s", sub_queries=("a?", "b", "c"), notes=(("x", "y"),)
     )
-    assert merge([]).is_empty
+    assert merge_transformations([]).is_empty
 
 
 @pytest.mark.parametrize("row", TEXT_FIELDS.values(), ids=lambda row: row.name)
 def test_a_field_is_found_by_its_name_and_label_and_not_by_any_other_word(row: TextField) -> None:
     field = ReplyField(row.name, row.shape, "", 1, 1)
     for key in (row.name, row.name.replace("_", ""), row.name.replace("_", " ").title()):
-        assert find_field(key, [field]) == row.name
-    assert find_field("banana", [field]) == ""
+        assert find_field_name(key, [field]) == row.name
+    assert find_field_name("banana", [field]) == ""
     assert is_label(row.label)
 
 
@@ -440,12 +459,14 @@ def test_a_reply_without_any_text_that_may_be_searched_is_said_why_by_the_names_
     None
 ):
     with pytest.raises(ModelError, match="dropped: no letters, unresolved reference"):
-        parse(
+        parse_transformation(
             prompt("decompose"),
             Reply(json.dumps({"sub_queries": ["Where was that person born?", "42"]})),
         )
     with pytest.raises(ModelError, match="has none of the requested fields"):
-        parse(prompt("decompose"), Reply('{"error": {"message": "rate limited", "code": 429}}'))
+        parse_transformation(
+            prompt("decompose"), Reply('{"error": {"message": "rate limited", "code": 429}}')
+        )
 
 
 NUMBERINGS = [
@@ -491,7 +512,12 @@ def test_the_mark_before_a_text_is_not_searched_whatever_way_it_is_emphasised(
     mark: str, text: str
 ) -> None:
     for given_text in (mark + text, f"**{mark}{text}**" if mark[0] not in "*>#-_" else mark + text):
-        assert parse(prompt("rewrite"), Reply(json.dumps({"rewrite": given_text}))).rewrite == text
+        assert (
+            parse_transformation(
+                prompt("rewrite"), Reply(json.dumps({"rewrite": given_text}))
+            ).rewrite
+            == text
+        )
 
 
 @settings(max_examples=300)
@@ -505,7 +531,7 @@ def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised
 ) -> None:
     items = [numbering.format(place) + text for place, text in enumerate(texts, 1)]
     reply = json.dumps({"paraphrases": items}) if is_json else "\n".join(items)
-    found = parse(prompt("multi_query"), Reply(reply))
+    found = parse_transformation(prompt("multi_query"), Reply(reply))
     assert found.paraphrases == tuple(texts[: len(found.paraphrases)])
     assert len(found.paraphrases) >= min(2, len(texts))
 
@@ -526,8 +552,11 @@ def test_the_numbers_of_a_list_are_not_searched_whatever_way_they_are_emphasised
     ],
 )
 def test_a_number_or_mark_that_belongs_to_the_text_stays(query: str, text: str) -> None:
-    assert parse(prompt("rewrite", query), Reply(json.dumps({"rewrite": text}))).rewrite == text
-    assert parse(
+    assert (
+        parse_transformation(prompt("rewrite", query), Reply(json.dumps({"rewrite": text}))).rewrite
+        == text
+    )
+    assert parse_transformation(
         prompt("multi_query", query), Reply(json.dumps({"paraphrases": [text, "other words"]}))
     ).paraphrases == (
         text,
@@ -546,9 +575,14 @@ def test_a_number_or_mark_that_belongs_to_the_text_stays(query: str, text: str) 
 def test_a_remark_below_its_label_ends_at_an_empty_line(
     label: str, remark: list[str], text: str, other: str
 ) -> None:
-    assert parse(prompt("rewrite"), Reply("\n".join([label, *remark, "", text]))).rewrite == text
+    assert (
+        parse_transformation(
+            prompt("rewrite"), Reply("\n".join([label, *remark, "", text]))
+        ).rewrite
+        == text
+    )
     lines = [text, "", label, text, "", f"{other} instead"]  # a remark may repeat what it is about
-    assert parse(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (
+    assert parse_transformation(prompt("multi_query"), Reply("\n".join(lines))).paraphrases == (
         text,
         f"{other} instead",
     )
@@ -564,7 +598,7 @@ def test_stars_behind_a_label_belong_to_the_text(before: str, after: str, stars:
         "**Rewritten query**:",
         "# Rewritten query:",
     ):
-        assert parse(prompt("rewrite"), Reply(f"{label} {text}")).rewrite == text
+        assert parse_transformation(prompt("rewrite"), Reply(f"{label} {text}")).rewrite == text
 
 
 @given(
@@ -609,4 +643,4 @@ def test_constraints_are_read_as_pairs_however_the_model_writes_them(
     )
     (one,) = build_prompts(settings, "What may a room cost?")
     reply = Reply(json.dumps({"rewrite": "limit for hotel rooms", "constraints": given}))
-    assert list(parse(one, reply).constraints) == expected
+    assert list(parse_transformation(one, reply).constraints) == expected

@@ -131,7 +131,7 @@ class MiniLMEmbedder:
         The first call loads them from their files. Other threads wait for it.
         """
         if self._model is None:
-            with self._lock.free:
+            with self._lock.lock:
                 # Another thread may have loaded the model while this one waited for the lock.
                 if self._model is None:
                     self._model = _load_model(self._folder)

@@ -11,7 +11,7 @@ from unicodedata import east_asian_width
 
 from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, Comparison, SystemScore
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.preprocessing.text import clean, shorten
+from qtmiddleware.preprocessing.text import clean_text, shorten_text
 
 GAINS_HEIGHT: Final = 240.0
 """The height of the chart of gains, in pixels."""
@@ -413,7 +413,7 @@ def draw_scatter(
             number=number,
             name=score.name,
             kind=classify_system(comparison, score),
-            title=f"{shorten(score.name, figures.NAME_LENGTH)}: {format_cost(price)}, "
+            title=f"{shorten_text(score.name, figures.NAME_LENGTH)}: {format_cost(price)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
             x=across.place(price),
             y=up.place(score.means[PRIMARY]),
@@ -497,7 +497,7 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
     text = (
-        shorten(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
+        shorten_text(_join_numbers([point.number for point in ordered]), _MARK_LENGTH)
         if is_numbered
         else ""
     )
@@ -541,7 +541,7 @@ def _list_possible_labels(dot: Mark) -> Iterator[Label]:
 
     The order is right, left, above, below, then the diagonals.
     """
-    text = ", ".join(clean(point.name) for point in dot.points)
+    text = ", ".join(clean_text(point.name) for point in dot.points)
     width, aside = _measure_label(text), dot.width / 2 + _GAP
     above, below = (
         dot.y - dot.height / 2 - _LABEL_HEIGHT / 2,

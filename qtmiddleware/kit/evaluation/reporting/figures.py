@@ -15,7 +15,7 @@ from qtmiddleware.kit.evaluation import (
     Difference,
     SystemScore,
 )
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 
 NAME_LENGTH: Final = 120
 """Reports show at most this many characters of a system's name."""
@@ -139,7 +139,7 @@ def shorten_start(text: str, length: int) -> str:
 
     Use this for ids, which often differ only at the end.
     """
-    whole = clean(text)
+    whole = clean_text(text)
     return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
 
 
@@ -319,7 +319,7 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """
     columns = choose_columns(comparison, wide=wide)
     return [
-        [clean(score.name), *(_write_cell(column, comparison, score) for column in columns)]
+        [clean_text(score.name), *(_write_cell(column, comparison, score) for column in columns)]
         for score in comparison.systems
     ]
 

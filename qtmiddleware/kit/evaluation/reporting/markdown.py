@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
     find_best_system,
     write_headline_and_details,
 )
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 
 _WORST: Final = 5
 """A report shows at most this many of the questions that lost most."""
@@ -67,7 +67,9 @@ def markdown(
 
 def escape_text(text: str, length: int) -> str:
     """Return *text* on one line, cut to *length* characters and escaped for Markdown."""
-    line = shorten(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = (
+        shorten_text(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    )
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _ADDRESS.sub(lambda match: f"{match[1] or match[3]}&#{ord(match[2] or match[4])};", line)
     return _BLOCK_START.sub(

@@ -14,7 +14,7 @@ from qtmiddleware.kit.evaluation.reporting import charts, figures
 from qtmiddleware.kit.evaluation.reporting.template import render
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 
 _QUESTION_LENGTH: Final = 400
 _ANSWER_LENGTH: Final = 2_000
@@ -109,7 +109,9 @@ def write_ranking_verdict(ranked: RankedSystems) -> str:
     if not standings:
         return "There is no ranking."
     best = [standing for standing in standings if standing.rank == standings[0].rank]
-    names = " and ".join(f"“{shorten(standing.system, figures.NAME_LENGTH)}”" for standing in best)
+    names = " and ".join(
+        f"“{shorten_text(standing.system, figures.NAME_LENGTH)}”" for standing in best
+    )
     if len(ranked.questions) == 1:
         return f"{names} answered best."
     leader = max(best, key=lambda standing: standing.firsts)
@@ -166,14 +168,14 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
     for row in comparison.questions:
         if (ranking := comparison.ranking(row.question)) is not None:
             yield RankedQuestion(
-                question=shorten(row.question.text, _QUESTION_LENGTH),
-                reference=shorten(row.question.reference, _ANSWER_LENGTH),
+                question=shorten_text(row.question.text, _QUESTION_LENGTH),
+                reference=shorten_text(row.question.reference, _ANSWER_LENGTH),
                 order=_write_ranking_line(ranking),
                 answers=tuple(_describe_answers(row, ranking)),
                 reasons=tuple(
                     (
-                        shorten(reason.text, _QUESTION_LENGTH),
-                        shorten(reason.legend, _QUESTION_LENGTH),
+                        shorten_text(reason.text, _QUESTION_LENGTH),
+                        shorten_text(reason.legend, _QUESTION_LENGTH),
                     )
                     for reason in ranking.reasons
                 ),
@@ -190,7 +192,9 @@ def _write_ranking_line(ranking: RankedAnswers) -> str:
         return explanations.get(ranking.error, f"the judge failed: {ranking.error}")
     ranks: dict[int, list[str]] = {}
     for standing in ranking.standings:
-        ranks.setdefault(standing.rank, []).append(shorten(standing.system, figures.NAME_LENGTH))
+        ranks.setdefault(standing.rank, []).append(
+            shorten_text(standing.system, figures.NAME_LENGTH)
+        )
     return " > ".join(" = ".join(names) for _, names in sorted(ranks.items()))
 
 
@@ -209,7 +213,7 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
     )
     for text, names in ordered:
         standing = standings.get(names[0])
-        name = " = ".join(shorten(system, figures.NAME_LENGTH) for system in names)
+        name = " = ".join(shorten_text(system, figures.NAME_LENGTH) for system in names)
         signs = (
             (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
         )
@@ -222,9 +226,9 @@ def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[Ra
             heading=name
             if standing is None
             else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
-            text=shorten(text, _ANSWER_LENGTH),
+            text=shorten_text(text, _ANSWER_LENGTH),
             said=tuple(
-                (sign.replace("-", "\N{MINUS SIGN}"), shorten(remark, _QUESTION_LENGTH))
+                (sign.replace("-", "\N{MINUS SIGN}"), shorten_text(remark, _QUESTION_LENGTH))
                 for sign, texts in signs
                 for remark in dict.fromkeys(filter(None, texts))
             ),

@@ -9,7 +9,7 @@ from qtmiddleware.kit.evaluation.measures import FEW
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 
 _LENGTH: Final = 2_000
 
@@ -174,7 +174,7 @@ def _format_unsigned_points(gain: float) -> str:
 
 
 def _quote_name(name: str) -> str:
-    return f"“{shorten(name, figures.NAME_LENGTH)}”"
+    return f"“{shorten_text(name, figures.NAME_LENGTH)}”"
 
 
 def _format_count(number: int, singular: str, plural: str) -> str:

@@ -11,7 +11,7 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.template import render
 from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 
 _QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
 _UNJUDGED: Final = (
@@ -114,7 +114,7 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         votes=_list_verdict_rows(report),
         examples=[
             (
-                shorten(question.query, _QUESTION_LENGTH),
+                shorten_text(question.query, _QUESTION_LENGTH),
                 _describe_change(question),
                 _shorten_passages(question.plain),
                 _shorten_passages(question.ours),
@@ -235,7 +235,9 @@ def _describe_change(question: ShadowQuestion) -> str:
 def _shorten_passages(passages: tuple[ListedPassage, ...]) -> tuple[ListedPassage, ...]:
     """Return *passages* with shortened names and texts."""
     return tuple(
-        ListedPassage(shorten(passage.name, _NAME_LENGTH), shorten(passage.text, _TEXT_LENGTH))
+        ListedPassage(
+            shorten_text(passage.name, _NAME_LENGTH), shorten_text(passage.text, _TEXT_LENGTH)
+        )
         for passage in passages
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -80,7 +80,7 @@ def build_environment(read_template: Callable[[str], str], extra: str) -> jinja2
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["short"] = shorten
+    environment.filters["short"] = shorten_text
     return environment
 
 

@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.charts import count_better_same_worse
-from qtmiddleware.preprocessing.text import shorten
+from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
 
@@ -137,7 +137,7 @@ def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ..
 
 
 def _quote_name(name: str) -> str:
-    return f"“{shorten(name, figures.NAME_LENGTH)}”"
+    return f"“{shorten_text(name, figures.NAME_LENGTH)}”"
 
 
 def _format_without_plus(gain: float) -> str:
@@ -429,17 +429,17 @@ class HurtFinder:
             (variant.text for variant in base.variants if variant.kind == "original"), ""
         )
         return HurtQuestion(
-            id=shorten(question_id, ID_LENGTH),
-            question=shorten(question.text if question else searched, _QUESTION_LENGTH),
+            id=shorten_text(question_id, ID_LENGTH),
+            question=shorten_text(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple(
-                (shorten(message.role, 20), shorten(message.content, _TURN_LENGTH))
+                (shorten_text(message.role, 20), shorten_text(message.content, _TURN_LENGTH))
                 for message in messages
             ),
             gain=gain,
             before=self._base.per_query.values[PRIMARY][question_id],
             after=after,
             variants=tuple(
-                replace(variant, text=shorten(variant.text, _VARIANT_LENGTH))
+                replace(variant, text=shorten_text(variant.text, _VARIANT_LENGTH))
                 for variant in run.variants[:_VARIANTS]
             ),
             raw=self._list_found_passages(base.ids, grades),
@@ -456,7 +456,7 @@ class HurtFinder:
                 rank,
                 figures.shorten_start(id_, ID_LENGTH),
                 (
-                    shorten(_format_passage(self._passages[id_]), _PASSAGE_LENGTH)
+                    shorten_text(_format_passage(self._passages[id_]), _PASSAGE_LENGTH)
                     if id_ in self._passages
                     else ""
                 ),

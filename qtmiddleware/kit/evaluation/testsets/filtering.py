@@ -11,7 +11,7 @@ from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents, is_blank, split_tokens
 from qtmiddleware.transforms.chatter import is_refusal
-from qtmiddleware.transforms.guard import is_other_script
+from qtmiddleware.transforms.guard import is_in_other_script
 
 MOST_QUESTION_CHARS: Final = 300
 MOST_ANSWER_CHARS: Final = 2_000
@@ -121,7 +121,7 @@ def is_other_language(question: str, text: str) -> bool:
     }
     return (
         text_language != "" and question_languages.isdisjoint({"", text_language})
-    ) or is_other_script(question, text)
+    ) or is_in_other_script(question, text)
 
 
 def is_copied(question: str, text: str) -> bool:

@@ -24,7 +24,7 @@ from qtmiddleware.kit.evaluation.testsets.filtering import (
     find_fault,
 )
 from qtmiddleware.kit.evaluation.testsets.passages import MIN_WORDS, Relevance, draw_passages
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import LanguageModel, Passage, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
@@ -181,7 +181,7 @@ class _Draft:
 
 def _clean_string(value: object) -> str:
     """Return *value* on one line if it is a string, or else an empty string."""
-    return clean(value) if isinstance(value, str) else ""
+    return clean_text(value) if isinstance(value, str) else ""
 
 
 def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:

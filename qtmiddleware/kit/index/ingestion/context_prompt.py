@@ -17,7 +17,7 @@ from typing import Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import Cut, find_json
@@ -112,7 +112,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     # Half a sentence would be indexed as if it were the whole context.
     if isinstance(raw_context, Cut) or is_cut or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    context = strip_quotes(clean(strip_lead_in(clean(raw_context))), "")
+    context = strip_quotes(clean_text(strip_lead_in(clean_text(raw_context))), "")
     if is_error_page(raw_context) or _JSON.match(context):
         raise ModelError("unparsable", "the model's reply holds no context")
     if is_noise(context, prompt.query):

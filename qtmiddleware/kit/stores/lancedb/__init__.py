@@ -103,7 +103,7 @@ class LanceDBStore(LocalStore):
             removed_ids = select_storable_ids(delete)
             if not count and not removed_ids:
                 return
-            with self._write_lock.free, self._use_table("written to") as table:
+            with self._write_lock.lock, self._use_table("written to") as table:
                 merge = (
                     table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
                 )

@@ -190,7 +190,7 @@ class ModelRecord:
 
     def _create_record(self) -> None:
         """Write the record with a new random token, unless the record exists."""
-        with self._lock.free:
+        with self._lock.lock:
             # Another thread may have written the record while this thread waited for the lock.
             if self._token:
                 return

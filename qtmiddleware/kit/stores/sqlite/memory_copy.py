@@ -99,12 +99,12 @@ class MemoryCopy:
 
     def clear(self) -> None:
         """Drop the vectors and the metadata from memory."""
-        with self._lock.free:
+        with self._lock.lock:
             self._drop_all()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
         """Return all vectors of the store. They are read again if the file has changed."""
-        with self._lock.free:
+        with self._lock.lock:
             self._drop_if_outdated(connection)
             if self._matrix is None:
                 self._matrix = _read_matrix(connection, self._dimension)
@@ -118,7 +118,7 @@ class MemoryCopy:
         import numpy as np
 
         matcher, key = build_matcher(filter), repr(filter)
-        with self._lock.free:
+        with self._lock.lock:
             self._drop_if_outdated(connection)
             if self._metadata is None:
                 self._metadata = _read_metadata(connection)

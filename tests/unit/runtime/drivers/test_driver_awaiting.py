@@ -12,7 +12,7 @@ import pytest
 from driver_worlds import Signal, World, ask, one, own_and, searches
 
 from qtmiddleware.runtime import threads
-from qtmiddleware.runtime.drivers import arun, in_thread
+from qtmiddleware.runtime.drivers import arun, run_in_thread
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline
 from tests.support.waiting import PATIENCE, with_enough_time
@@ -189,7 +189,7 @@ async def test_a_plain_function_whose_caller_is_gone_before_it_begins_is_not_cal
     begun: list[Callable[[], None]] = []
     monkeypatch.setattr(threads._threads, "start", begun.append)
     called: list[bool] = []
-    task = asyncio.create_task(in_thread(lambda: called.append(True)))
+    task = asyncio.create_task(run_in_thread(lambda: called.append(True)))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
@@ -248,7 +248,7 @@ def test_a_loop_that_closes_just_as_the_answer_comes_disturbs_nobody(
         release.wait(PATIENCE)
 
     loop = ClosingLoop()
-    waiting = loop.create_task(in_thread(call))
+    waiting = loop.create_task(run_in_thread(call))
     loop.run_until_complete(asyncio.sleep(0))
     assert begun.wait(PATIENCE)
     waiting.cancel()

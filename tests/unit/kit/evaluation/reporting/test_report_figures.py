@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, Dataset, Difference, Question, measure
 from qtmiddleware.kit.evaluation.reporting import figures, headings, rows
-from qtmiddleware.preprocessing.text import clean, shorten
+from qtmiddleware.preprocessing.text import clean_text, shorten_text
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score
 
@@ -82,7 +82,7 @@ def test_what_is_not_known_is_a_dash_and_nothing_else_is(number: float | None) -
 @settings(deadline=None)
 @given(st.text(max_size=300))
 def test_a_shown_text_is_one_line_without_controls_and_can_be_written(text: str) -> None:
-    shown = shorten(text, 300)
+    shown = shorten_text(text, 300)
     shown.encode()
     assert len(shown.splitlines()) <= 1
     assert not set(shown) & {
@@ -93,15 +93,15 @@ def test_a_shown_text_is_one_line_without_controls_and_can_be_written(text: str)
 @settings(deadline=None)
 @given(st.text(max_size=300), st.integers(2, 60))
 def test_a_short_text_is_not_longer_than_asked(text: str, length: int) -> None:
-    short = shorten(text, length)
+    short = shorten_text(text, length)
     assert len(short) <= length
-    if short != clean(text):
+    if short != clean_text(text):
         assert short.endswith("…")
 
 
 def test_right_to_left_text_stays_as_it_is() -> None:
     text = "שלום می‌خواهم combined"
-    assert shorten(text, 60) == text
+    assert shorten_text(text, 60) == text
 
 
 def test_a_row_holds_all_that_was_measured_of_a_system() -> None:

@@ -9,7 +9,7 @@ from markdown_it.token import Token
 
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.reporting import headings, markdown, verdict
-from qtmiddleware.preprocessing.text import clean
+from qtmiddleware.preprocessing.text import clean_text
 from tests.support.report_world import comparison, data, run, score, several
 
 HOSTILE = "a | b\n\n# c <script>alert(1)</script> [d](javascript:e) `f` *g* &lt; \\| ~~h~~ ![i](http://j) - k 1. l\u202em"
@@ -114,5 +114,5 @@ def test_no_text_breaks_a_table_or_becomes_markup(name: str) -> None:
     }
     table = cells(text)
     assert [len(row) for row in table] == [len(headings(found, wide=True))] * 3
-    assert table[2][0] == clean(f"{name}!")
+    assert table[2][0] == clean_text(f"{name}!")
     assert sum(token.type == "heading_open" for token in parsed) == 4
