@@ -99,7 +99,9 @@ class Tariff:
         The error's reason is ``over_budget``. If the batch price is unknown, the price of requests
         sent one by one is used.
         """
-        tokens = sum((actual_cost.read, actual_cost.written, planned_cost.read, planned_cost.written))
+        tokens = sum(
+            (actual_cost.read, actual_cost.written, planned_cost.read, planned_cost.written)
+        )
         usd = sum(
             cost.live or 0.0 if cost.batch is None else cost.batch
             for cost in (actual_cost, planned_cost)

@@ -57,7 +57,9 @@ def build_line(request_id: str, request: Mapping[str, Any]) -> Line:
     """Return *request_id*, and the line for *request* in a batch's request file."""
     line = {"custom_id": request_id, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
-    return request_id, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return request_id, json.dumps(line, ensure_ascii=False).encode(
+        "utf-8", "backslashreplace"
+    ) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

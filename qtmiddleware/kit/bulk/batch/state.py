@@ -206,7 +206,8 @@ class Usage:
     def add_reply(self, status: int, body: str) -> Usage:
         """Return this usage plus the tokens of one more reply.
 
-        A reply without token counts is added to `uncounted`, unless its request failed. *status* is the reply's HTTP status, and *body* is its JSON text.
+        A reply without token counts is added to `uncounted`, unless its request failed. *status* is
+        the reply's HTTP status, and *body* is its JSON text.
         """
         try:
             read, written = read_token_counts(json.loads(body))

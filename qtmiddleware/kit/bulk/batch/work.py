@@ -123,8 +123,8 @@ class BatchWork:
     """Submits, checks, collects and cancels the batches for a set of questions.
 
     Each step is saved before the next step begins. If a command is killed, run the command again
-    to continue. No request is sent twice. Methods raise `ModelError`, `StoreError`, `ConfigError` and
-    `OSError`.
+    to continue. No request is sent twice. Methods raise `ModelError`, `StoreError`, `ConfigError`
+    and `OSError`.
 
     Args:
         settings: The settings that name the model.
@@ -172,7 +172,9 @@ class BatchWork:
         unsent_ids: set[str] = set()
         missing = 0
         for _, lines in groupby(
-            assign_file_numbers(self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)),
+            assign_file_numbers(
+                self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)
+            ),
             key=itemgetter(0),
         ):
             # After the first part that does not fit into the queue, all others wait, too.

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, NotTaken, count_left_out, find_documents
+from qtmiddleware.kit.documents import Converter, NotTaken, count_unsupported_files, find_documents
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.engines.ray import RayEngine
@@ -239,7 +239,7 @@ def ingest(
     # The folder may be gone by now. The run is complete, so a failure to count must not raise.
     if reader is None:
         with suppress(OSError):
-            report = replace(report, left_out=count_left_out(path))
+            report = replace(report, left_out=count_unsupported_files(path))
     if report.left_out:
         _log_counts("Skipped files that are not documents", count=sum(report.left_out.values()))
     return report
