@@ -21,8 +21,8 @@ from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
 from qtmiddleware.kit.documents.finding import (
     count_unsupported_files,
-    format_file_counts,
     find_documents,
+    format_file_counts,
     has_package_reader,
 )
 from qtmiddleware.kit.documents.own_reader import Reader, call_reader
