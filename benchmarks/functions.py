@@ -23,7 +23,14 @@ from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, table,
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared
 from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
 from qtmiddleware.kit.embedding.minilm.forward import encode_tokens
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, compare, holm
+from qtmiddleware.kit.evaluation import (
+    BASELINE,
+    PRIMARY,
+    SYSTEMS,
+    Comparison,
+    compare,
+    correct_p_values,
+)
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, TOP_K
 from qtmiddleware.protocols import Record
 
@@ -227,7 +234,7 @@ def find_losses(found: Found, system: str) -> dict[str, list[str]]:
         for kind, sets in found.items()
         for name, comparison in sets.items()
     }
-    corrected = holm({one: it.p for one, it in differences.items()})
+    corrected = correct_p_values({one: it.p for one, it in differences.items()})
     losses: dict[str, list[str]] = {}
     for one, it in differences.items():
         kind, name = one.split("\0")

@@ -25,7 +25,7 @@ from typing import Final
 
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, difference
+from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, measure_difference
 from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune
 
 HEAD: Final = f"""# Tuning
@@ -190,7 +190,7 @@ def _verdict(lines: Sequence[Line]) -> str:
         for line in lines:
             for question, gain in line.default.gains.items():
                 apart[line.name, question].append(line.scores[at].gains[question] - gain)
-        found = difference([mean(each) for each in apart.values()])
+        found = measure_difference([mean(each) for each in apart.values()])
         said.append(
             f"- {what} over the default: {points(found)} points, over {len(apart)} questions"
         )

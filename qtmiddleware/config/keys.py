@@ -34,7 +34,7 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""The options that users can set by a single value for the whole group, by group.
+"""The option of each group that users can set with a single value for the whole group.
 
 For example, ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets
 ``cache.enabled``.

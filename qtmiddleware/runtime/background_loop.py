@@ -146,7 +146,7 @@ async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -
 
 @contextmanager
 def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield the shared loop or, in the shared loop's own thread, a second loop.
+    """Yield the shared loop or, in its own thread, a second loop.
 
     A loop cannot wait for itself.
     """

@@ -58,7 +58,7 @@ class _Window:
     def open_bucket(self, now: float) -> _Bucket:
         """Return the bucket for amounts that are spent at the time *now*.
 
-        A new bucket is opened *seconds* / *max_buckets* after the last one was opened.
+        Each bucket covers at least *seconds* / *max_buckets*. After that, a new one is opened.
         """
         self._remove_old_buckets(now)
         if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
@@ -118,10 +118,9 @@ class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. Old calls are removed at most 1 second late. Old tokens and
-    dollars are removed at most 1/1440 of the longest budget's hours late, which is 1 minute for a
-    day. No amount is removed too early. A forked process continues with its parent's counts.
-    Thread-safe.
+    cannot exceed a budget together. Old amounts are never removed too early: calls at most 1 second
+    late, tokens and dollars at most 1/1440 of the longest budget's period late (1 minute for a
+    day). A forked process continues with its parent's counts. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
@@ -138,8 +137,8 @@ class Meter:
 
         Args:
             budget: The limits.
-            tokens: The most tokens that the call may use.
-            usd: The most US dollars that the call may cost.
+            tokens: The highest possible number of tokens of the call.
+            usd: The highest possible cost of the call, in US dollars.
         """
         with self._lock.lock:
             return self._find_shortage_and_wait(budget, tokens, usd)[0]

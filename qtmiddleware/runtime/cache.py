@@ -26,7 +26,7 @@ class TTLCache(Generic[V]):
     If the cache is full, the least recently used value is dropped. Thread-safe.
 
     Attributes:
-        max_entries: The most values to keep.
+        max_entries: The maximum number of values.
         hits: How often `get` returned a value.
         misses: How often `get` returned ``None``.
     """

@@ -100,10 +100,10 @@ class Breaker:
     probe. A call is late once its deadline has passed, even if it hangs forever. If *max_failures*
     is 0, the breaker never opens.
 
-    If the service asks for a pause (Retry-After), the breaker opens for that time, or for
-    *open_seconds* if this failure is the last of *max_failures* and *open_seconds* is longer. No
-    probe follows a pause, because a service that asks for a pause is working. All calls that were
-    running when a pause began count as one failure together.
+    If the service asks for a pause (Retry-After), the breaker opens for that time. If the same
+    failure is also the last of *max_failures*, the longer time counts. No probe follows a pause,
+    because a service that asks for a pause is working. All calls that were running when a pause
+    began count as one failure together.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.runtime.forking import renew_after_fork
 
 SAMPLE_SECONDS: Final = 60.0
-"""How many seconds after a record the same event and reason are only counted, not logged."""
+"""The number of seconds after a record in which the same event and reason are not logged again."""
 # There are few reasons, but a user's own model may raise an error with any reason.
 _MOST_REASONS: Final = 64
 # How much of a foreign error is logged: frames of its stack, and characters at either end.
@@ -88,7 +88,7 @@ def format_repetitions(count: int) -> str:
 
 
 class LogSampler:
-    """Logs each reason for an event at most once per *seconds*, and counts the skipped records.
+    """Logs each reason for an event at most once every *seconds*, and counts the skipped records.
 
     The next `log` after this time, or `flush`, logs how many records were skipped, so that no count
     is lost. Thread-safe; a forked process begins with all counts at 0.
@@ -253,8 +253,8 @@ def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
 class Outage:
     """Decides when to log an outage: once when it begins and once when it ends.
 
-    At most one outage per *seconds* is logged, so that a service that fails now and then does not
-    fill the log. Other failures are counted. Thread-safe.
+    At most one outage every *seconds* is logged, so that a service that fails now and then does not
+    fill the log. All failures are counted. Thread-safe.
     """
 
     def __init__(

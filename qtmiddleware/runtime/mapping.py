@@ -31,7 +31,7 @@ def map_as_completed(
         call: The function to call with each item.
         items: The items. The caller's thread reads them.
         bulkhead: Provides the threads.
-        limit: The most calls that run at the same time.
+        limit: The maximum number of calls at once.
     """
     done: SimpleQueue[Future[R]] = SimpleQueue()
     under_way = 0

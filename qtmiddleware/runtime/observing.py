@@ -220,7 +220,7 @@ def _collect_counts(result: Any) -> dict[str, int]:
 # --- hooks ----------------------------------------------------------------------------------------
 
 HOOK_SECONDS: Final = 1.0
-"""How many seconds a hook may take, if it is awaited or runs in another thread."""
+"""The time limit in seconds for a hook that is awaited or runs in another thread."""
 # How many seconds a cancelled hook may take to clean up.
 _DRAIN_SECONDS: Final = 0.02
 

@@ -25,11 +25,11 @@ from qtmiddleware.errors import ModelError, QtMiddlewareError
 T = TypeVar("T")
 
 PATIENCE: Final = 600.0
-"""After how many seconds without an answer all calls are stopped."""
+"""The number of seconds without an answer after which all calls are stopped."""
 TRIES: Final = 5
-"""How often a call may fail while other calls are answered. After that it is not repeated."""
+"""The maximum number of tries for a call that fails while other calls are answered."""
 MAX_FIRST_FAILURES: Final = 3
-"""How many calls may fail for good before the first answer. After that all calls are stopped."""
+"""The number of failed calls before the first answer after which all calls are stopped."""
 SEVERAL: Final = 5
 """How many outages and timeouts in a row, without an answer between them, are a sign of overload.
 

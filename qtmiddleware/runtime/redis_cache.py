@@ -27,7 +27,7 @@ MAX_ITEMS: Final = 1_024
 
 _CONNECTIONS: Final = 32
 _SLACK: Final = 0.1
-"""How many seconds a call may be late without counting as a failure: this process may be busy."""
+"""A call that is late by up to this many seconds is not a failure: this process may be busy."""
 
 
 class RedisCache:

@@ -134,7 +134,7 @@ class Together:
     Attributes:
         steps: The steps. Their outcomes have the same order.
         deadline: When to stop waiting. Steps that have not finished by then are late.
-        limit: The most steps that run at once.
+        limit: The maximum number of steps at once.
     """
 
     steps: Sequence[Leaf]
@@ -152,7 +152,7 @@ class Beside:
     Attributes:
         search: The original search.
         flow: The flow to perform beside the search.
-        limit: The most steps that run at once, including the search.
+        limit: The maximum number of steps at once, including the search.
     """
 
     search: Search
@@ -278,7 +278,7 @@ def gather_flows(
 
     Args:
         flows: The flows to perform.
-        limit: The most steps that run at once.
+        limit: The maximum number of steps at once.
         deadline: When to stop waiting; by default never. A flow that yielded a `Together` gets a
             late outcome for a late step. A flow that yielded a single step gets a `TimeoutError`.
     """

@@ -130,7 +130,7 @@ class Bulkhead:
     2007.
 
     Attributes:
-        limit: The most threads in use at a time.
+        limit: The maximum number of threads in use.
         refused: How many calls were rejected.
         in_use: How many threads are in use now.
         given_up: How many calls were abandoned because they were late.
@@ -302,7 +302,7 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     Args:
         calls: Functions without parameters.
         bulkhead: Provides threads in addition to the caller's own thread.
-        limit: The most calls that run at once.
+        limit: The maximum number of calls at once.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()

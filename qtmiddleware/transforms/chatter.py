@@ -65,7 +65,7 @@ _MOST_SENTENCES: Final = 5
 _MANY_WORDS: Final = 20
 _FEW_WORDS: Final = 4
 STATEMENT_WORDS: Final = {"line": 60, "list": 60, "passage": 12}
-"""The most words of a text that `is_off_topic_talk` checks, by the shape of the field.
+"""The maximum number of words of a text that `is_off_topic_talk` checks, by the field's shape.
 
 The limit for passages is low, because a good passage may have no word in common with the question.
 """

@@ -10,7 +10,7 @@ from qtmiddleware.preprocessing.text import fold_accents, normalise_text, split_
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
-"""The lowest Jaccard similarity of the tokens of two texts that are repeats."""
+"""The minimum Jaccard similarity of two texts' tokens for the texts to count as repeats."""
 
 # These words hardly change an embedding. Question words are left out: "who" and "when" ask for
 # different things.

@@ -18,12 +18,12 @@ Spans = Sequence[tuple[str, str]]
 """Spans of a query, each as (kind, text)."""
 
 MAX_REPAIRS: Final = 5
-"""The most lost spans to append to a text.
+"""The maximum number of lost spans that can be appended to a text.
 
 A text that lost more spans is dropped. A sub-query is kept unchanged instead.
 """
 MAX_CHARS: Final = 1_000
-"""The most characters of a repaired text.
+"""The maximum number of characters of a repaired text.
 
 A text that would become longer is dropped. A sub-query is kept unchanged instead.
 """

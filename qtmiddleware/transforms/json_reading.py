@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 MAX_DEPTH: Final = 16
-"""The most objects and lists around a value. Values deeper than this are not read."""
+"""The maximum depth of nested objects and lists. Deeper values are not read."""
 
 JSON_OPENING: Final = re.compile(
     r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"

@@ -52,9 +52,9 @@ from qtmiddleware.transforms.reply_rules import (
 )
 
 READ_CHARS: Final = 65_536
-"""The most characters of a reply that are read."""
+"""The maximum number of characters that are read of a reply."""
 MOST_TEXTS: Final = 500
-"""The most texts per field that the rules check."""
+"""The maximum number of texts per field that the rules check."""
 _THOUGHT_CHARS: Final = 1_000_000
 
 _MESSAGES: Final = {

@@ -81,9 +81,9 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Return the texts in *text* by field, the most likely text first.
 
-    A line belongs to the field that its label, or the label above it, names. Lines without a label
-    belong to the main field, the only field besides the standalone question. If there are several
-    such fields and no labels, bullets, item numbers and the number of lines decide.
+    A line with a label belongs to the field that the label names, and so do the lines below it.
+    Lines without a label belong to the only field besides the standalone question. If there are
+    several such fields and no labels, bullets, item numbers and the number of lines decide.
     """
     labelled_lines, unlabelled_lines = _split_labelled_lines(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)

@@ -14,7 +14,7 @@ from qtmiddleware.protocols import Prompt, ReplyField
 from qtmiddleware.types import Message
 
 MESSAGE_CHARS: Final = 1_000
-"""The most characters of an earlier message of a conversation. Longer messages are cut."""
+"""The maximum number of characters of an earlier message. Longer messages are cut."""
 
 FAITHFUL: Final = (
     "Write in the language of the query.",
@@ -40,7 +40,7 @@ STANDALONE: Final = ReplyField(
 """The first reply field of every prompt that contains earlier messages."""
 
 MAX_TOKENS: Final = 800
-"""The most tokens of a reply, if the settings have no limit."""
+"""The maximum number of tokens of a reply, if the settings have no limit."""
 
 _DATA: Final = (
     'The user message is a JSON object. "query" is the query to work on{history}{glossary}. '

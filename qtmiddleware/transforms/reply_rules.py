@@ -22,9 +22,9 @@ from qtmiddleware.transforms.plain_text import strip_markup, strip_quotes
 from qtmiddleware.types import Transformation
 
 MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
-"""The most characters of a text, by the field's shape. Longer texts are cut."""
+"""The maximum number of characters of a text, by the field's shape. Longer texts are cut."""
 MAX_KEYWORD_CHARS: Final = 100
-"""The most characters of a key term. Longer terms are dropped."""
+"""The maximum number of characters of a key term. Longer terms are dropped."""
 MOST_NOTES: Final = 100
 MAX_NOTE_CHARS: Final = 200
 SAME_AS_QUERY: Final = "same as the query"

@@ -41,7 +41,7 @@ class IssuedWarnings:
 class CallContext:
     """The settings and components for one call of a wrapped function.
 
-    All calls of one function share *issued_warnings* and *learned*, the facts learned from earlier
+    All calls of one function share *issued_warnings*, and *learned* with the facts from earlier
     calls. All functions of one middleware share *cache* and *sampler*.
     """
 
@@ -116,8 +116,8 @@ class ContextSource:
 
     Args:
         middleware: the `QueryMiddleware`.
-        get_components: returns the middleware's current `Components`. It is called once per call,
-            so that no call mixes settings from before and after a reload.
+        get_components: returns the middleware's current `Components`. Each call of the wrapped
+            function asks once, so that no call mixes settings from before and after a reload.
         layers: settings that override the middleware's settings in every call.
         options: the options that the user passed to `QueryMiddleware.wrap`; ``None`` for the
             configured store's search.

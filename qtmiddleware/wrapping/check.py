@@ -1,7 +1,7 @@
 """Check whether qtmiddleware can improve a wrapped function, and what changes for some questions.
 
-The check calls the function a few times with and a few times without the middleware's changes. It
-learns nothing, writes no query log and notifies no observer.
+The check calls the function a few times with the middleware's changes and a few times without. The
+middleware learns nothing from these calls, writes no query log and notifies no observer.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ from qtmiddleware.wrapping.order_sample import (
 )
 
 ROUNDS: Final = 3
-"""The number of timed calls with and without more passages, after one call to warm up."""
+"""How often to time each of two calls: the caller's, and the one for more passages.
+
+An untimed call comes first, to warm up.
+"""
 LONGEST: Final = 5.0
-"""The number of seconds after which a slow function is not called again to time it."""
+"""The total call time, in seconds, after which the function is not timed again."""
 # A check waits at least this long for a model and a reranker, so that a slow one is measured and
 # not abandoned.
 _PATIENCE_MS: Final = 20_000
@@ -92,14 +95,14 @@ _SENTENCE_BY_ADVICE: Final = {
 _REPLIED_REASONS: Final = frozenset(
     {"dropped", "language_mismatch", "empty", "refused", "unparsable", "truncated"}
 )
-_CLAUSE_MENDS: Final = {
+_CLAUSE_FIXES: Final = {
     "lucene": (
         "use a text clause for questions; qtmiddleware leaves query strings with Lucene syntax"
         " unchanged"
     ),
     "several_questions": "pass the same text in every clause, or make one search per question",
 }
-_MENDS: Final = {
+_FIXES_BY_REASON: Final = {
     "unauthorized": "set OPENAI_API_KEY to a valid key, or pass client=",
     "timeout": (
         "choose a faster transformationModel, or check that this machine can reach the service"
@@ -152,9 +155,9 @@ class Check:
         question: the question that was tried; the first one if there were several.
         keywords: the question's keywords.
         findings: the findings, in the order of the check.
-        verdicts: for each feature (keywords, the model's variants, reranking), whether to keep it,
-            measure it or leave it off, and how to fix it if it has no effect.
-        sample: the effect of the rules on the order for several questions; ``None`` if there was
+        verdicts: one finding per feature (keywords, the model's variants, reranking): whether to
+            keep the feature, measure its effect or leave it off.
+        sample: how the keyword rules change the order for several questions; ``None`` if there was
             only one question, or if the rules were not tried.
     """
 
@@ -185,11 +188,11 @@ class Check:
             "",
         ]
         # Advice that a verdict repeats below is shown only there.
-        mends = {verdict.mend for verdict in self.verdicts}
+        fixes = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
             rows.append(_format_row(finding.subject, mark + finding.text))
-            if finding.mend and finding.mend not in mends:
+            if finding.mend and finding.mend not in fixes:
                 rows.append(_format_row("", f"-> {finding.mend}"))
         for example in () if self.sample is None else self.sample.examples:
             rows += ["", _format_row("example", example.question)]
@@ -210,7 +213,7 @@ class Check:
 
 
 def build_check_flow(
-    request: Request, call: Invocation, questions: Sequence[SampleQuestion] = ()
+    request: Request, invocation: Invocation, questions: Sequence[SampleQuestion] = ()
 ) -> Flow[Check]:
     """Return a flow that checks the wrapped function with the question of *request*.
 
@@ -218,11 +221,11 @@ def build_check_flow(
 
     Args:
         request: the request for the user's arguments.
-        call: the invocation that performs the searches.
+        invocation: the invocation that performs the searches.
         questions: all questions if the user passed a list, beginning with the question of
             *request*.
     """
-    return _Checkup(request, call, questions).run()
+    return _Checkup(request, invocation, questions).run()
 
 
 class _Obstacle(Exception):
@@ -237,7 +240,7 @@ class _Checkup:
     """Performs one check. The methods are in the order in which they run."""
 
     def __init__(
-        self, request: Request, call: Invocation, questions: Sequence[SampleQuestion]
+        self, request: Request, invocation: Invocation, questions: Sequence[SampleQuestion]
     ) -> None:
         settings = replace(
             request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
@@ -248,10 +251,12 @@ class _Checkup:
             "cache": TransformationCache(settings),
             "sampler": LogSampler(),
         }
-        call.context = replace(call.context, **fresh_parts, issued_warnings=IssuedWarnings())
-        self.call = call
-        self.name, self.argument = call.signature.function_name, call.signature.argument
-        self.clauses = call.signature.read_clauses(call.args, call.kwargs)
+        invocation.context = replace(
+            invocation.context, **fresh_parts, issued_warnings=IssuedWarnings()
+        )
+        self.invocation = invocation
+        self.name, self.argument = invocation.signature.function_name, invocation.signature.argument
+        self.clauses = invocation.signature.read_clauses(invocation.args, invocation.kwargs)
         self.settings = settings
         self.request = replace(
             request,
@@ -275,7 +280,7 @@ class _Checkup:
         verdicts = yield from self._judge_features()
         # The report always says whether there is a model.
         if not any(finding.subject == "model" for finding in self.findings):
-            has_model = self.call.context.components.has_model
+            has_model = self.invocation.context.components.has_model
             text = (
                 "configured, but not called"
                 if has_model
@@ -293,13 +298,16 @@ class _Checkup:
         )
 
     def _judge_features(self) -> Flow[list[Finding]]:
-        """Return a verdict on each feature: keywords, the model's variants, and reranking if on."""
+        """Return a verdict on each feature: keywords, the model's variants and the reranker.
+
+        The reranker is left out if the settings do not enable reranking.
+        """
         features = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
-            plain, candidates = yield from self._search_plain_and_widened()
-            self._note_passages(candidates)
+            plain, candidates = yield from self._get_plain_and_widened_results()
+            self._add_passage_findings(candidates)
             yield from self._try_text_clause(plain)
-            self._note_searches(plain.response)
+            self._add_search_finding(plain.response)
         except Exception as error:
             # Reading a user's response may raise any exception.
             text = f"reading the passages raised {_describe_error(error)}"
@@ -309,14 +317,14 @@ class _Checkup:
                 else self._build_obstacle("passages", text, ADVICE)
             ).finding
             return [
-                self._check_if_disabled(feature)
-                or _build_problem(feature, obstacle.text, obstacle.mend)
+                self._build_disabled_verdict(feature)
+                or _build_problem_finding(feature, obstacle.text, obstacle.mend)
                 for feature in features
             ]
         verdicts: list[Finding] = []
         before = plain.ranking.keys
         for feature in features:
-            verdict = self._check_if_disabled(feature)
+            verdict = self._build_disabled_verdict(feature)
             if verdict is None and feature == _KEYWORDS:
                 verdict, before = yield from self._try_keywords(plain, candidates)
             elif verdict is None:
@@ -333,13 +341,13 @@ class _Checkup:
         self.findings.append(finding)
         return finding
 
-    def _check_if_disabled(self, feature: str) -> Finding | None:
-        """Return a verdict if a setting disables *feature*, else ``None``."""
+    def _build_disabled_verdict(self, feature: str) -> Finding | None:
+        """Return a verdict if a setting turns *feature* off, else ``None``."""
         settings = self.settings
         if feature == _VARIANTS:
             if settings.transformation_type == "none":
-                mend = 'set transformationType: "combined" and give it a model'
-                return _build_off_finding(feature, "transformationType is none", mend)
+                fix = 'set transformationType: "combined" and give it a model'
+                return _build_off_finding(feature, "transformationType is none", fix)
             if (
                 settings.escalation.mode == "never"
                 or not settings.escalation.max_llm_calls_per_query
@@ -371,37 +379,37 @@ class _Checkup:
 
     # --- the call and its response ----------------------------------------------------------------
 
-    def _search_plain_and_widened(self) -> Flow[tuple[SearchResult, SearchResult]]:
+    def _get_plain_and_widened_results(self) -> Flow[tuple[SearchResult, SearchResult]]:
         """Return the result of the caller's call, and the result of a call for more passages.
 
-        If no call for more passages succeeds, both are the result of the caller's call. Raises
-        `_Obstacle` if the function fails or its response cannot be read.
+        If no call for more passages is made, or if it fails, both are the result of the caller's
+        call. Raises `_Obstacle` if the function fails or its response cannot be read.
         """
         self._check_query()
         if self.request.embeds:
             yield from self._embed_question()
-        self._note_top_k()
+        self._add_top_k_findings()
         outcome = yield from self._search_question(None)
         if outcome.error is not None:
-            mend = "call the function without qtmiddleware, with the same arguments"
+            fix = "call the function without qtmiddleware, with the same arguments"
             if not self.request.embeds:
-                mend += (
+                fix += (
                     "; if it takes a vector, wrap it with embed= (a function from a text to its"
                     " vector)"
                 )
             raise self._build_obstacle(
-                "call", f"{self.name}() raised {_describe_error(outcome.error)}", mend
+                "call", f"{self.name}() raised {_describe_error(outcome.error)}", fix
             )
         try:
             plain = self._read_result(outcome.value)
-            return plain, (yield from self._measure_calls(plain, outcome))
+            return plain, (yield from self._measure_plain_and_widened_calls(plain, outcome))
         except ResponseShapeError as error:
-            text, _, mend = str(error).partition("; ")
-            raise self._build_obstacle("response", text, mend, shape=error.shape) from error
+            text, _, fix = str(error).partition("; ")
+            raise self._build_obstacle("response", text, fix, shape=error.shape) from error
 
-    def _build_obstacle(self, subject: str, text: str, mend: str, **values: Any) -> _Obstacle:
+    def _build_obstacle(self, subject: str, problem: str, fix: str, **values: Any) -> _Obstacle:
         """Add a problem to the findings, and return the exception that ends the check."""
-        return _Obstacle(self._add_finding(_build_problem(subject, text, mend, **values)))
+        return _Obstacle(self._add_finding(_build_problem_finding(subject, problem, fix, **values)))
 
     def _check_query(self) -> None:
         """Add a finding on how the question is passed.
@@ -420,23 +428,23 @@ class _Checkup:
                     )
                 )
             return
-        text, mend = problem.detail, "name the parameter that holds the question with query_arg="
+        text, fix = problem.detail, "name the parameter that holds the question with query_arg="
         if problem.reason == "not_text":
             text = f"{self._query_location_text} must be text, not {problem.detail}"
-            mend = (
+            fix = (
                 "pass the question's text; if the function takes a vector, wrap it with embed= (a"
                 " function from a text"
                 " to its vector); if the text is a field of the argument, use"
                 f' query_arg="{argument}.<name>"'
             )
-        elif problem.reason in _CLAUSE_MENDS:
-            mend = _CLAUSE_MENDS[problem.reason]
+        elif problem.reason in _CLAUSE_FIXES:
+            fix = _CLAUSE_FIXES[problem.reason]
         elif problem.reason != "missing":
-            text, mend = (
+            text, fix = (
                 f"the question is {problem.reason.replace('_', ' ')}",
                 "ask another question",
             )
-        raise self._build_obstacle("query", text, mend, argument=argument, reason=problem.reason)
+        raise self._build_obstacle("query", text, fix, argument=argument, reason=problem.reason)
 
     @property
     def _query_location_text(self) -> str:
@@ -468,12 +476,12 @@ class _Checkup:
             # function takes its texts.
             outcome = yield from self._perform_step(Embed([self.request.original]))
         if outcome.error is not None:
-            mend = (
+            fix = (
                 "embed= must be a function from a text to its vector, or from a list of texts to a"
                 " list of vectors"
             )
             raise self._build_obstacle(
-                "query", f"embed= raised {_describe_error(outcome.error)}", mend, argument=argument
+                "query", f"embed= raised {_describe_error(outcome.error)}", fix, argument=argument
             )
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
@@ -491,11 +499,11 @@ class _Checkup:
             )
         )
 
-    def _note_top_k(self) -> None:
+    def _add_top_k_findings(self) -> None:
         """Add findings on the parameters that set the number of passages and select a page."""
-        name, value = self.call.signature.top_k_argument, self.request.top_k
+        name, value = self.invocation.signature.top_k_argument, self.request.top_k
         if page := self.request.page:
-            self._note_page(page)
+            self._add_page_finding(page)
         if value is not None:
             self._add_finding(
                 _build_ok_finding(
@@ -507,33 +515,35 @@ class _Checkup:
             )
             return
         text = f"`{name}` is not a number" if name else "no parameter sets the number of passages"
-        mend = "" if name else "if there is such a parameter, name it with top_k_arg="
+        fix = "" if name else "if there is such a parameter, name it with top_k_arg="
         self._add_finding(
             _build_off_finding(
                 "top_k",
                 f"{text}, so qtmiddleware does not ask for more",
-                mend,
+                fix,
                 argument=name,
                 value=None,
             )
         )
 
-    def _note_page(self, page: str) -> None:
+    def _add_page_finding(self, page_argument: str) -> None:
         is_named = self.request.page_is_known
-        mend = (
+        fix = (
             ""
             if is_named
             else (
-                f"wrap with page_arg=False if `{page}` does not select a page, else with"
-                f" page_arg={page!r}"
+                f"wrap with page_arg=False if `{page_argument}` does not select a page, else with"
+                f" page_arg={page_argument!r}"
             )
         )
         text = (
-            f"`{page}` selects a page: qtmiddleware reorders the passages of your call and adds"
-            " none"
+            f"`{page_argument}` selects a page: qtmiddleware reorders the passages of your call and"
+            " adds none"
         )
         self._add_finding(
-            replace(_build_ok_finding("pages", text, argument=page, named=is_named), mend=mend)
+            replace(
+                _build_ok_finding("pages", text, argument=page_argument, named=is_named), mend=fix
+            )
         )
 
     def _perform_step(self, step: Leaf) -> Flow[Outcome]:
@@ -555,19 +565,25 @@ class _Checkup:
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure_calls(self, plain: SearchResult, first_outcome: Outcome) -> Flow[SearchResult]:
-        """Return the result of a call for more passages, and add findings on its cost.
+    def _measure_plain_and_widened_calls(
+        self, plain: SearchResult, first_outcome: Outcome
+    ) -> Flow[SearchResult]:
+        """Time calls with and without more passages, and return the result with more passages.
 
-        Returns *plain*, the result of the caller's call, if no call for more passages is made or if
-        it fails.
+        Adds findings on the number of passages and on the cost. Returns *plain*, the result of the
+        caller's call, if no call for more passages is made or if it fails.
+
+        Args:
+            plain: the result of the caller's call.
+            first_outcome: the outcome of that call.
         """
         count = len(plain.ranking.keys)
         self.request.learned.record_passages(plain.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
-        chars, because, mend = round(self.request.learned.passage_chars), "", ""
+        chars, because, fix = round(self.request.learned.passage_chars), "", ""
         if requested != full_search_width:
-            because, mend = (
+            because, fix = (
                 f", because passages have about {chars:,} characters",
                 "raise keywordEvidence.maxChars",
             )
@@ -578,7 +594,7 @@ class _Checkup:
                     _build_ok_finding(
                         "candidates", text, plain=count, asked=None, passage_chars=chars
                     ),
-                    mend=mend,
+                    mend=fix,
                 )
             )
         candidates, texts, values = plain, list[str](), dict[str, Any]()
@@ -587,7 +603,7 @@ class _Checkup:
             name, description = (
                 ("plain", "your call") if width is None else ("widened", f"with {width} candidates")
             )
-            size = _measure_bytes(response)
+            size = _measure_json_bytes(response)
             values |= {
                 f"{name}_calls": len(outcomes),
                 f"{name}_ms": _round_ms(ms),
@@ -605,11 +621,9 @@ class _Checkup:
                     "widened": widened_count,
                     "passage_chars": chars,
                 }
-                self._add_finding(
-                    replace(_build_ok_finding("candidates", text, **about), mend=mend)
-                )
+                self._add_finding(replace(_build_ok_finding("candidates", text, **about), mend=fix))
                 if requested is not None and 1 < widened_count < requested:
-                    self._note_small_collection(widened_count)
+                    self._recommend_model_for_small_collection(widened_count)
         self._add_finding(
             _build_ok_finding(
                 "cost",
@@ -619,27 +633,31 @@ class _Checkup:
         )
         return candidates
 
-    def _note_small_collection(self, passage_count: int) -> None:
+    def _recommend_model_for_small_collection(self, passage_count: int) -> None:
         """Recommend a model for a collection of *passage_count* passages, unless one is in use."""
-        has_model = self.call.context.components.has_model
+        has_model = self.invocation.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
         text = (
             f"the collection has only {passage_count} passages; small collections gain most from"
             " one model call"
         )
-        mend = 'try the preset "words", or "balanced", which makes one more search'
-        mend += "" if has_model else ", with client= or OPENAI_API_KEY"
+        fix = 'try the preset "words", or "balanced", which makes one more search'
+        fix += "" if has_model else ", with client= or OPENAI_API_KEY"
         self._add_finding(
-            replace(_build_ok_finding("collection", text, passages=passage_count), mend=mend)
+            replace(_build_ok_finding("collection", text, passages=passage_count), mend=fix)
         )
 
     def _time_calls(
         self, widened_top_k: int | None, first_outcome: Outcome
     ) -> Flow[dict[int | None, list[Outcome]]]:
-        """Time the caller's call and a call for *widened_top_k* passages in turn.
+        """Time calls for the caller's number of passages and for *widened_top_k* passages.
 
-        The calls alternate so that a change in load affects both.
+        The two calls alternate so that a change in load affects both.
+
+        Args:
+            widened_top_k: the larger number of passages; ``None`` to time only the caller's call.
+            first_outcome: the outcome of an earlier call for the caller's number.
 
         Returns:
             The outcomes of the calls, by the number of passages requested. The caller's calls have
@@ -665,15 +683,15 @@ class _Checkup:
                         f"asked for {widened_top_k}, the function raised {reason}; qtmiddleware"
                         " asks for your own number"
                     )
-                    mend = "set keywordEvidence.candidates to a number that the function accepts"
+                    fix = "set keywordEvidence.candidates to a number that the function accepts"
                     self._add_finding(
                         _build_off_finding(
-                            "candidates", text, mend, asked=widened_top_k, refused=True
+                            "candidates", text, fix, asked=widened_top_k, refused=True
                         )
                     )
         return calls | {None: calls[None] or [first_outcome]}
 
-    def _note_passages(self, result: SearchResult) -> None:
+    def _add_passage_findings(self, result: SearchResult) -> None:
         """Add findings on the passages' shape, texts, ids, metadata and scores.
 
         Raises `_Obstacle` if there are no passages.
@@ -681,7 +699,7 @@ class _Checkup:
         items, text_field = result.ranking.items, self.settings.keyword_evidence.text_field
         count = len(items)
         if not count:
-            mend = (
+            fix = (
                 "check that the index holds passages, check the namespace and filter, or ask"
                 " another question"
             )
@@ -690,7 +708,7 @@ class _Checkup:
                 if result.response is None
                 else "the response holds no passages"
             )
-            raise self._build_obstacle("response", text, mend, passages=0)
+            raise self._build_obstacle("response", text, fix, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, result.shape.name
         self._add_finding(
             _build_ok_finding(
@@ -711,7 +729,9 @@ class _Checkup:
             )
         else:
             self._add_finding(
-                _build_problem("text", *self._describe_missing_text(items), field=None, passages=0)
+                _build_problem_finding(
+                    "text", *self._describe_missing_text(items), field=None, passages=0
+                )
             )
             # A first retrieval would learn the same from these passages.
             self.request.learned.holds_text = False
@@ -723,34 +743,34 @@ class _Checkup:
             if id_count
             else "none; qtmiddleware tells passages apart by their texts"
         )
-        mend = "" if id_count else _advise_field("idField", suggest_id_field(items))
-        self._add_finding(replace(_build_ok_finding("ids", text, passages=id_count), mend=mend))
+        fix = "" if id_count else _format_field_advice("idField", suggest_id_field(items))
+        self._add_finding(replace(_build_ok_finding("ids", text, passages=id_count), mend=fix))
         if fields := find_distinguishing_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
             self._add_finding(_build_ok_finding("metadata", text, fields=list(fields)))
-        self._note_scores(result.ranking)
+        self._add_score_finding(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
         """Return why the passages have no text, and how to fix this."""
-        text, mend = describe_missing_text(items, self.settings.keyword_evidence.text_field)
-        signature, call = self.call.signature, self.call
+        text, fix = describe_missing_text(items, self.settings.keyword_evidence.text_field)
+        signature, invocation = self.invocation.signature, self.invocation
         fields = [
             name
             for name in list_clause_fields(self.clauses)
             if read_clause_type(self.clauses[0]) not in VECTORS
-            and signature.find_missing_field(call.args, call.kwargs, name)
+            and signature.find_missing_field(invocation.args, invocation.kwargs, name)
         ]
         if fields:
-            mend = (
+            fix = (
                 f'add "{fields[0]}" to include_fields, or set config={{"keywordEvidence":'
                 f' {{"textField": "{fields[0]}"}}}} to request the field without returning it'
             )
         elif self.clauses and not any(map(read_metadata, items)):
-            mend = (
+            fix = (
                 "add the field that holds the text to include_fields, or name that field in"
                 " keywordEvidence.textField"
             )
-        return text, mend
+        return text, fix
 
     def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
         """Add a finding on whether a keyword search can be added to this call, and at what cost."""
@@ -774,13 +794,16 @@ class _Checkup:
         step = Search(self.keywords, self.request.search_width or self.request.top_k, fields=fields)
         outcome = yield from self._perform_step(step)
         if outcome.error is not None:
-            make_finding, mend = (
-                (_build_problem, "name fields that the index declares with full_text_search")
+            make_finding, fix = (
+                (
+                    _build_problem_finding,
+                    "name fields that the index declares with full_text_search",
+                )
                 if chosen
                 else (_build_off_finding, "")
             )
             text = f"a keyword search of {field_list} raised {_describe_error(outcome.error)}"
-            self._add_finding(make_finding(subject, text, mend, **values))
+            self._add_finding(make_finding(subject, text, fix, **values))
             # The number of searches, and the retrievals below, then leave the keyword search out.
             self.request.learned.refuses_words = True
             return
@@ -804,16 +827,16 @@ class _Checkup:
             self._add_finding(_build_ok_finding(subject, text, **values))
         else:
             listed = json.dumps(fields)
-            mend = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
+            fix = f'set config={{"hybrid": {{"textFields": {listed}}}}} and measure'
             self._add_finding(
-                _build_off_finding(subject, f"could be added; it {text}", mend, **values)
+                _build_off_finding(subject, f"could be added; it {text}", fix, **values)
             )
 
     def _guess_text_fields(self, plain: SearchResult) -> list[str]:
         """Return the fields for a keyword search if the settings name none.
 
-        If the index embeds the query, these are the fields of the call's clause. Otherwise, this is
-        the text field of the passages, or no field if it is unknown.
+        If the index embeds the query, these are the fields of the call's clause. Otherwise, the
+        list holds the passages' text field. The list is empty if that field is unknown.
         """
         if read_clause_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
@@ -821,8 +844,8 @@ class _Checkup:
         names = (find_text_field(item, field) for item in plain.ranking.items)
         return [name for name in [next(filter(None, names), None)] if name]
 
-    def _note_scores(self, ranking: Ranking) -> None:
-        direction, missing, mend = find_score_direction([ranking]), ranking.scores.count(None), ""
+    def _add_score_finding(self, ranking: Ranking) -> None:
+        direction, missing, fix = find_score_direction([ranking]), ranking.scores.count(None), ""
         first_score, last_score = ranking.scores[0], ranking.scores[-1]
         if not has_usable_scores([ranking]):
             problem = (
@@ -831,7 +854,7 @@ class _Checkup:
                 else f"{missing} of {len(ranking.scores)} have no score"
             )
             text = f"{problem}; qtmiddleware uses the places in the list instead"
-            mend = _advise_field("scoreField", suggest_score_field(ranking.items))
+            fix = _format_field_advice("scoreField", suggest_score_field(ranking.items))
         elif not direction:
             text = f"all scores are {first_score:.4g}, so they do not rank the passages"
         else:
@@ -843,16 +866,16 @@ class _Checkup:
         self._add_finding(
             replace(
                 _build_ok_finding("scores", text, direction=direction_name, missing=missing),
-                mend=mend,
+                mend=fix,
             )
         )
 
-    def _note_searches(self, response: Any) -> None:
+    def _add_search_finding(self, response: Any) -> None:
         """Add a finding on the number of searches per question, and on their cost."""
         by_words = int(self.request.keyword_search_skip_reason is None)
         most_searches = (
             count_max_searches(self.request)
-            if self.call.context.components.has_model
+            if self.invocation.context.components.has_model
             else 1 + by_words
         )
         units, price = read_usage(response), self.settings.store.read_price
@@ -885,19 +908,27 @@ class _Checkup:
     # --- the features of the middleware -----------------------------------------------------------
 
     def _retrieve_with_settings(
-        self, before: Sequence[Key], **changes: Any
+        self, order_before: Sequence[Key], **changes: Any
     ) -> Flow[tuple[Retrieval, _OrderChange]]:
-        """Retrieve with *changes* to the settings.
+        """Retrieve with changed settings, and compare the new order with *order_before*.
 
-        Returns the retrieval, and the change from the order *before* to the new order. Exceptions
-        from the function pass through.
+        Exceptions from the function pass through.
+
+        Args:
+            order_before: the passage keys of the result to compare with.
+            **changes: the changed settings.
+
+        Returns:
+            The retrieval, and the change of the order.
         """
         request = replace(self.request, settings=replace(self.settings, **changes))
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
         retrieval = yield from build_retrieval_flow(request)
-        return retrieval, _OrderChange(before, self._read_result(retrieval.response).ranking.keys)
+        return retrieval, _OrderChange(
+            order_before, self._read_result(retrieval.response).ranking.keys
+        )
 
     def _try_keywords(
         self, plain: SearchResult, candidates: SearchResult
@@ -909,20 +940,22 @@ class _Checkup:
         before, count = plain.ranking.keys, len(candidates.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
-                return _build_problem(_KEYWORDS, finding.text, finding.mend), before
+                return _build_problem_finding(_KEYWORDS, finding.text, finding.mend), before
         if count < 2:
-            mend = (
+            fix = (
                 "let the function return more, or name the parameter that sets the number with"
                 " top_k_arg="
             )
-            return _build_problem(_KEYWORDS, "a single passage cannot be reordered", mend), before
+            return _build_problem_finding(
+                _KEYWORDS, "a single passage cannot be reordered", fix
+            ), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
             retrieval, change = yield from self._retrieve_with_settings(
                 before, transformation_type="none", rerank=rerank
             )
         except Exception as error:
-            return self._note_later_failure(_KEYWORDS, error), before
+            return self._add_late_failure_finding(_KEYWORDS, error), before
         note = next(
             (detail for stage, detail in retrieval.trace.notes if stage == "keyword_evidence"), ""
         )
@@ -937,20 +970,20 @@ class _Checkup:
         text += _parenthesize(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._sample_orders()
-        return self._advise_on_keywords(text, is_changed=change.is_changed), change.after
+        return self._advise_on_keywords(text, is_order_changed=change.is_changed), change.after
 
     def _sample_orders(self) -> Flow[None]:
-        """Compare the plain order with the rules' order for a sample of the questions.
+        """Compare the plain order and the keyword rules' order for a sample of the questions.
 
-        The result is added to the findings.
+        Adds findings on the differences.
         """
         sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
         sample = yield from sample_orders(
-            sampled, self._compare_orders, _describe_error, unasked_count=left_out
+            sampled, self._get_plain_and_rules_orders, _describe_error, unasked_count=left_out
         )
         self.sample, judged = sample, sample.judged
-        make_finding = _build_ok_finding if sample.compared else _build_problem
+        make_finding = _build_ok_finding if sample.compared else _build_problem_finding
         counts = {"asked": sample.asked, "left_out": left_out, "failed": sample.failed}
         self._add_finding(
             make_finding(
@@ -968,7 +1001,7 @@ class _Checkup:
         else:
             text = f"no relevant passage was found for any of {judged.questions} questions"
             self._add_finding(
-                _build_problem(
+                _build_problem_finding(
                     "judged",
                     text,
                     "compare your ids with the ids of the passages",
@@ -976,8 +1009,8 @@ class _Checkup:
                 )
             )
 
-    def _compare_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
-        """Return a question's passages in the plain order, and in the rules' order.
+    def _get_plain_and_rules_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
+        """Return a question's passages in the plain order, and in the keyword rules' order.
 
         Exceptions from the function pass through.
         """
@@ -995,41 +1028,46 @@ class _Checkup:
         retrieval = yield from build_retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
-    def _advise_on_keywords(self, text: str, *, is_changed: bool) -> Finding:
+    def _advise_on_keywords(self, effect: str, *, is_order_changed: bool) -> Finding:
         """Return the verdict on the keywords.
 
         Args:
-            text: A description of their effect.
-            is_changed: Whether they changed the order for the first question.
+            effect: A description of the keywords' effect.
+            is_order_changed: Whether the keywords changed the order for the first question.
         """
         if self.sample is None:
-            return _build_effect_verdict(_KEYWORDS, text, _ASK_MORE, is_changed=is_changed)
+            return _build_effect_verdict(
+                _KEYWORDS, effect, _ASK_MORE, is_order_changed=is_order_changed
+            )
         advice, reason = self.sample.advise()
         values = {"advice": advice, "changed": bool(self.sample.changed)}
         if advice is Advice.LEAVE_OFF:
             asks_model = (
                 self.settings.transformation_type != "none"
-                and self.call.context.components.has_model
+                and self.invocation.context.components.has_model
             )
-            mend = "set keywordEvidence: false"
+            fix = "set keywordEvidence: false"
             if asks_model:
-                mend = (
+                fix = (
                     'keywords help more together with the model\'s words: set escalation: "always"'
                 )
-            return _build_problem(_KEYWORDS, reason, mend, **values)
-        mend = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
-        return replace(_build_ok_finding(_KEYWORDS, reason or text, **values), mend=mend)
+            return _build_problem_finding(_KEYWORDS, reason, fix, **values)
+        fix = {Advice.MEASURE: _MEASURE, Advice.UNSEEN: _ASK_MORE}.get(advice, "")
+        return replace(_build_ok_finding(_KEYWORDS, reason or effect, **values), mend=fix)
 
-    def _note_later_failure(self, feature: str, error: Exception) -> Finding:
+    def _add_late_failure_finding(self, feature: str, error: Exception) -> Finding:
+        """Add a finding that a later call raised *error*, and return the verdict on *feature*."""
         finding = self._add_finding(
-            _build_problem("call", f"{self.name}() raised {_describe_error(error)} in a later call")
+            _build_problem_finding(
+                "call", f"{self.name}() raised {_describe_error(error)} in a later call"
+            )
         )
-        return _build_problem(feature, finding.text)
+        return _build_problem_finding(feature, finding.text)
 
     def _explain_unchanged_order(self, note: str) -> str:
         """Return why the keywords do not change the order.
 
-        *note* is the trace's note about keyword evidence, or ``""`` if there is none.
+        *note* is the trace's note on the keywords' effect, or ``""`` if there is none.
         """
         if not self.keywords:
             return "the question has no keywords"
@@ -1037,37 +1075,37 @@ class _Checkup:
             return "no candidate holds any keyword of the question"
         return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
 
-    def _try_variants(self, before: Sequence[Key]) -> Flow[Finding]:
+    def _try_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the model, and return the verdict on the model's variants."""
-        if not self.call.context.components.has_model:
-            mend = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
-            return self._note_model(
-                _build_problem("model", "not configured", mend, configured=False)
+        if not self.invocation.context.components.has_model:
+            fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
+            return self._add_model_finding(
+                _build_problem_finding("model", "not configured", fix, configured=False)
             )
         settings, limits = self.settings, self.settings.limits
         try:
             retrieval, change = yield from self._retrieve_with_settings(
-                before,
+                order_before,
                 escalation=replace(settings.escalation, mode="always"),
                 limits=_extend_limits(limits),
                 rerank=replace(settings.rerank, enabled=False),
             )
         except Exception as error:
-            return self._note_later_failure(_VARIANTS, error)
+            return self._add_late_failure_finding(_VARIANTS, error)
         trace, name = retrieval.trace, self.request.model
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
         failed = _find_failure(retrieval, "transform")
         if failed is not None and failed.reason not in _REPLIED_REASONS:
             text = f"{name} gave no reply: {failed.reason}{_parenthesize(failed.detail)}"
-            mend = _MENDS.get(failed.reason, "")
-            return self._note_model(
-                _build_problem("model", text, mend, **values, reason=failed.reason)
+            fix = _FIXES_BY_REASON.get(failed.reason, "")
+            return self._add_model_finding(
+                _build_problem_finding("model", text, fix, **values, reason=failed.reason)
             )
         # Even with escalation set to "always", some questions are searched without the model.
         if not trace.llm_calls:
             reason = "" if trace.decision is None else trace.decision.reason.replace("_", " ")
             text = f"{name} is not called for this kind of question{_parenthesize(reason)}"
-            return self._note_model(
+            return self._add_model_finding(
                 _build_off_finding("model", text, "check with another question", **values)
             )
         ms = max(
@@ -1081,16 +1119,16 @@ class _Checkup:
         text = f"{name} replied in {_format_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
         # The check has waited longer than a question would.
         if ms > granted:
-            mend = (
+            fix = (
                 f"set limits.llmTimeoutMs and limits.deadlineMs well above {ms:.0f}, or choose a"
                 " faster model"
             )
-            return self._note_model(
-                _build_problem("model", f"{text}; the limit is {granted} ms", mend, **values)
+            return self._add_model_finding(
+                _build_problem_finding("model", f"{text}; the limit is {granted} ms", fix, **values)
             )
         self._add_finding(_build_ok_finding("model", text, **values))
         if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
-            return _build_problem(
+            return _build_problem_finding(
                 _VARIANTS, f"{failed.stage} {failed.reason}{_parenthesize(failed.detail)}"
             )
         kinds = [variant.kind for variant in retrieval.variants[1:]]
@@ -1107,36 +1145,40 @@ class _Checkup:
             return _build_off_finding(
                 _VARIANTS, "the model's reply left nothing more to search for this question"
             )
-        return _build_effect_verdict(_VARIANTS, text, is_changed=change.is_changed, kinds=kinds)
+        return _build_effect_verdict(
+            _VARIANTS, text, is_order_changed=change.is_changed, kinds=kinds
+        )
 
-    def _note_model(self, finding: Finding) -> Finding:
+    def _add_model_finding(self, finding: Finding) -> Finding:
         """Add *finding* about the model, and return it as the verdict on the model's variants."""
         self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
-    def _try_reranker(self, before: Sequence[Key]) -> Flow[Finding]:
+    def _try_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
             retrieval, change = yield from self._retrieve_with_settings(
-                before, transformation_type="none", limits=_extend_limits(self.settings.limits)
+                order_before,
+                transformation_type="none",
+                limits=_extend_limits(self.settings.limits),
             )
         except Exception as error:
-            return self._note_later_failure(_RERANK, error)
+            return self._add_late_failure_finding(_RERANK, error)
         note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
         if (failed := _find_failure(retrieval, "rerank")) is not None:
-            mend = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
-            return _build_problem(
-                _RERANK, f"{failed.reason}{_parenthesize(note or failed.detail)}", mend
+            fix = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
+            return _build_problem_finding(
+                _RERANK, f"{failed.reason}{_parenthesize(note or failed.detail)}", fix
             )
         if not retrieval.reranked:
-            return _build_problem(_RERANK, note or "there are no passages to rerank")
+            return _build_problem_finding(_RERANK, note or "there are no passages to rerank")
         judged, ms = (
             len(retrieval.reranked),
             sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
         text = f"reranks {judged} candidates in {_format_ms(ms)}; {change}"
         return _build_effect_verdict(
-            _RERANK, text, is_changed=change.is_changed, ms=_round_ms(ms), judged=judged
+            _RERANK, text, is_order_changed=change.is_changed, ms=_round_ms(ms), judged=judged
         )
 
 
@@ -1167,30 +1209,38 @@ class _OrderChange:
         )
 
 
-def _build_ok_finding(subject: str, text: str, /, **values: Any) -> Finding:
-    return Finding(subject, CheckState.OK, text, values=values)
+def _build_ok_finding(subject: str, message: str, /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.OK, message, values=values)
 
 
 def _build_effect_verdict(
-    feature: str, text: str, unseen_mend: str = "", /, *, is_changed: bool, **values: Any
+    feature: str, effect: str, unseen_fix: str = "", /, *, is_order_changed: bool, **values: Any
 ) -> Finding:
-    """Return the verdict on a *feature* that was tried without relevance judgements."""
-    advice = Advice.MEASURE if is_changed else Advice.UNSEEN
-    mend = _MEASURE if is_changed else unseen_mend
+    """Return the verdict on a *feature* that was tried without relevance judgements.
+
+    *effect* describes what the feature changed. *unseen_fix* is the advice if it did not change the
+    order.
+    """
+    advice = Advice.MEASURE if is_order_changed else Advice.UNSEEN
+    fix = _MEASURE if is_order_changed else unseen_fix
     return Finding(
-        feature, CheckState.OK, text, mend, {"advice": advice, "changed": is_changed, **values}
+        feature,
+        CheckState.OK,
+        effect,
+        fix,
+        {"advice": advice, "changed": is_order_changed, **values},
     )
 
 
-def _build_off_finding(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
-    return Finding(subject, CheckState.OFF, text, mend, values)
+def _build_off_finding(subject: str, message: str, fix: str = "", /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.OFF, message, fix, values)
 
 
-def _build_problem(subject: str, text: str, mend: str = "", /, **values: Any) -> Finding:
-    return Finding(subject, CheckState.PROBLEM, text, mend, values)
+def _build_problem_finding(subject: str, message: str, fix: str = "", /, **values: Any) -> Finding:
+    return Finding(subject, CheckState.PROBLEM, message, fix, values)
 
 
-def _advise_field(option: str, field: str | None) -> str:
+def _format_field_advice(option: str, field: str | None) -> str:
     """Return the advice to set *option* of ``keywordEvidence`` to *field*.
 
     If *field* is ``""``, the advice names no field. If *field* is ``None``, because the passages
@@ -1233,7 +1283,7 @@ def _describe_error(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
-def _measure_bytes(response: Any) -> int | None:
+def _measure_json_bytes(response: Any) -> int | None:
     """Return the approximate size of *response* as JSON, in bytes.
 
     Returns ``None`` if the response cannot be written as JSON.

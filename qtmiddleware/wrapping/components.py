@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """A thread-safe cache of components such as models. A key holds the settings of its component.
+    """A thread-safe cache of components such as models, by the settings of each component.
 
     Components for the middleware's settings are always kept. For calls that override settings, the
     cache keeps the `MOST_KEPT` most recently used components. A dropped component is closed as soon
@@ -49,13 +49,21 @@ class ComponentCache(Generic[T]):
         self._default: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
 
-    def get_or_create(
-        self, key: Hashable, create: Callable[[], T], *, is_default: bool = False
+    def get_or_create_component(
+        self,
+        key: Hashable,
+        create_component: Callable[[], T],
+        *,
+        has_default_settings: bool = False,
     ) -> T:
-        """Return the component for *key*. If there is none yet, create it with *create*.
+        """Return the component for *key*. If there is none yet, create it.
 
-        If *is_default* is true, *key* comes from the middleware's settings and not from a call that
-        overrides settings. The component is then taken from the previous cache if possible.
+        Args:
+            key: the settings of the component.
+            create_component: returns a new component.
+            has_default_settings: whether *key* comes from the middleware's settings, and not from a
+                call that overrides them. If true, the cache before a reload may provide the
+                component.
         """
         # Creating under the lock lets two threads that need the same model share one.
         with self._lock.lock:
@@ -63,11 +71,11 @@ class ComponentCache(Generic[T]):
                 return self._default[key]
             # Removing the component and adding it again makes it the most recently used one.
             component = self._recent.pop(key, None)
-            if component is None and is_default and self._previous is not None:
+            if component is None and has_default_settings and self._previous is not None:
                 component = self._previous._default.get(key, self._previous._recent.get(key))
             if component is None:
-                component = create()
-            (self._default if is_default else self._recent)[key] = component
+                component = create_component()
+            (self._default if has_default_settings else self._recent)[key] = component
             dropped = (
                 self._recent.pop(next(iter(self._recent)))
                 if len(self._recent) > MOST_KEPT
@@ -88,7 +96,10 @@ class ComponentCache(Generic[T]):
             )
 
     def close_previous_when_unused(self) -> None:
-        """Close the components that only the previous cache holds, once no call is using them."""
+        """Close the components that only the previous cache holds, as soon as no call uses them.
+
+        The previous cache is the cache before a reload.
+        """
         previous, self._previous = self._previous, None
         kept_ids = {id(component) for component in self.list_components()}
         for component in previous.list_components() if previous is not None else ():
@@ -99,8 +110,8 @@ class ComponentCache(Generic[T]):
 def close_when_unused(component: object) -> None:
     """Close *component* as soon as no call is using it.
 
-    Does nothing if ``component.in_use`` is not a `Draining`, because then there is nothing to
-    close.
+    Does nothing if *component* does not count the calls that use it (``component.in_use``), because
+    such a component needs no closing.
     """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
         in_use.retire()
@@ -111,9 +122,9 @@ class Components:
 
     The components serve calls with the middleware's settings and calls that override settings.
 
-    *previous* holds the components before a reload. The new components take over the threads, the
-    circuit breakers, and every client, model and reranker whose settings stay the same. The
-    previous components do not change until `replace_previous` is called.
+    After a reload, *previous* holds the components before it. The new components take over the
+    threads, the circuit breakers, and every client, model and reranker whose settings stay the
+    same. The previous components do not change until `replace_previous` is called.
     """
 
     def __init__(
@@ -240,7 +251,7 @@ class Components:
 
         A client that the user passed is used even if *settings* name another model.
         """
-        return self._get_model(settings, is_default=settings is self.config.settings)
+        return self._get_model(settings, has_default_settings=settings is self.config.settings)
 
     def get_chat_model(self, settings: Settings) -> GovernedModel:
         """Return the model that writes answers: ``chatModel``, with the answers' token limit."""
@@ -251,19 +262,21 @@ class Components:
         chat_settings = replace(
             settings, transformation_model=chat_name, chat_model=transformation_name, llm=llm
         )
-        return self._get_model(chat_settings, is_default=settings is self.config.settings)
+        return self._get_model(chat_settings, has_default_settings=settings is self.config.settings)
 
-    def _get_model(self, settings: Settings, *, is_default: bool) -> GovernedModel:
+    def _get_model(self, settings: Settings, *, has_default_settings: bool) -> GovernedModel:
         key = read_marked_values(settings, "model")
         # The account is read once, so that a key that changes in the environment is used only after
         # a reload.
-        if is_default and self._account is None:
+        if has_default_settings and self._account is None:
             self._account = self._identify_account(settings)
-        account = self._account if is_default else self._identify_account(settings)
+        account = self._account if has_default_settings else self._identify_account(settings)
         # Look up the clients with every model: this marks them as recently used, so that they are
         # not dropped before the models that use them.
-        clients = self._clients.get_or_create(
-            account, lambda: clients_of(self._client, settings), is_default=is_default
+        clients = self._clients.get_or_create_component(
+            account,
+            lambda: clients_of(self._client, settings),
+            has_default_settings=has_default_settings,
         )
 
         def create_model() -> GovernedModel:
@@ -271,18 +284,22 @@ class Components:
             from qtmiddleware.providers.llms.governed import GovernedModel
 
             client = self._client if clients is None else clients
-            inner = self._inner_models.get_or_create(
-                (key, account), lambda: as_language_model(client, settings), is_default=is_default
+            inner = self._inner_models.get_or_create_component(
+                (key, account),
+                lambda: as_language_model(client, settings),
+                has_default_settings=has_default_settings,
             )
             # One circuit breaker per service, key and model.
-            breaker = self._breakers.get_or_create(
+            breaker = self._breakers.get_or_create_component(
                 (inner.name, account),
                 lambda: Breaker(*_read_breaker_limits(settings), name=inner.name),
-                is_default=is_default,
+                has_default_settings=has_default_settings,
             )
             return GovernedModel(inner, settings, breaker)
 
-        return self._models.get_or_create(key, create_model, is_default=is_default)
+        return self._models.get_or_create_component(
+            key, create_model, has_default_settings=has_default_settings
+        )
 
     def _identify_account(self, settings: Settings) -> int | None:
         """Return a number that identifies the service's address and the API key.
@@ -304,10 +321,10 @@ class Components:
         if not options.enabled:
             return None
         key = (options.model, options.trust_remote_code) if self._reranker is None else None
-        return self._rerankers.get_or_create(
+        return self._rerankers.get_or_create_component(
             key,
             lambda: as_reranker(self._reranker, settings),
-            is_default=settings is self.config.settings,
+            has_default_settings=settings is self.config.settings,
         )
 
     def get_log(self, settings: Settings) -> QueryLog | None:
@@ -318,12 +335,12 @@ class Components:
         from qtmiddleware.wrapping.query_log import QueryLog
 
         query_text, passage_text = options.query_text, options.passage_text
-        return self._logs.get_or_create(
+        return self._logs.get_or_create_component(
             (path, query_text, passage_text),
             lambda: QueryLog(
                 path, query_text=query_text, passage_text=passage_text, redact=self.redact
             ),
-            is_default=settings is self.config.settings,
+            has_default_settings=settings is self.config.settings,
         )
 
     def get_glossary(self, settings: Settings) -> Glossary | None:
@@ -337,8 +354,10 @@ class Components:
         from qtmiddleware.retrieval.glossary_file import load_glossary
 
         key = (options.path, tuple(options.terms.items()))
-        return self._glossaries.get_or_create(
-            key, lambda: load_glossary(options), is_default=settings is self.config.settings
+        return self._glossaries.get_or_create_component(
+            key,
+            lambda: load_glossary(options),
+            has_default_settings=settings is self.config.settings,
         )
 
     def load_reranker(self) -> None:
@@ -390,9 +409,9 @@ class Components:
 
 
 def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
-    """Return the number of failures that opens the circuit breaker, and its pause in seconds.
+    """Return how many failures in a row open the circuit breaker, and its pause in seconds.
 
-    The number is 0, which means never, if the breaker is off.
+    If the breaker is off, the number of failures is 0.
     """
     options = settings.breaker
     return options.failures if options.enabled else 0, options.seconds

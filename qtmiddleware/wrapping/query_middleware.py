@@ -310,7 +310,7 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Replace the configuration. *config* is what `QueryMiddleware` takes as ``config``.
+        """Replace the configuration. *config* takes the same values as in `QueryMiddleware`.
 
         Calls that began before the reload keep their old settings. Later calls use the new
         settings, also through functions that are already wrapped. A function taken from `retriever`
@@ -415,7 +415,7 @@ class QueryMiddleware:
     def _load_model(self, components: Components | None = None) -> None:
         """Load the packages of the language model, and create the model's client.
 
-        Questions asked in the meantime wait for the client. Errors are ignored.
+        Questions that arrive meanwhile wait for the client. Errors are ignored.
         """
         components = components or self._components
         if components.needs_model_warm_up():
@@ -473,9 +473,9 @@ class QueryMiddleware:
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
-        """The configured store's search, wrapped with the middleware. It is opened on first use.
+        """The configured store's search, wrapped with the middleware.
 
-        The search takes ``(query, top_k, filter)``.
+        The store is opened on first use. The search takes ``(query, top_k, filter)``.
 
         Raises:
             StoreError: if there is no index yet, or if it was made with another embedding model.
@@ -611,7 +611,7 @@ class QueryMiddleware:
             text = validate_query(question.text, "query", settings)
             # The shared pace, not each request, decides how long to leave a busy model alone.
             return self._build_request(
-                components, patient, model, text, question.history, waits_for_model=False
+                components, patient, model, text, question.history, should_wait_for_model=False
             )
 
         stream = TransformStream(
@@ -648,7 +648,7 @@ class QueryMiddleware:
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
 
-        *config* overrides settings for the call. ``None`` overrides none.
+        *config* holds settings that apply only to this call; ``None`` for no such settings.
         """
         components = self._components
         settings = components.resolve_settings(
@@ -661,14 +661,14 @@ class QueryMiddleware:
         components: Components,
         settings: Settings,
         model: GovernedModel,
-        text: str,
+        query: str,
         history: History,
         *,
-        shares_reply: bool = True,
-        waits_for_model: bool = True,
+        is_reply_shared: bool = True,
+        should_wait_for_model: bool = True,
     ) -> Request:
         return Request(
-            original=text,
+            original=query,
             history=history.messages,
             history_problem=history.problem,
             settings=settings,
@@ -677,8 +677,8 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=shares_reply,
-            find_wait_reason=model.find_wait_reason if waits_for_model else lambda: None,
+            shares=is_reply_shared,
+            find_wait_reason=model.find_wait_reason if should_wait_for_model else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -688,9 +688,9 @@ class QueryMiddleware:
     def _build_transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return a flow that transforms one query or a list of queries, and its performer.
+        """Return a flow that transforms one query or a list of queries, and the flow's performer.
 
-        Raises `InvalidQuery` for an invalid query.
+        The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
         """
         components, settings, model = self._resolve_call(options.get("config"))
         history = read_history(options.get("history"))
@@ -706,8 +706,8 @@ class QueryMiddleware:
         # Check all queries before the first model call, so that an invalid one costs nothing.
         texts = [validate_query(text, "query", settings) for text in query]
         # Ask for each distinct text once: equal requests in one batch would wait for each other.
-        requests = {text: build_request(text, history, shares_reply=False) for text in texts}
-        return _transform_many(texts, requests, settings.limits.max_concurrency), performer
+        requests = {text: build_request(text, history, is_reply_shared=False) for text in texts}
+        return _transform_queries(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
@@ -770,16 +770,19 @@ class QueryMiddleware:
         await self.aclose()
 
 
-def _transform_many(
-    texts: Sequence[str], requests: Mapping[str, Request], concurrency: int
+def _transform_queries(
+    queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform each of *texts*, at most *concurrency* at once, and return the results in order."""
-    distinct = list(requests)
+    """Transform *queries*, at most *concurrency* at once, and return the results in order.
+
+    *requests_by_query* holds the request for each distinct query.
+    """
+    distinct = list(requests_by_query)
     transformations: dict[str, Transformation] = {}
     for start in range(0, len(distinct), concurrency):
         batch = distinct[start : start + concurrency]
         results = yield from gather_flows(
-            [build_transform_flow(requests[text]) for text in batch], limit=concurrency
+            [build_transform_flow(requests_by_query[text]) for text in batch], limit=concurrency
         )
         transformations.update(zip(batch, results, strict=True))
-    return [transformations[text] for text in texts]
+    return [transformations[text] for text in queries]

@@ -63,9 +63,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AskMethod(Protocol[P, T_co]):
-    """A method such as `Wrapped.retrieve`.
+    """The type of `Wrapped.retrieve` and similar methods, for type checkers.
 
-    It takes the wrapped function's arguments, and the keywords *history*, *config* and
+    Such a method takes the wrapped function's arguments, and the keywords *history*, *config* and
     *qtm_config*.
     """
 
@@ -148,13 +148,15 @@ class Wrapped(Generic[P, R]):
         """Call the function with these arguments, and return its response with better matches."""
         if self._should_pass_through():
             return self._fn(*args, **kwargs)
-        if (share := self._find_shadow_share()) is not None:
+        if (probability := self._find_shadow_probability()) is not None:
             began = perf_counter()
             response = self._fn(*args, **kwargs)
-            self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
+            self._start_shadow_retrieval(
+                probability, args, kwargs, response, perf_counter() - began
+            )
             return response
-        request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish_retrieval(run(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
     def retrieve(
@@ -181,8 +183,8 @@ class Wrapped(Generic[P, R]):
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish_retrieval(run(build_retrieval_flow(request), call))
+        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation))
 
     @_type_as_ask_method
     async def aretrieve(
@@ -197,8 +199,8 @@ class Wrapped(Generic[P, R]):
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, call = self._prepare_request(args, kwargs, history, config, qtm_config)
-        return call.finish_retrieval(await arun(build_retrieval_flow(request), call))
+        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        return invocation.finish_retrieval(await arun(build_retrieval_flow(request), invocation))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Call `retrieve` for each query in a list, and return the results in the same order.
@@ -237,14 +239,14 @@ class Wrapped(Generic[P, R]):
             ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answering, call = self._prepare_answer(args, kwargs)
-        return run(answering.build_flow(), call)
+        answer_flow, invocation = self._prepare_answer(args, kwargs)
+        return run(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
-        answering, call = self._prepare_answer(args, kwargs)
-        return await arun(answering.build_flow(), call)
+        answer_flow, invocation = self._prepare_answer(args, kwargs)
+        return await arun(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
@@ -319,7 +321,7 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The function's `QueryMiddleware`, for `health`, `ready`, `reload` and `close`."""
+        """The `QueryMiddleware`. Use it to call `health`, `ready`, `reload` or `close`."""
         return self._source.middleware
 
     @property
@@ -355,13 +357,15 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.answering import AnswerFlow
 
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._prepare_request(args, kwargs, *reserved)
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
             raise build_query_error(request.problem, self._signature.argument)
         # An answer has no pages.
-        return AnswerFlow(replace(request, page=""), call.chat, call.finish_retrieval), call
+        return AnswerFlow(
+            replace(request, page=""), invocation.chat, invocation.finish_retrieval
+        ), invocation
 
     def _prepare_check(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -380,17 +384,17 @@ class Wrapped(Generic[P, R]):
                 args, kwargs, query=questions[0].text, replaces_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, call = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._prepare_request(args, kwargs, *reserved)
         # A check is not a retrieval that the user asked for, so their hooks are not called.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
             # The caller may have passed the text under a name that the function itself does not
             # take. The check calls the function directly, so the text must be in the function's own
             # parameter.
-            call.args, call.kwargs = signature.replace_arguments(
-                call.args, call.kwargs, query=request.original, top_k=None
+            invocation.args, invocation.kwargs = signature.replace_arguments(
+                invocation.args, invocation.kwargs, query=request.original, top_k=None
             )
-        return build_check_flow(request, call, questions), call
+        return build_check_flow(request, invocation, questions), invocation
 
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -416,15 +420,22 @@ class Wrapped(Generic[P, R]):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         history: Any = None,
-        config: Any = None,
+        config_argument: Any = None,
         qtm_config: Mapping[str, Any] | None = None,
         *,
-        response_only: bool = False,
+        needs_only_response: bool = False,
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
-        If *response_only* is true, the caller needs only the function's response, not a
-        `Retrieval`.
+        Args:
+            args: the positional arguments for the function.
+            kwargs: the keyword arguments for the function.
+            history: the conversation so far, oldest message first.
+            config_argument: the value of ``config=``. If the function has a parameter of that name,
+                the value goes to the function. Otherwise, it holds settings for this call.
+            qtm_config: settings for this call.
+            needs_only_response: whether the caller needs only the function's response, and not a
+                `Retrieval`.
         """
         # The function and the transformation may both read the history, and an iterator can be read
         # only once.
@@ -432,10 +443,15 @@ class Wrapped(Generic[P, R]):
             history = tuple(history)
         if history and self._takes_history:
             kwargs = {**kwargs, "history": history}
-        if config is not None and self._takes_config:
-            kwargs, config = {**kwargs, "config": config}, None
-        overrides = (*get_active_overrides(), *(layer for layer in (config, qtm_config) if layer))
-        context = self._read_context(overrides, config_may_be_for_function=config is not None)
+        if config_argument is not None and self._takes_config:
+            kwargs, config_argument = {**kwargs, "config": config_argument}, None
+        overrides = (
+            *get_active_overrides(),
+            *(layer for layer in (config_argument, qtm_config) if layer),
+        )
+        context = self._read_context(
+            overrides, config_may_be_for_function=config_argument is not None
+        )
         signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
@@ -476,7 +492,7 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=response_only
+            response_only=needs_only_response
             and context.log is None
             and not context.observation.is_observed
             and not hooks,
@@ -485,17 +501,17 @@ class Wrapped(Generic[P, R]):
             clock=context.components.clock,
             reranker_is_unloaded=getattr(context.reranker, "is_unread", False) is True,
         )
-        call = Invocation(
+        invocation = Invocation(
             self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model
         )
-        call.adds_field = problem is None
+        invocation.adds_field = problem is None
         if (
             problem is None
             and (share := context.settings.shadow) is not None
             and should_run_shadow(share)
         ):
-            call.shadow = partial(call.start_shadow_retrieval, request)
-        return request, call
+            invocation.shadow = partial(invocation.start_shadow_retrieval, request)
+        return request, invocation
 
     def _find_page_argument(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned
@@ -507,13 +523,13 @@ class Wrapped(Generic[P, R]):
         callers often request the first page without a page argument.
         """
         paging = self._signature.paging
-        page = paging.find_page_argument(args, kwargs)
-        if page:
-            learned.page = page
-        return learned.page if paging.is_open else page
+        page_argument = paging.find_page_argument(args, kwargs)
+        if page_argument:
+            learned.page = page_argument
+        return learned.page if paging.is_open else page_argument
 
-    def _find_shadow_share(self) -> float | None:
-        """Return the fraction of calls to repeat in shadow mode, or ``None`` if the mode is off.
+    def _find_shadow_probability(self) -> float | None:
+        """Return the probability of a shadow retrieval, or ``None`` if shadow mode is off.
 
         Returns ``None`` also if the function takes vectors, because the plain function could not
         search for the caller's text.
@@ -524,27 +540,27 @@ class Wrapped(Generic[P, R]):
 
     def _start_shadow_retrieval(
         self,
-        share: float,
+        probability: float,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         response: Any,
         response_seconds: float,
     ) -> None:
-        """Start a shadow retrieval in the background, with the probability *share*. Never raises.
+        """Start a shadow retrieval in the background with the given *probability*. Never raises.
 
         Args:
-            share: The probability, from 0 to 1.
+            probability: The probability that the retrieval starts, from 0 to 1.
             args: The positional arguments of the caller's call.
             kwargs: The keyword arguments of the caller's call.
             response: The plain function's response, which the caller gets.
             response_seconds: The time that the plain function took, in seconds.
         """
-        if should_run_shadow(share):
+        if should_run_shadow(probability):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
-                request, call = self._prepare_request(args, kwargs)
+                request, invocation = self._prepare_request(args, kwargs)
                 if request.problem is None:
-                    call.start_shadow_retrieval(request, response, response_seconds * 1e3)
+                    invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
     def _read_context(self, overrides: Layers, *, config_may_be_for_function: bool) -> CallContext:
         """Return this call's context, with settings overridden by *overrides*.
@@ -606,7 +622,7 @@ class Wrapped(Generic[P, R]):
     ) -> tuple[str, ...]:
         """Return the fields for a keyword search that is added to this call's vector search.
 
-        Returns ``()`` if the call does not allow the added search, or if the settings name no
+        Returns ``()`` if no keyword search can be added to the call, or if the settings name no
         fields.
         """
         fields = settings.hybrid.text_fields
@@ -695,7 +711,7 @@ class Wrapped(Generic[P, R]):
             check_picklable(label, part, by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
-        return _empty, (type(self),), (self._fn, middleware, options, layers)
+        return _create_empty_object, (type(self),), (self._fn, middleware, options, layers)
 
     def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
         fn, middleware, options, layers = state
@@ -729,13 +745,17 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         """Call the function with these arguments, and return its response with better matches."""
         if self._should_pass_through():
             return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
-        if (share := self._find_shadow_share()) is not None:
+        if (probability := self._find_shadow_probability()) is not None:
             began = perf_counter()
             response = await make_awaitable(self._fn(*args, **kwargs))
-            self._start_shadow_retrieval(share, args, kwargs, response, perf_counter() - began)
+            self._start_shadow_retrieval(
+                probability, args, kwargs, response, perf_counter() - began
+            )
             return response  # type: ignore[no-any-return]
-        request, call = self._prepare_request(args, kwargs, response_only=True)
-        return call.finish_retrieval(await arun(build_retrieval_flow(request), call)).response  # type: ignore[no-any-return]
+        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        return invocation.finish_retrieval(  # type: ignore[no-any-return]
+            await arun(build_retrieval_flow(request), invocation)
+        ).response
 
     @_type_as_ask_method
     def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
@@ -761,7 +781,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
-def _empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+def _create_empty_object(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
     """Return an object of *wrapped_class* without any attributes, for unpickling."""
     return wrapped_class.__new__(wrapped_class)
 

@@ -295,7 +295,7 @@ def main(folder: Path) -> None:
         write_logs(folder, work)
         write_recording(folder)
         write_objects(folder)
-    write(bridges_data(history=True).sampled(2), folder / "testset")
+    write(bridges_data(history=True).sample_questions(2), folder / "testset")
     write_json(folder / "prompts.json", world.list_prompts())
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

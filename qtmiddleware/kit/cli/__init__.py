@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _repair_streams() -> None:
-    """Replace missing standard streams, and characters that a stream cannot encode."""
+    """Open missing standard streams, and let all streams replace characters they cannot encode."""
     # The caller may have closed these streams. The replacements stay open until the process ends,
     # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
@@ -86,10 +86,10 @@ def _run_app() -> None:
     app()
 
 
-def _exit_quietly(code: int = 0) -> NoReturn:
-    """Exit with *code* and without a message, because no program reads the output any more."""
+def _exit_quietly(exit_code: int = 0) -> NoReturn:
+    """Exit with *exit_code* and no message, because no program reads the output any more."""
     _discard_output()
-    sys.exit(code)
+    sys.exit(exit_code)
 
 
 def _discard_output() -> None:
@@ -97,6 +97,6 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _exit_with_message(message: str, code: int) -> NoReturn:
+def _exit_with_message(message: str, exit_code: int) -> NoReturn:
     print(strip_control_characters(f"qtm: {message}"), file=sys.stderr)
-    sys.exit(code)
+    sys.exit(exit_code)

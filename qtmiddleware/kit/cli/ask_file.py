@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, InvalidQuery
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.evaluation import load_judged
-from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
+from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_json_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
 from qtmiddleware.wrapping.order_sample import FEWEST_ASKED, MOST_ASKED, read_relevant_ids
 
@@ -18,7 +18,7 @@ MOST_READ: Final = 1_000
 _HASH: Final = "sha256:"
 
 
-def read_ask_file(path: Path) -> list[str] | list[dict[str, Any]]:
+def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
     """Return the questions in the file at *path* without duplicates, for `Wrapped.check`.
 
     Each line is one of these:
@@ -93,7 +93,7 @@ def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
     if not line.startswith("{"):
         yield line, []
         return
-    record = parse_object(line)
+    record = parse_json_object(line)
     text = _find_question(record)
     if text is None:
         raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")

@@ -69,7 +69,7 @@ class Outcome:
             "citations": [
                 {
                     "number": citation.number,
-                    **_describe_match(citation.match),
+                    **_build_match_dict(citation.match),
                     "start": citation.start,
                     "end": citation.end,
                 }
@@ -78,7 +78,7 @@ class Outcome:
             "passages": [
                 {
                     "number": number,
-                    **_describe_match(match),
+                    **_build_match_dict(match),
                     "found_by": list(match.found_by),
                     "text": match.text,
                 }
@@ -156,7 +156,7 @@ def ask(
     )
 
 
-def _describe_match(match: Match) -> dict[str, Any]:
+def _build_match_dict(match: Match) -> dict[str, Any]:
     """Return the passage's id, source, location and scores as a dict, ready for JSON."""
     scores = {
         "score": match.score,

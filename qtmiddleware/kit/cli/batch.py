@@ -20,7 +20,7 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import open_progress_bar, out, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
-from qtmiddleware.kit.cli.transform_file import open_bulk_progress, summarize_report
+from qtmiddleware.kit.cli.transform_file import open_bulk_progress, summarize_bulk_report
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
@@ -174,8 +174,8 @@ def show_batch_status(
     # `submit` shows only the batches it has just sent. The other steps show all batches.
     _show_batch_table(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
-        out.print(summarize_report(report))
-    for line in _describe_state(status, command):
+        out.print(summarize_bulk_report(report))
+    for line in _describe_batch_state(status, command):
         out.print(line)
     for line in _describe_problems(status):
         write_note(escape_line(line))
@@ -220,7 +220,7 @@ def _show_batch_table(parts: tuple[Part, ...]) -> None:
     (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
 
 
-def _describe_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+def _describe_batch_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
     """Yield lines on the open requests, the cost of the answered requests, and the next step."""
     if status.expected.read:
         yield (

@@ -38,8 +38,8 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
+    load_function_source,
     open_measurement,
-    read_function_source,
 )
 from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
@@ -51,8 +51,8 @@ from qtmiddleware.kit.evaluation import (
     USUAL,
     Comparison,
     Question,
-    chosen,
     require_extras,
+    select_systems,
 )
 from qtmiddleware.kit.evaluation.bench import (
     CACHE,
@@ -210,7 +210,7 @@ def bench_command(
         _refuse_index_options(
             {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
         )
-    selection = None if systems is None else chosen(split_system_names(systems))
+    selection = None if systems is None else select_systems(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
         configs, config or (), model, sets or (), measures_function=function is not None
@@ -224,13 +224,13 @@ def bench_command(
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
-    source = read_function_source(function, arguments, embed, top_k)
+    source = load_function_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
     bench_options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, split=split, seed=seed,
-        concurrency=concurrency, engine=engine, check=gating.check_data,
+        concurrency=concurrency, engine=engine, check=gating.check_dataset,
     )  # fmt: skip
     if options.is_given:
         if any(option is not None for option in (recordings, generate, judge, report, baseline)):
@@ -239,7 +239,7 @@ def bench_command(
                 " --batch",
                 path="--batch",
             )
-        targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
+        targets = {**(selection if selection is not None else select_systems(USUAL)), **own_systems}
         run_bench_batch(
             targets,
             data,
@@ -302,10 +302,10 @@ def _report_outcome(
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
-    gate = gating.check_comparison(comparison, opened_bench.model_name)
-    json_values = _to_dict(comparison, opened_bench, verdicts, gate)
+    gate = gating.judge_comparison(comparison, opened_bench.model_name)
+    json_values = _build_report_dict(comparison, opened_bench, verdicts, gate)
     _write_report(comparison, opened_bench, report, verdicts, json_values)
-    is_worse = gating.violates_rule(gate)
+    is_worse = gating.is_rule_violated(gate)
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
@@ -459,7 +459,7 @@ def _select_systems(
     systems = dict(
         named_systems
         if named_systems is not None
-        else chosen(USUAL if opened_bench.has_model else FREE)
+        else select_systems(USUAL if opened_bench.has_model else FREE)
     )
     unrecorded = {
         name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
@@ -468,7 +468,7 @@ def _select_systems(
         systems = {name: settings for name, settings in systems.items() if name not in unrecorded}
     systems |= own_systems
     if not opened_bench.has_model and (
-        model_systems := [name for name, settings in systems.items() if _calls_model(settings)]
+        model_systems := [name for name, settings in systems.items() if _has_model_calls(settings)]
     ):
         raise ConfigError(
             f"a language model is needed for {', '.join(model_systems)}: pass --recordings, or set"
@@ -492,7 +492,7 @@ def _select_systems(
     return systems
 
 
-def _calls_model(settings: System) -> bool:
+def _has_model_calls(settings: System) -> bool:
     """Return whether a system with these *settings* calls the model."""
     return bool(settings.get("transformationType", "none") != "none")
 
@@ -516,7 +516,7 @@ def _write_report(
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _to_dict(
+def _build_report_dict(
     comparison: Comparison, opened_bench: OpenedBench, verdicts: Any, gate: GateResult | None
 ) -> dict[str, Any]:
     """Return the comparison with its verdict, judgements and gate as a dict, ready for JSON."""
@@ -530,7 +530,7 @@ def _to_dict(
         "gate": (
             None
             if gate is None
-            else {**gate.to_dict(), "sentences": reporting.write_sentences(gate)}
+            else {**gate.to_dict(), "sentences": reporting.format_sentences(gate)}
         ),
     }
 
@@ -605,7 +605,7 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.only(answered).sampled(count, seed=seed).questions
+    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
 
 
 def judge_answers(
@@ -627,13 +627,13 @@ def judge_answers(
     model = cast(LanguageModel, opened_bench.model)
     bench = replace(cast(Bench, opened_bench.bench), model=model)
 
-    def make_answerer(system: str) -> Callable[[Question], str]:
+    def make_answer_function(system: str) -> Callable[[Question], str]:
         wrapped = bench.wrap(systems[system])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
-        make_answerer(comparison.baseline),
-        make_answerer(best.name),
+        make_answer_function(comparison.baseline),
+        make_answer_function(best.name),
         questions,
         model,
         baseline_name=comparison.baseline,
@@ -650,7 +650,7 @@ def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: GateRes
     if verdicts is not None:
         _show_judgements(verdicts)
     if gate is not None:
-        out.print("\n" + "\n".join(reporting.write_sentences(gate)))
+        out.print("\n" + "\n".join(reporting.format_sentences(gate)))
 
 
 def _show_judgements(verdicts: Judged) -> None:

@@ -30,9 +30,9 @@ _SNAP_FOLDER: Final = Path("/snap")
 def show_page(address: str) -> Iterator[bool]:
     """Open *address* in the user's browser, and yield whether a browser was started.
 
-    Every account on the machine can read the browser's command-line arguments. Therefore, the
-    browser gets the path of a file that only this account can read. The file redirects to
-    *address*, and is removed at the end of the ``with`` block.
+    The browser gets the path of a private file that redirects to *address*, because every account
+    on the machine can read the browser's command-line arguments. The file is removed at the end of
+    the ``with`` block.
     """
     if not has_browser():
         yield False
@@ -59,11 +59,11 @@ def _open_browser(uri: str) -> None:
 
 
 def has_browser() -> bool:
-    """Return whether this terminal can open a browser that can read this machine's files.
+    """Return whether a graphical browser on this machine can be opened from this terminal.
 
-    Returns ``False`` without a screen, because a text browser would take over the terminal. Also
-    returns ``False`` in WSL and in a remote shell, because the user's browser then runs on another
-    system.
+    - Returns ``False`` without a screen, because a text browser would take over the terminal.
+    - Returns ``False`` in WSL and in a remote shell, because the user's browser then runs on
+      another system and cannot read this machine's files.
     """
     if not sys.stdout.isatty() or "microsoft" in platform.release().casefold():
         return False
@@ -74,9 +74,9 @@ def has_browser() -> bool:
 
 
 def _find_page_folder() -> Path | None:
-    """Return the folder for the file that redirects; ``None`` means the temporary folder.
+    """Return the folder for the file that redirects the browser to the page.
 
-    On systems with snaps, this is the home folder. A browser installed as a snap cannot read the
-    temporary folder or hidden folders.
+    Returns ``None`` for the temporary folder, or the home folder on a system with snaps. A browser
+    installed as a snap cannot read the temporary folder or hidden folders.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

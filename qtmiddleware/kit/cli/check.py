@@ -91,20 +91,20 @@ def check_command(
     questions: Any = question
     if ask_file is not None:
         # `qtm mcp` imports this module too, and needs no reader of files.
-        from qtmiddleware.kit.cli.ask_file import read_ask_file
+        from qtmiddleware.kit.cli.ask_file import read_question_file
 
-        questions = read_ask_file(ask_file)
+        questions = read_question_file(ask_file)
     # A file with a single question gets the report on one question.
     if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
         questions = questions[0]
-    arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # What the user's code prints is not part of the report, and would break its JSON.
     with redirect_stdout(sys.stderr):
         options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
-        fn = find_function(target)
+        fn = import_function(target)
         if embed is not None:
-            options["embed"] = find_function(embed)
-        with wrap_function(fn, config, sets, options) as wrapped:
+            options["embed"] = import_function(embed)
+        with open_wrapped_function(fn, config, sets, options) as wrapped:
             if questions is None:
                 write_note(
                     "No question was given, so a generic one is used. A question of your users"
@@ -125,35 +125,36 @@ def check_command(
 
 
 @contextmanager
-def wrap_function(
-    fn: Any, config: str | None, sets: list[str] | None, options: WrapOptions
+def open_wrapped_function(
+    function: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """Yield the function *fn*, wrapped with *config*, *sets* and *options*.
+    """Wrap *function* with *config*, *sets* and *options*, and yield the wrapped function.
 
-    A function that is already wrapped is yielded unchanged. For such a function, any setting raises
-    `typer.BadParameter`.
+    A function that is already wrapped is yielded unchanged. If any setting is given for such a
+    function, raises `typer.BadParameter`.
     """
-    if isinstance(fn, Wrapped | Bound):
+    if isinstance(function, Wrapped | Bound):
         if config is not None or sets or any(value is not None for value in options.values()):
             raise typer.BadParameter(
                 "the function is already wrapped; set the options where you wrap it",
                 param_hint=TARGET,
             )
-        yield fn
+        yield function
         return
     loaded = load_config(config, sets)
     report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
-        yield middleware.wrap(fn, **options)
+        yield middleware.wrap(function, **options)
 
 
-def find_function(target: str) -> Any:
-    """Import the function that *target* names in the form ``module:name``, and return it.
+def import_function(target: str) -> Any:
+    """Import and return the function that *target* names, such as ``app:search``.
 
     Python looks for the module in the current folder first.
 
     Raises:
-        typer.BadParameter: *target* has another form, or its module or name does not exist.
+        typer.BadParameter: *target* does not have the form ``module:name``, or the module or the
+            name does not exist.
         WrapError: The module raised an exception during the import.
     """
     module_path, _, path = target.partition(":")
@@ -189,16 +190,17 @@ def find_function(target: str) -> Any:
     return value
 
 
-def read_argument(text: str) -> tuple[str, Any]:
-    """Return the name and the value of an argument in the form ``name=value``.
+def parse_argument(name_and_value: str) -> tuple[str, Any]:
+    """Return the name and the value of an argument such as ``limit=10``.
 
-    A value that is valid JSON is parsed. Any other value is kept as text. Raises
-    `typer.BadParameter` if *text* has another form.
+    A value that is valid JSON is parsed. Any other value stays text. Raises `typer.BadParameter`
+    if *name_and_value* does not have the form ``name=value``.
     """
-    name, equals, value = text.partition("=")
+    name, equals, value = name_and_value.partition("=")
     if not (equals and name.isidentifier()):
         raise typer.BadParameter(
-            f"the argument must have the form name=value, not {text!r}", param_hint="--arg"
+            f"the argument must have the form name=value, not {name_and_value!r}",
+            param_hint="--arg",
         )
     try:
         return name, json.loads(value)

@@ -19,9 +19,9 @@ from qtmiddleware.kit.cli.bench import split_system_names
 from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
-    find_function,
-    read_argument,
-    wrap_function,
+    import_function,
+    open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.comparison import show_question, show_ranking
 from qtmiddleware.kit.cli.console import (
@@ -29,9 +29,9 @@ from qtmiddleware.kit.cli.console import (
     ConfigFile,
     History,
     Sets,
+    build_messages,
     open_progress_bar,
     show_warnings,
-    to_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
@@ -140,7 +140,7 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    entries = _read_questions(
+    entries = _collect_questions(
         question, reference, history, _find_question_file_and_limit(questions, data, limit)
     )
     arguments_by_name = _read_search_arguments(function, arguments, condition)
@@ -155,7 +155,7 @@ def compare_command(
     # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
-        names = _choose_systems(systems, loaded, has_model=has_model, is_judged=is_judged)
+        names = _choose_system_names(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")
@@ -186,29 +186,30 @@ def compare_command(
     _report_outcome(comparison, report, json_output=json_output)
 
 
-def _read_questions(
+def _collect_questions(
     question: str | None,
     reference: str,
     history: list[str] | None,
     file_and_limit: tuple[Path | None, int | None],
 ) -> list[Question]:
-    """Return the question of the command line, or the first questions in a file.
+    """Return the question on the command line, or the first questions in a file.
 
     Args:
-        question: The question of the command line.
-        reference: The ideal answer.
-        history: The earlier messages.
-        file_and_limit: The path of the file, and the number of questions to read. ``None`` reads
-            all questions.
+        question: The question on the command line.
+        reference: The ideal answer to *question*.
+        history: The messages before *question*.
+        file_and_limit: The path of the file, and the number of questions to read. If the number is
+            ``None``, all questions are read.
 
     Raises:
-        ConfigError: There is no question, or there are both a question and a file.
+        ConfigError: There is neither a question nor a file, there are both, or *reference* or
+            *history* is given with a file.
     """
     path, limit = file_and_limit
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
     if path is None:
-        turns = tuple(Message(turn["role"], turn["content"]) for turn in to_messages(history))
+        turns = tuple(Message(turn["role"], turn["content"]) for turn in build_messages(history))
         return [
             Question("question", question or "", turns, {"answer": reference} if reference else {})
         ]
@@ -222,9 +223,10 @@ def _read_questions(
 def _read_search_arguments(
     function: str | None, arguments: list[str] | None, filter_json: str | None
 ) -> dict[str, Any]:
-    """Return the search arguments for all questions, from ``--arg`` or from ``--filter``.
+    """Return the arguments that every search gets, from ``--arg`` or from ``--filter``.
 
-    Raises `ConfigError` if ``--arg`` is used without ``--function``, or ``--filter`` with it.
+    ``--arg`` is for a function, and ``--filter`` is for the index. Raises `ConfigError` if the
+    wrong one of the two is used.
     """
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
@@ -233,29 +235,29 @@ def _read_search_arguments(
             "--filter cannot be used with --function; use --arg name=value", path="--filter"
         )
     metadata_filter = parse_filter(filter_json)
-    return dict(map(read_argument, arguments or ())) | (
+    return dict(map(parse_argument, arguments or ())) | (
         {} if metadata_filter is None else {"filter": metadata_filter}
     )
 
 
-def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output: bool) -> None:
-    """Show the comparison and, if *report* is set, write the report.
+def _report_outcome(comparison: SideBySide, report_file: Path | None, *, json_output: bool) -> None:
+    """Show the comparison and, if *report_file* is set, write the report to it.
 
     Raises `typer.Exit` with code 1 if a system or the judge failed.
     """
-    if report is not None:
+    if report_file is not None:
         from qtmiddleware.kit.evaluation.reporting import ranking_page
 
-        write_report(report.parent, {report.name: ranking_page(comparison)})
+        write_report(report_file.parent, {report_file.name: ranking_page(comparison)})
     if json_output:
-        write_json(to_dict(comparison))
+        write_json(_build_comparison_dict(comparison))
     else:
         for position, asked_question in enumerate(comparison.questions):
             if position:
                 write_output()
             show_question(
                 asked_question,
-                comparison.ranking(asked_question.question),
+                comparison.find_ranking(asked_question.question),
                 is_one_of_many=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
@@ -273,10 +275,10 @@ def _report_outcome(comparison: SideBySide, report: Path | None, *, json_output:
         raise typer.Exit(FAILED)
 
 
-def _has_failed(system: SystemAnswer) -> bool:
-    """Return whether *system* raised an error or returned an unreadable response."""
-    degradations = () if system.retrieval is None else system.retrieval.degradations
-    return system.error is not None or any(
+def _has_failed(answer: SystemAnswer) -> bool:
+    """Return whether the system in *answer* raised an error or returned an unreadable response."""
+    degradations = () if answer.retrieval is None else answer.retrieval.degradations
+    return answer.error is not None or any(
         (entry.stage, entry.reason) == ("response", "unreadable") for entry in degradations
     )
 
@@ -284,10 +286,13 @@ def _has_failed(system: SystemAnswer) -> bool:
 def _find_question_file_and_limit(
     questions: str | None, data: Path | None, limit: int | None
 ) -> tuple[Path | None, int | None]:
-    """Return the path of the file of questions, and the number of questions to ask.
+    """Return the path of the question file, and the number of questions to ask.
 
-    ``--questions`` names the file. If the older option ``--data`` names it, ``--questions`` may be
-    the number. Raises `ConfigError` if both options name a file.
+    - The path is ``None`` if no file is named, and the number is ``None`` to ask all questions.
+    - ``--questions`` names the file, and ``--limit`` sets the number.
+    - With the older option ``--data``, ``--questions`` is the number.
+
+    Raises `ConfigError` if ``--questions`` is not a number although ``--data`` names a file.
     """
     if questions is None or data is None:
         return Path(questions) if questions is not None else data, limit
@@ -302,10 +307,9 @@ def _find_question_file_and_limit(
 def _open_search(
     function: str | None, config: str | None, sets: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
-    """Yield the search to compare, and its config.
+    """Yield the wrapped search, and its config.
 
-    The search is the user's function after wrapping or, without ``--function``, the search of the
-    index.
+    The search is the user's function or, if *function* is ``None``, the search of the index.
     """
     if function is None:
         loaded = load_config(config, sets)
@@ -313,12 +317,12 @@ def _open_search(
             yield middleware.retriever, loaded
         return
     with redirect_stdout(sys.stderr):
-        fn = find_function(function)
+        fn = import_function(function)
     # The package also logs its warnings, and the log is shown. So the warnings are ignored.
     with (
         show_warnings(hidden_degradations=SHOWN_ANYWAY),
         catch_warnings(action="ignore", category=SetupWarning),
-        wrap_function(fn, config, sets, {}) as wrapped,
+        open_wrapped_function(fn, config, sets, {}) as wrapped,
     ):
         loaded = wrapped.middleware.config
         # A function that was wrapped already counts as the user's own system, whatever its
@@ -328,14 +332,18 @@ def _open_search(
 
 
 def _ask_systems(
-    function: str | None, search: Any, questions: list[Question], names: list[str], **options: Any
+    function: str | None,
+    search: Any,
+    questions: list[Question],
+    system_names: list[str],
+    **options: Any,
 ) -> SideBySide:
     """Ask every system every question, and return the results side by side.
 
-    Raises `WrapError` if the user's function or the index fails. The message has one line.
+    Raises `WrapError` if the user's function or the index raises an exception of another package.
     """
     try:
-        return ask_systems(search, questions, names, **options)
+        return ask_systems(search, questions, system_names, **options)
     except (QtMiddlewareError, TimeoutError):
         raise  # These messages already say what went wrong.
     except Exception as error:
@@ -345,11 +353,12 @@ def _ask_systems(
 
 @contextmanager
 def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` in the ``with`` block after *timeout_seconds*.
+    """Raise `TimeoutError` if the ``with`` block runs longer than *timeout_seconds*.
 
-    Yields a function that restarts the limit with a number of seconds; 0 removes the limit. The
-    limit uses a signal, because nothing else can stop a function that hangs. Windows does not have
-    this signal, so there is no limit on Windows.
+    Yields a function that restarts the time limit with a number of seconds; 0 removes the limit.
+
+    The limit uses a signal, because nothing else can stop a function that hangs. Windows does not
+    have this signal, so there is no limit on Windows.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -372,19 +381,24 @@ def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator
 
 
 def has_search_settings(config: Config) -> bool:
-    """Return whether *config* sets a value that affects which passages are found."""
+    """Return whether *config* changes a setting that affects which passages are found."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
         for key, _, origin in config.rows()
     )
 
 
-def _choose_systems(
+def _choose_system_names(
     names_option: str | None, config: Config, *, has_model: bool, is_judged: bool
 ) -> list[str]:
     """Return the names of the systems to compare.
 
-    Without a model, default systems that need a model are omitted.
+    Args:
+        names_option: The names in ``--systems``. If ``None``, these are the default systems and
+            the user's own config. Without a model, default systems that need one are omitted.
+        config: The user's config.
+        has_model: Whether a language model is configured.
+        is_judged: Whether a judge ranks the answers.
 
     Raises:
         ConfigError: The user named a system that needs a model and there is no model, or named too
@@ -410,18 +424,18 @@ def _choose_systems(
     return names
 
 
-def to_dict(comparison: SideBySide) -> dict[str, Any]:
-    """Return the comparison as a dict, ready for JSON."""
+def _build_comparison_dict(comparison: SideBySide) -> dict[str, Any]:
+    """Return *comparison* as a dict, ready for JSON."""
     rows = []
     for asked_question in comparison.questions:
-        ranking = comparison.ranking(asked_question.question)
+        ranking = comparison.find_ranking(asked_question.question)
         rows.append(
             {
                 "id": asked_question.question.id,
                 "question": asked_question.question.text,
                 "reference": asked_question.question.reference or None,
                 "systems": [
-                    _describe_system(asked_question, answer.system)
+                    _build_system_dict(asked_question, answer.system)
                     for answer in asked_question.systems
                 ],
                 "ranking": None if ranking is None else ranking.to_dict(),
@@ -433,9 +447,9 @@ def to_dict(comparison: SideBySide) -> dict[str, Any]:
     }
 
 
-def _describe_system(asked_question: AskedQuestion, name: str) -> Mapping[str, Any]:
-    """Return the result of the system *name* for a question as a dict, ready for JSON."""
-    answer, movements = asked_question[name], asked_question.explain(name)
+def _build_system_dict(asked_question: AskedQuestion, system_name: str) -> Mapping[str, Any]:
+    """Return the result of one system for a question as a dict, ready for JSON."""
+    answer, movements = asked_question[system_name], asked_question.explain(system_name)
     outcome = Outcome(
         question=asked_question.question.text,
         retrieval=answer.retrieval,
@@ -444,7 +458,7 @@ def _describe_system(asked_question: AskedQuestion, name: str) -> Mapping[str, A
         seconds=answer.seconds,
     )
     return {
-        "system": name,
+        "system": system_name,
         **outcome.to_dict(),
         "movement": None if movements is None else movements.to_dict(),
     }

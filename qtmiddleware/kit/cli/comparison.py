@@ -13,7 +13,7 @@ from rich.text import Text
 
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.console import PlainConsole, out
-from qtmiddleware.kit.cli.show import describe_match, list_variant_texts
+from qtmiddleware.kit.cli.show import describe_passage_source, list_variant_texts
 from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
@@ -37,19 +37,19 @@ def show_question(
     """
     write_output(shorten_text(asked_question.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
-        _show_results(asked_question)
+        _show_system_results(asked_question)
     for line in _describe_ranking(ranking) if ranking is not None else ():
         write_output(line)
 
 
-def _show_results(asked_question: AskedQuestion) -> None:
+def _show_system_results(asked_question: AskedQuestion) -> None:
     """Show a table of systems, a table of passages, and each system's searches and answer."""
     movements = {
         answer.system: system_movements
         for answer in asked_question.systems
         if (system_movements := asked_question.explain(answer.system)) is not None
     }
-    _show_systems(asked_question, movements)
+    _show_system_table(asked_question, movements)
     numbers = _number_passages(asked_question)
     if numbers:
         _show_rank_tables(asked_question, movements, numbers)
@@ -57,7 +57,7 @@ def _show_results(asked_question: AskedQuestion) -> None:
         write_output("No passage was found.")
     for number, match in numbers.values():
         score = "" if match.score is None else f" (score {match.score:.3f})"
-        write_output(f"[{number}] {describe_match(match)}{score}")
+        write_output(f"[{number}] {describe_passage_source(match)}{score}")
         if match.text:
             write_output(f"    {shorten_text(match.text)}")
     first_systems: dict[tuple[str, ...], str] = {}
@@ -94,7 +94,7 @@ def show_ranking(ranked: RankedSystems) -> None:
 # --- the systems ----------------------------------------------------------------------------------
 
 
-def _show_systems(asked_question: AskedQuestion, movements: dict[str, Movements]) -> None:
+def _show_system_table(asked_question: AskedQuestion, movements: dict[str, Movements]) -> None:
     """Show a table with one row per system: movements, searches, model calls, time and cost."""
     with_price = any(
         answer.retrieval is not None and answer.retrieval.trace.read_price is not None
@@ -164,11 +164,11 @@ def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Matc
     matches: dict[Key, Match] = {}
     for answer in asked_question.systems:
         for match in answer.matches:
-            matches.setdefault(_choose_key(match, matches), match)
+            matches.setdefault(_choose_passage_key(match, matches), match)
     return {key: (number, match) for number, (key, match) in enumerate(matches.items(), start=1)}
 
 
-def _choose_key(match: Match, known_keys: Iterable[Key]) -> Key:
+def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return a key that identifies the passage in *match* in the lists of all systems.
 
     The key contains the passage's id. If the id is missing or several chunks have this id, the key
@@ -196,14 +196,16 @@ def _show_rank_tables(
             {}
             if system_movements is None
             else {
-                _choose_key(movement.match, numbers): movement
+                _choose_passage_key(movement.match, numbers): movement
                 for movement in system_movements.passages[::-1]
             }
         )
-        cells[answer.system] = {key: _format_rank(movement) for key, movement in places.items()}
+        cells[answer.system] = {
+            key: _format_rank_change(movement) for key, movement in places.items()
+        }
         dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
-            _choose_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
+            _choose_passage_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
             for movement in dropped
         }
     other_systems = [
@@ -236,7 +238,9 @@ def _show_rank_tables(
         label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
         body = [
             [
-                Text(_shorten_to_width(f"[{number}] {describe_match(match)}", label_width)),
+                Text(
+                    _shorten_to_width(f"[{number}] {describe_passage_source(match)}", label_width)
+                ),
                 *(cells[name].get(key, Text("")) for name in names),
             ]
             for key, (number, match) in numbered_rows
@@ -246,7 +250,7 @@ def _show_rank_tables(
             return
 
 
-def _format_rank(movement: Movement) -> Text:
+def _format_rank_change(movement: Movement) -> Text:
     """Return a passage's rank and its change, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
@@ -291,7 +295,7 @@ def _explain_movements(
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
-            number, _ = numbers.get(_choose_key(movement.match, numbers), ("-", None))
+            number, _ = numbers.get(_choose_passage_key(movement.match, numbers), ("-", None))
             yield f"  [{number}] {movement.why}"
         if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
@@ -307,11 +311,11 @@ def _describe_answer(
             citation.number: citation.match for citation in system_answer.answer.citations
         }
         for number, match in sorted(cited_matches.items()):
-            numbered = numbers.get(_choose_key(match, numbers))
+            numbered = numbers.get(_choose_passage_key(match, numbers))
             table_note = (
                 "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             )
-            yield f"    [{number}] {describe_match(match)}{table_note}"
+            yield f"    [{number}] {describe_passage_source(match)}{table_note}"
 
 
 def _describe_error(error: Exception) -> str:

@@ -118,7 +118,7 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
     """Show every value and the layer it came from."""
     config = load_config(file, sets)
     report_default_files({}, config=file)
-    for warning in _find_warnings(config.settings):
+    for warning in _list_warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
         write_json(
@@ -140,7 +140,7 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
     The exit code is 2 if the config is not valid. The command also warns of
     models that OpenAI will shut down, and of a query log whose folder is missing.
     """
-    warnings = _find_warnings(load_config(file, sets).settings)
+    warnings = _list_warnings(load_config(file, sets).settings)
     report_default_files({}, config=file)
     if json_output:
         write_json({"ok": True, "warnings": warnings})
@@ -156,7 +156,7 @@ def schema() -> None:
     write_json(build_json_schema())
 
 
-def _find_warnings(settings: Settings) -> list[str]:
+def _list_warnings(settings: Settings) -> list[str]:
     return [
         *find_shutdown_warnings(settings, datetime.now(UTC).date()),
         *find_log_warnings(settings),
@@ -164,9 +164,9 @@ def _find_warnings(settings: Settings) -> list[str]:
 
 
 def find_log_warnings(settings: Settings) -> list[str]:
-    """Return a list with one warning if the query log's folder is missing; else an empty list.
+    """Return one warning if the folder of the query log is missing, else an empty list.
 
-    The query log does not create its folder.
+    The query log does not create its folder, so nothing would be logged.
     """
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
@@ -178,7 +178,8 @@ def find_log_warnings(settings: Settings) -> list[str]:
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    Returns no warnings if the models run on another service.
+    *today* decides whether a warning says "was" or "is". Returns no warnings if the models run on
+    another service than OpenAI's.
     """
     # Another service may serve a model of the same name for longer.
     if not is_openai_host(Clients(None, settings.llm.base_url).host):

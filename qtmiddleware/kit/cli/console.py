@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters,
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""A function that shows progress. It takes the step, the number of finished items and the total."""
+"""Shows progress. Takes a step's name, its number of finished items and its total of items."""
 
 
 class PlainConsole(Console):
@@ -40,9 +40,9 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of the output, with control characters removed from their texts.
+        """Yield the segments of *renderable* without the control characters in their texts.
 
-        The console's own control sequences are kept.
+        The console's own control sequences stay.
         """
         for part in super().render(renderable, options):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
@@ -59,7 +59,11 @@ class PlainConsole(Console):
 
 
 class _JobClock(ProgressColumn):
-    """A progress column that shows the time since the start of the whole job."""
+    """A progress-bar column that shows the time since the start of the whole job.
+
+    Args:
+        clock: Returns the current time in seconds.
+    """
 
     # Seconds between two refreshes of the column; rich reads this attribute.
     max_refresh = 0.5
@@ -75,7 +79,7 @@ class _JobClock(ProgressColumn):
 
 
 class _TimeLeft(ProgressColumn):
-    """A progress column that shows the estimated remaining time of the current step."""
+    """A progress-bar column that shows the estimated remaining time of the current step."""
 
     max_refresh = 0.5
 
@@ -96,7 +100,7 @@ Queries = Annotated[
 
 
 def refuse_ambiguous_config(config: str | None) -> str | None:
-    """Return *config*, or raise `ConfigError` if it names both a preset and a local file."""
+    """Return *config*. Raise `ConfigError` if both a preset and a file have this name."""
     # Without this check, a file in a folder of somebody else could replace a preset.
     if (
         config is not None
@@ -153,13 +157,13 @@ def write_json(value: Any) -> None:
     sys.stdout.write(escape_json(document) + "\n")
 
 
-def read_questions(texts: list[str] | None) -> Iterator[str]:
-    """Yield the questions in *texts*. If there are none, yield the lines of standard input.
+def read_questions(arguments: list[str] | None) -> Iterator[str]:
+    """Yield the questions in *arguments* or, if there are none, in the lines of standard input.
 
     Blank lines are skipped.
     """
-    if texts:
-        yield from texts
+    if arguments:
+        yield from arguments
         return
     for line in sys.stdin:
         text = line.rstrip("\r\n")
@@ -172,14 +176,11 @@ def format_question_heading(question: str) -> str:
     return f"Question: {' '.join(question.split())}"
 
 
-def to_messages(history: list[str] | None) -> list[dict[str, str]]:
-    """Convert the texts of ``--history`` to messages.
-
-    The user wrote the first text, the assistant the second text, and so on in turn.
-    """
+def build_messages(history_texts: list[str] | None) -> list[dict[str, str]]:
+    """Return a message for each text of ``--history``, in turn from the user and the assistant."""
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
-        for index, text in enumerate(history or [])
+        for index, text in enumerate(history_texts or [])
     ]
 
 
@@ -189,8 +190,8 @@ def open_progress_bar(
 ) -> Iterator[ShowProgress]:
     """Yield a function that shows progress in a bar on stderr.
 
-    One bar serves all steps of a job. The bar shows the elapsed time of the whole job, and the
-    count and the remaining time of the current step. Without a terminal, there is no bar.
+    One bar serves all steps of a job. It shows the elapsed time of the whole job, and the count
+    and the remaining time of the current step. If stderr is not a terminal, nothing is shown.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -224,8 +225,8 @@ def open_progress_bar(
 def show_warnings(*, hidden_degradations: Iterable[str] = ()) -> Iterator[None]:
     """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    Warnings about *hidden_degradations* (see `LogSampler.log`) are not shown, because the command
-    itself shows or counts these degradations.
+    Warnings about *hidden_degradations* are not shown, because the command itself shows or counts
+    these degradations. `LogSampler.log` defines their names.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     hidden = frozenset(hidden_degradations)
@@ -238,7 +239,7 @@ def show_warnings(*, hidden_degradations: Iterable[str] = ()) -> Iterator[None]:
 
 
 class _NoteHandler(logging.Handler):
-    """A log handler that writes each different record to stderr once."""
+    """A log handler that writes each message to stderr once, however often it is logged."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)

@@ -1,4 +1,4 @@
-"""Open the engine of ``--engine`` and ``--workers``: this process, several processes, or Ray."""
+"""Open the engine of ``--engine`` and ``--workers``: local processes or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """The name of an engine, which runs batches of work."""
+    """Where a command runs its work: in local processes or on a Ray cluster."""
 
     LOCAL = "local"
     RAY = "ray"
@@ -39,23 +39,27 @@ Workers = Annotated[
 ]
 
 
-def refuse_unused_engine(name: EngineName, workers: int, *, uses_engine: bool) -> None:
-    """Raise `ConfigError` if the user set an engine or workers but the command uses no engine."""
-    if not uses_engine and (name, workers) != (EngineName.LOCAL, 1):
+def refuse_unused_engine(engine_name: EngineName, workers: int, *, uses_engine: bool) -> None:
+    """Raise `ConfigError` if ``--engine`` or ``--workers`` is set but *uses_engine* is false."""
+    if not uses_engine and (engine_name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
 
 
 @contextmanager
-def open_engine(name: EngineName, workers: int) -> Iterator[Engine | None]:
-    """Yield the engine *name*, and close it at the end of the ``with`` block.
+def open_engine(engine_name: EngineName, workers: int) -> Iterator[Engine | None]:
+    """Yield an engine with *workers* workers, and close it at the end of the ``with`` block.
 
-    Yields ``None`` if all work runs in this process.
+    Yields ``None`` for one local worker, because all work then runs in this process.
     """
-    if name is EngineName.LOCAL and workers == 1:
+    if engine_name is EngineName.LOCAL and workers == 1:
         yield None
         return
-    engine = RayEngine(workers=workers) if name is EngineName.RAY else LocalEngine(workers=workers)
+    engine = (
+        RayEngine(workers=workers)
+        if engine_name is EngineName.RAY
+        else LocalEngine(workers=workers)
+    )
     # Ray writes messages to stdout, among the JSON that other programs read.
     with redirect_stdout(sys.stderr), closing(engine):
         yield engine

@@ -64,7 +64,7 @@ def load_dotenv_file() -> None:
         # gets a note too.
         if path.is_dir() or not os.path.lexists(path):
             return
-        _set_credentials(path)
+        _load_credentials(path)
     except OSError as error:
         _write_escaped_note(f"{path} was not read: {error.strerror or type(error).__name__}")
     except ValueError:
@@ -251,7 +251,7 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
     return {"index": index, "query log": settings.log.path}
 
 
-def _set_credentials(path: Path) -> None:
+def _load_credentials(path: Path) -> None:
     """Set the environment variables in `CREDENTIALS` from the ``.env`` file at *path*.
 
     Variables that are already set keep their values. A note on stderr lists the names that were set

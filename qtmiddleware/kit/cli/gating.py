@@ -36,12 +36,12 @@ Comment = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Gating:
-    """The options for comparing a run with an earlier run, the baseline.
+    """The options for comparing a benchmark run with an earlier run, the baseline.
 
     Attributes:
         baseline: The earlier run. If ``None``, nothing is compared.
-        rule: The rule of ``--fail-if``, or ``None``.
-        comment: The Markdown file to write, or ``None``.
+        rule: When the run counts as worse, from ``--fail-if``; ``None`` without this option.
+        comment: The Markdown file for the comparison, or ``None`` to write no file.
     """
 
     baseline: Baseline | None = None
@@ -50,52 +50,60 @@ class Gating:
 
     @classmethod
     def read_options(
-        cls, baseline: Path | None, fail_if: str | None, comment: Path | None
+        cls, baseline_file: Path | None, fail_if: str | None, comment_file: Path | None
     ) -> Gating:
-        """Return the options, with the earlier run read from the file *baseline*.
+        """Return the options, with the earlier run read from *baseline_file*.
 
-        Raises `ConfigError` if an option or the file is not valid.
+        Raises `ConfigError` if an option or the file is not valid, or if an option needs a
+        baseline and there is none.
         """
-        if baseline is None:
-            dependent = {"--fail-if": fail_if, "--comment": comment}
+        if baseline_file is None:
+            dependent = {"--fail-if": fail_if, "--comment": comment_file}
             if needless := [option for option, value in dependent.items() if value is not None]:
                 raise ConfigError(f"{needless[0]} needs --baseline", path=needless[0])
             return cls()
         rule = None if fail_if is None else Rule.parse(fail_if)
         # Checked now: the comment is written only after the measurement, which may take hours.
-        if comment is not None:
-            check_files_writable(comment.parent, (comment.name,), "--comment")
-        return cls(Baseline.read(baseline), rule, comment)
+        if comment_file is not None:
+            check_files_writable(comment_file.parent, (comment_file.name,), "--comment")
+        return cls(Baseline.read(baseline_file), rule, comment_file)
 
-    def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` if the baseline was measured on data other than *data*."""
+    def check_dataset(self, dataset: Dataset) -> None:
+        """Raise `ConfigError` if the baseline was measured on another data set."""
         if self.baseline is not None:
-            self.baseline.check_data(data)
+            self.baseline.check_data(dataset)
 
-    def check_systems(self, systems: Collection[str], *, is_deep: bool) -> None:
-        """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's metric."""
+    def check_systems(self, system_names: Collection[str], *, is_deep: bool) -> None:
+        """Raise `ConfigError` if the baseline has none of the systems, or lacks the rule's metric.
+
+        Args:
+            system_names: The names of the systems in this run.
+            is_deep: Whether this run also measures R@100.
+        """
         if self.baseline is not None:
-            self.baseline.check_systems(systems, self.rule or Rule(), is_deep=is_deep)
+            self.baseline.check_systems(system_names, self.rule or Rule(), is_deep=is_deep)
 
-    def check_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
+    def judge_comparison(self, comparison: Comparison, model_name: str | None) -> GateResult | None:
         """Compare *comparison* with the baseline, write the comment file, and return the verdict.
 
         Returns ``None`` if there is no baseline.
         """
-        from qtmiddleware.kit.evaluation.reporting import write_comment
+        from qtmiddleware.kit.evaluation.reporting import format_comment
 
         if self.baseline is None:
             return None
-        gate = compare_with_baseline(self.baseline, comparison, self.rule, model_name=model_name)
+        gate_result = compare_with_baseline(
+            self.baseline, comparison, self.rule, model_name=model_name
+        )
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
-                replace_file(self.comment, write_comment(gate).encode("utf-8", "replace"))
+                replace_file(self.comment, format_comment(gate_result).encode("utf-8", "replace"))
             write_note(f"The comment is in {self.comment}.")
-        return gate
+        return gate_result
 
-    def violates_rule(self, gate: GateResult | None) -> bool:
-        """Return whether retrieval got worse than ``--fail-if`` allows.
+    def is_rule_violated(self, gate_result: GateResult | None) -> bool:
+        """Return whether retrieval got worse than the rule of ``--fail-if`` allows.
 
-        Returns ``False`` if there is no rule or no verdict.
+        Returns ``False`` if there is no rule, or if *gate_result* is ``None``.
         """
-        return self.rule is not None and gate is not None and gate.verdict == "worse"
+        return self.rule is not None and gate_result is not None and gate_result.verdict == "worse"

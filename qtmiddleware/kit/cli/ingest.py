@@ -69,11 +69,11 @@ def ingest_command(
     command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
-    with _open_ingest_bar() if has_bars else _write_log_lines() as listener:
+    with _open_ingest_bar() if has_bars else _open_json_log() as listener:
         loaded = load_config(config, sets, report_file=None if has_bars else _log_config_file)
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
-        _check_storage(loaded.settings)
+        _refuse_memory_index(loaded.settings)
         documents = loaded.settings.data_path if data_path is None else None
         # With --log-json, the note about files is a log line too.
         write_line = None if has_bars else _logger.info
@@ -117,7 +117,7 @@ def _log_config_file(path: str) -> None:
     )
 
 
-def _check_storage(settings: Settings) -> None:
+def _refuse_memory_index(settings: Settings) -> None:
     """Raise `ConfigError` if the index is kept in memory, because it would be lost at exit."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
@@ -137,11 +137,11 @@ def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
 
 
 @contextmanager
-def _write_log_lines() -> Iterator[None]:
+def _open_json_log() -> Iterator[None]:
     """Write warnings and log records of the ingest to stderr, one JSON object per line."""
     package, old_level = logging.getLogger("qtmiddleware"), _logger.level
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLine())
+    handler.setFormatter(_JsonLineFormatter())
     package.addHandler(handler)
     # The ingest logs its progress at this level, which is off by default.
     _logger.setLevel(logging.INFO)
@@ -152,7 +152,7 @@ def _write_log_lines() -> Iterator[None]:
         _logger.setLevel(old_level)
 
 
-class _JsonLine(logging.Formatter):
+class _JsonLineFormatter(logging.Formatter):
     """A formatter that writes a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -18,9 +18,9 @@ from typer.main import get_command
 from qtmiddleware.kit.cli.check import (
     TARGET,
     Arguments,
-    find_function,
-    read_argument,
-    wrap_function,
+    import_function,
+    open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
@@ -28,7 +28,7 @@ from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.mcp.clients import CLIENTS, build_server_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
-from qtmiddleware.kit.mcp.stdio import Wire, claim_wire, serve_wire
+from qtmiddleware.kit.mcp.stdio import Stdio, reserve_stdio, serve_stdio
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -109,13 +109,13 @@ def serve_command(
     require_mcp()
     if sys.stdin.isatty() and not http:
         write_note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
-    with claim_wire() as wire, redirect_stdout(sys.stderr):
+    with reserve_stdio() as stdio, redirect_stdout(sys.stderr):
         if folder is not None:
             # The .env file of the first folder was read at the start of qtm.
             os.chdir(folder)
             load_dotenv_file()
-        load_document = None if fetch is None else find_function(fetch)
-        arguments_by_name = dict(map(read_argument, arguments or ()))
+        load_document = None if fetch is None else import_function(fetch)
+        arguments_by_name = dict(map(parse_argument, arguments or ()))
         collection = name or (function or "the index")
         with (
             show_warnings(hidden_degradations=SHOWN_ANYWAY),
@@ -132,9 +132,9 @@ def serve_command(
             closing = search.middleware.aclose
             server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
             if http:
-                _serve_http(server, host, port, wire, closing)
+                _serve_http(server, host, port, stdio, closing)
             else:
-                asyncio.run(_serve_wire(server, wire, closing))
+                asyncio.run(_serve_stdio(server, stdio, closing))
 
 
 @app.command("config", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -165,25 +165,25 @@ def config_command(
 
 @contextmanager
 def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
-    """Yield the wrapped *function* or, if *function* is ``None``, the search of the index."""
+    """Import, wrap and yield *function*. If it is ``None``, yield the search of the index."""
     if function is None:
         loaded = load_config(config, sets)
         with open_middleware(loaded, config) as middleware:
             yield middleware.retriever
         return
-    with wrap_function(find_function(function), config, sets, {}) as wrapped:
+    with open_wrapped_function(import_function(function), config, sets, {}) as wrapped:
         yield wrapped
 
 
-async def _serve_wire(server: Server[Any], wire: Wire, close: Closing) -> None:
+async def _serve_stdio(server: Server[Any], stdio: Stdio, close: Closing) -> None:
     try:
-        await serve_wire(server, wire)
+        await serve_stdio(server, stdio)
     finally:
         await close()
 
 
 def _serve_http(
-    server: Server[Any], host: str, port: int | None, wire: Wire, close: Closing
+    server: Server[Any], host: str, port: int | None, stdio: Stdio, close: Closing
 ) -> None:
     from qtmiddleware.kit.mcp.http import PATH, PORT, build_app, read_token
     from qtmiddleware.kit.playground.server import open_socket, serve_app
@@ -193,8 +193,8 @@ def _serve_http(
         used_port = listener.getsockname()[1]
         shown_host = f"[{host}]" if ":" in host else host
         # stdout itself is redirected to stderr here.
-        wire.output_stream.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
-        wire.output_stream.flush()
+        stdio.output_stream.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
+        stdio.output_stream.flush()
         write_note("Press Ctrl-C to stop.")
         application = build_app(server, host=host, port=used_port, token=token)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from qtmiddleware.errors import ConfigError, QtMiddlewareError, WrapError
-from qtmiddleware.kit.cli.check import TARGET, find_function, read_argument
+from qtmiddleware.kit.cli.check import TARGET, import_function, parse_argument
 from qtmiddleware.kit.cli.console import ShowProgress, open_progress_bar, show_warnings
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import TOP_K
@@ -47,7 +47,7 @@ Yes = Annotated[
 ]
 
 
-def read_function_source(
+def load_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
     """Return the function named by ``--function``, or ``None`` without this option.
@@ -67,7 +67,7 @@ def read_function_source(
         raise typer.BadParameter(
             f"{function} must be a function, not {type(fn).__name__}", param_hint="--function"
         )
-    function_arguments = dict(map(read_argument, arguments or ()))
+    function_arguments = dict(map(parse_argument, arguments or ()))
     source = FunctionSource(fn, function, function_arguments, top_k or TOP_K)
     if embed is None:
         return source
@@ -83,7 +83,7 @@ def read_function_source(
 def _load_function(target: str) -> Any:
     """Import the function that *target* names. What its module prints goes to stderr."""
     with redirect_stdout(sys.stderr):
-        return find_function(target)
+        return import_function(target)
 
 
 def confirm_searches(

@@ -17,9 +17,9 @@ from qtmiddleware.kit.cli.browser import show_page
 from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
-    find_function,
-    read_argument,
-    wrap_function,
+    import_function,
+    open_wrapped_function,
+    parse_argument,
 )
 from qtmiddleware.kit.cli.compare import has_search_settings
 from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
@@ -78,7 +78,7 @@ def playground_command(
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
-    arguments_by_name = dict(read_argument(text) for text in arguments or ())
+    arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener:
         if function is None:
@@ -101,11 +101,11 @@ def playground_command(
                     searches_examples=is_free,
                 )
             return
-        fn = find_function(function)
+        fn = import_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)
         with (
             show_warnings(hidden_degradations=SHOWN_ANYWAY),
-            wrap_function(fn, config, sets, {}) as wrapped,
+            open_wrapped_function(fn, config, sets, {}) as wrapped,
         ):
             has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own_tier=has_own_tier, arguments=arguments_by_name)

@@ -21,10 +21,10 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
+    build_messages,
     format_question_heading,
     read_questions,
     show_warnings,
-    to_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import (
@@ -104,7 +104,7 @@ def ask_command(
                     text,
                     transformation_type=settings.transformation_type,
                     generates_answer=has_model and not no_answer,
-                    history=to_messages(history),
+                    history=build_messages(history),
                     write_piece=write_piece if streams else None,
                     top_k=top_k,
                     filter=metadata_filter,
@@ -202,9 +202,10 @@ def query_command(
 
 @contextmanager
 def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMiddleware]:
-    """Yield the middleware that searches the index, and show its warnings on stderr.
+    """Yield a middleware for searching the index, and show its warnings on stderr.
 
-    Raises `StoreError` if there is no index.
+    *config_file* is the file of ``--config``, or ``None``. Raises `StoreError` if there is no
+    index.
     """
     report_default_files(list_default_files(config), config=config_file)
     with show_warnings(hidden_degradations=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
@@ -213,16 +214,16 @@ def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMi
         yield middleware
 
 
-def parse_filter(text: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in *text*, the JSON value of ``--filter``.
+def parse_filter(filter_json: str | None) -> Mapping[str, Any] | None:
+    """Return the metadata filter in *filter_json*, the value of ``--filter``.
 
-    Returns ``None`` if *text* is ``None``. Raises `typer.BadParameter` if *text* is not a JSON
-    object.
+    Returns ``None`` if there is no filter. Raises `typer.BadParameter` if *filter_json* is not a
+    JSON object.
     """
-    if text is None:
+    if filter_json is None:
         return None
     try:
-        condition = json.loads(text)
+        condition = json.loads(filter_json)
     except (ValueError, RecursionError):
         condition = None
     if not isinstance(condition, dict):
@@ -239,9 +240,9 @@ def _run_session(session: Session, keyboard: Keyboard, *, asks_type: bool) -> No
     Ctrl-C clears the current line or stops the current answer.
 
     Args:
-        session: The session.
-        keyboard: The keyboard at the terminal.
-        asks_type: Whether the user is asked for a transformation type first.
+        session: Answers the lines.
+        keyboard: Reads the lines from the terminal.
+        asks_type: Whether to ask the user for a transformation type first.
     """
     line = ""
     # Ctrl-D ends the input, at the question's prompt as well as at the choice of a type.

@@ -97,7 +97,7 @@ class Session:
         """
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
-        if self._expects_type and self._read_type(text):
+        if self._expects_type and self._change_type(text):
             return True
         if text in LEAVING:
             return False
@@ -160,7 +160,7 @@ class Session:
         """
         self._expects_type = True
 
-    def _read_type(self, text: str) -> bool:
+    def _change_type(self, text: str) -> bool:
         """Change the transformation type to the type named in *text*.
 
         Returns whether *text* is valid. A blank *text* is valid and keeps the current type.
@@ -324,7 +324,7 @@ class EditingKeyboard(Keyboard):
             raise MissingExtra("prompt_toolkit", "cli") from error
         # Prompts go to the terminal even if results go to a file.
         output = create_output(always_prefer_tty=True)
-        storage = InMemoryHistory() if history_file is None else _make_history(history_file)
+        storage = InMemoryHistory() if history_file is None else _make_prompt_history(history_file)
         # Two sessions, so that the up arrow shows questions only, and not choices of a type.
         self._questions: PromptSession[str] = PromptSession(history=storage, output=output)
         self._choices: PromptSession[str] = PromptSession(output=output)
@@ -350,10 +350,10 @@ def open_keyboard(*, saves_questions: bool) -> Keyboard:
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
-    return EditingKeyboard(make_history_file() if saves_questions else None)
+    return EditingKeyboard(create_history_file() if saves_questions else None)
 
 
-def make_history_file() -> Path | None:
+def create_history_file() -> Path | None:
     """Create the file for saved questions if it does not exist, and return its path.
 
     The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
@@ -378,7 +378,7 @@ def make_history_file() -> Path | None:
     return path
 
 
-def _make_history(path: Path) -> History:
+def _make_prompt_history(path: Path) -> History:
     """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 

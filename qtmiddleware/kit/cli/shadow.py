@@ -89,7 +89,10 @@ def report_command(
             summary, as_language_model(None, settings), max_questions=judge, seed=seed
         )
     sample = summary.pick_examples(examples)
-    json_values = {**summary.to_dict(), "examples": [_to_dict(question) for question in sample]}
+    json_values = {
+        **summary.to_dict(),
+        "examples": [_build_example_dict(question) for question in sample],
+    }
     if report is not None:
         _write_report(report, summary, sample, json_values)
     if json_output:
@@ -117,7 +120,7 @@ def _write_report(
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
-def _to_dict(question: ShadowQuestion) -> dict[str, Any]:
+def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:
     return {
         "query": question.query,
         "plain": [passage.name for passage in question.plain],

@@ -49,7 +49,9 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
             if piece:
                 status.stop()
                 has_written = True
-                write_output(wrapper.feed(strip_control_characters(piece)), end="", wraps=False)
+                write_output(
+                    wrapper.add_piece(strip_control_characters(piece)), end="", wraps=False
+                )
 
         try:
             yield write_piece
@@ -79,11 +81,11 @@ def show_outcome(outcome: Outcome) -> None:
     if retrieval is None:
         return
     lines = _list_sources(outcome) if answer is not None else _list_passages(retrieval)
-    for line in (*lines, *_list_variants(retrieval)):
+    for line in (*lines, *_describe_variants(retrieval)):
         write_output(line)
     if answer is not None and outcome.passages:
         scores = [
-            f"[{number}] {_format_score(_find_score(match))}"
+            f"[{number}] {_format_score(_get_score(match))}"
             for number, match in enumerate(outcome.passages, start=1)
         ]
         write_output(f"Scores: {', '.join(scores)}")
@@ -97,7 +99,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
         yield f"Nothing was retrieved: {outcome.error}"
         return
     yield f"Question   {shorten_text(outcome.question)}"
-    yield f"Gate       {_explain_gate(retrieval.trace.decision)}"
+    yield f"Gate       {_explain_model_decision(retrieval.trace.decision)}"
     yield "Searched"
     for ranking in retrieval.rankings:
         yield from _explain_search(ranking)
@@ -164,7 +166,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
             yield f"      {shorten_text(match.text)}"
 
 
-def _list_variants(retrieval: Retrieval) -> Iterator[str]:
+def _describe_variants(retrieval: Retrieval) -> Iterator[str]:
     """Yield lines with the variants and the keywords of the question."""
     lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
@@ -227,7 +229,7 @@ def _format_searches(trace: Trace) -> str:
     return text if trace.read_cost_usd is None else f"{text} for ${trace.read_cost_usd:.6f}"
 
 
-def _explain_gate(decision: Decision | None) -> str:
+def _explain_model_decision(decision: Decision | None) -> str:
     if decision is None:
         return "not reached"
     numbers = ", ".join(f"{name} {value:g}" for name, value in decision.signals.items())
@@ -309,14 +311,14 @@ def _format_id(key: Key) -> str:
 
 
 def _format_source(match: Match) -> str:
-    score = _find_score(match)
+    score = _get_score(match)
     store_score = (
         f", store score {_format_score(match.score)}" if match.score not in (None, score) else ""
     )
-    return f"{describe_match(match)} (score {_format_score(score)}{store_score})"
+    return f"{describe_passage_source(match)} (score {_format_score(score)}{store_score})"
 
 
-def describe_match(match: Match) -> str:
+def describe_passage_source(match: Match) -> str:
     """Return one line that says where a passage comes from.
 
     The line contains the document's title and source, and the page, slide or rows.
@@ -336,7 +338,7 @@ def describe_match(match: Match) -> str:
     return " ".join(place.split())
 
 
-def _find_score(match: Match) -> float | None:
+def _get_score(match: Match) -> float | None:
     """Return the fused score of *match*. If there is none, return the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 

@@ -14,13 +14,13 @@ from unicodedata import combining, east_asian_width
 from qtmiddleware.runtime.control_characters import CONTROL_CHARACTERS
 
 FAILED: Final = 1
-"""Exit code: the command could not do its work."""
+"""Exit code: the command failed."""
 USAGE: Final = 2
 """Exit code: the arguments, the config or a question are not valid."""
 WORSE: Final = 3
 """Exit code: retrieval got worse than the baseline."""
 INTERRUPTED: Final = 130
-"""Exit code: Ctrl-C."""
+"""Exit code: the user pressed Ctrl-C."""
 
 _LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 _CONTROLS: Final = re.compile(f"[{CONTROL_CHARACTERS}]")
@@ -40,7 +40,7 @@ def strip_control_characters(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Return *text* as one line, without control characters. Line breaks become Python escapes."""
+    r"""Return *text* as one line, without control characters. A line feed becomes ``\n``."""
     # A file name with a line break could otherwise forge a line of output.
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
@@ -50,16 +50,16 @@ def escape_line(text: str) -> str:
 class LineWrapper:
     """Wraps text at spaces to the width of a terminal. The text may arrive in pieces.
 
-    Near the end of a line, the wrapper holds back a word until the word is complete. It returns all
-    other text immediately. A continued line is indented like the first line of its paragraph, or
-    like the text after a list marker. The wrapper does not break words.
+    - Near the end of a line, an incomplete word is held back until it is complete.
+    - A continued line is indented like the start of its paragraph or list item.
+    - Words are never broken.
 
     Args:
-        stream: The output. If it is not a terminal, the text is returned unchanged.
+        stream: The output. If it is not a terminal, no text is wrapped.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._width = _find_width(stream)
+        self._width = _find_terminal_width(stream)
         self._start_line()
 
     def _start_line(self) -> None:
@@ -67,18 +67,18 @@ class LineWrapper:
         self._has_begun = self._is_within_word = False
         self._space = self._word = ""
 
-    def feed(self, piece: str) -> str:
+    def add_piece(self, piece: str) -> str:
         """Add a *piece* of text, and return the wrapped text that can be written now."""
-        return "".join(map(self._feed_token, _TOKENS.findall(piece))) if self._width else piece
+        return "".join(map(self._wrap_token, _TOKENS.findall(piece))) if self._width else piece
 
     def flush(self) -> str:
-        """Return the word that was held back. Called at the end of the text or of a line."""
+        """Return the word that was held back, at the end of the text or of a line."""
         output = self._release_word()
         self._is_within_word = False
         return output
 
-    def _feed_token(self, token: str) -> str:
-        """Add *token* (a line feed, spaces or letters), and return the text that can be written."""
+    def _wrap_token(self, token: str) -> str:
+        """Add *token* (a line feed, spaces or a word), and return the text that can be written."""
         if token == "\n":
             output = self.flush() + token
             self._start_line()
@@ -96,14 +96,14 @@ class LineWrapper:
         return self._release_word() if is_far else ""
 
     def _release_word(self) -> str:
-        """Return the word held back, after a line break if it does not fit on the current line."""
+        """Return the word that was held back, on a new line if the current line has no room."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* with the spaces or the line break before it, and update the column."""
+        """Return *word* after its spaces or a line break, and update the current column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)
@@ -132,7 +132,7 @@ def measure_width(text: str) -> int:
     )
 
 
-def _find_width(stream: TextIO) -> int:
+def _find_terminal_width(stream: TextIO) -> int:
     """Return the width of *stream* in columns; 0 if it is not a terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
@@ -142,7 +142,7 @@ def _find_width(stream: TextIO) -> int:
 
 def _wrap_lines(text: str, stream: TextIO) -> str:
     wrapper = LineWrapper(stream)
-    return wrapper.feed(text) + wrapper.flush()
+    return wrapper.add_piece(text) + wrapper.flush()
 
 
 def write_output(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:

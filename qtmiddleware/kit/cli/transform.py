@@ -19,11 +19,11 @@ from qtmiddleware.kit.cli.console import (
     Kind,
     Queries,
     Sets,
+    build_messages,
     format_question_heading,
     notes,
     out,
     read_questions,
-    to_messages,
     write_json,
 )
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
@@ -150,7 +150,7 @@ def transform_command(
     report_default_files({}, config=config)
     with QueryMiddleware(loaded) as middleware:
         for text in read_questions(query):
-            transformation = middleware.transform(text, history=to_messages(history))
+            transformation = middleware.transform(text, history=build_messages(history))
             keywords = middleware.preprocess(text)
             rows.append({"query": text, "preprocessed": keywords, **asdict(transformation)})
             if json_output:

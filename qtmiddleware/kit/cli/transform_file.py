@@ -101,12 +101,12 @@ def transform_question_file(
     if writes_json:
         console.write_json(report.to_dict())
     else:
-        out.print(summarize_report(report))
+        out.print(summarize_bulk_report(report))
     if not report.is_whole:
         raise typer.Exit(FAILED)
 
 
-def summarize_report(report: BulkReport) -> str:
+def summarize_bulk_report(report: BulkReport) -> str:
     """Return a summary of a run in two lines: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
@@ -129,7 +129,7 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
     On a terminal, the function updates a bar. Otherwise, it writes a line at most every 10 seconds.
     """
     if not notes.is_terminal:
-        yield _make_throttled_function(
+        yield _throttle_progress(
             _SECONDS_BETWEEN_LINES, lambda report: write_note(f"{_describe_progress(report)}")
         )
         return
@@ -145,10 +145,10 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
                 description=_describe_progress(report),
             )
 
-        yield _make_throttled_function(_SECONDS_BETWEEN_LOOKS, update_bar)
+        yield _throttle_progress(_SECONDS_BETWEEN_LOOKS, update_bar)
 
 
-def _make_throttled_function(pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+def _throttle_progress(pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
     """Return a function that calls *show*, unless the last call was *pause_seconds* ago or less."""
     last = monotonic()
 

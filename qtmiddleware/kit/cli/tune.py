@@ -33,8 +33,8 @@ from qtmiddleware.kit.cli.own_function import (
     Measured,
     Yes,
     confirm_searches,
+    load_function_source,
     open_measurement,
-    read_function_source,
 )
 from qtmiddleware.kit.cli.reports import (
     check_files_writable,
@@ -156,13 +156,16 @@ def tune_command(
     )
     config = Config.load().overridden({"transformationModel": model} if model else {})
     settings = config.settings
-    _check_outputs(out_file, report, force=force)
+    _check_output_paths(out_file, report, can_overwrite=force)
     require_extras()
     report_default_files({"replies and vectors": cache if cache == CACHE else None})
-    source = _read_function_source(function, arguments, embed, top_k, workers)
+    source = _load_plain_function_source(function, arguments, embed, top_k, workers)
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(data_set if questions is None else data_set.sampled(questions, seed=seed), seed=seed)
+    divide(
+        data_set if questions is None else data_set.sample_questions(questions, seed=seed),
+        seed=seed,
+    )
     options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, seed=seed,
@@ -176,8 +179,8 @@ def tune_command(
             write_note(text)
         if source is not None:
             _confirm_tuning(opened_bench, source, seed, is_confirmed=yes)
-        result = _run_tuning(opened_bench, budget, seed, update)
-        config_values = _build_config(result, config) if result.is_better else None
+        result = _tune_settings(opened_bench, budget, seed, update)
+        config_values = _build_config_values(result, config) if result.is_better else None
         if config_values is not None:
             write_config(out_file, config_values)
         if report is not None:
@@ -186,25 +189,25 @@ def tune_command(
         write_json({**result.to_dict(), "written": str(out_file) if result.is_better else None})
     else:
         out.print("Measured on the held-out half of the questions:")
-        show_comparison(result.comparison, headline=_write_headline(result, config_values))
+        show_comparison(result.comparison, headline=_format_headline(result, config_values))
         out.print(f"\n{result.summary()}")
         out.print(f"Written to {out_file}." if result.is_better else f"{out_file} was not written.")
     if not result.is_better:
         raise typer.Exit(FAILED)
 
 
-def _read_function_source(
+def _load_plain_function_source(
     function: str | None,
     arguments: list[str] | None,
     embed: str | None,
     top_k: int | None,
     workers: int,
 ) -> FunctionSource | None:
-    """Return the function to tune, or ``None`` without ``--function``.
+    """Import and return the function to tune, or return ``None`` without ``--function``.
 
-    Raises `ConfigError` if the function is already wrapped or if ``--workers`` is set.
+    Raises `ConfigError` if the function is already wrapped, or if *workers* is more than 1.
     """
-    source = read_function_source(function, arguments, embed, top_k)
+    source = load_function_source(function, arguments, embed, top_k)
     if source is not None and source.is_wrapped:
         message = f"{source.name} is already wrapped; name the plain function to tune it"
         raise ConfigError(message, path="--function")
@@ -218,12 +221,15 @@ def _read_function_source(
 def _confirm_tuning(
     opened_bench: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
 ) -> None:
-    """Show the maximum number of searches, and ask the user to confirm a large number."""
+    """Show how many searches the tuning makes at most, and ask the user to confirm many.
+
+    The user is not asked if *is_confirmed* is true.
+    """
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
         bench,
         opened_bench.data,
-        _choose_tiers(opened_bench),
+        _choose_tier_names(opened_bench),
         has_model=opened_bench.has_model,
         seed=seed,
     )
@@ -232,10 +238,10 @@ def _confirm_tuning(
     )
 
 
-def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
-    """Check that the result files can be written, before any model call costs money.
+def _check_output_paths(out_file: Path, report_folder: Path | None, *, can_overwrite: bool) -> None:
+    """Raise `ConfigError` if a result file cannot be written, before any model call costs money.
 
-    Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *force* is false.
+    Also raises the error if *out_file* exists and *can_overwrite* is false.
     """
     if out_file.is_dir():
         raise ConfigError(
@@ -243,7 +249,7 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
             path="--out",
             value=str(out_file),
         )
-    if out_file.exists() and not force:
+    if out_file.exists() and not can_overwrite:
         message = (
             f"{out_file} already exists; overwrite it with --force, or name another file with --out"
         )
@@ -252,16 +258,19 @@ def _check_outputs(out_file: Path, report: Path | None, *, force: bool) -> None:
     if out_file.suffix.lower() == ".toml":
         raise ConfigError(f"--out must end in .json, not {out_file}", path="--out")
     check_files_writable(out_file.parent, (out_file.name,), "--out")
-    if report is not None:
+    if report_folder is not None:
         require_jinja()
-        check_files_writable(report, _REPORTS, "--report")
+        check_files_writable(report_folder, _REPORTS, "--report")
 
 
-def _run_tuning(
+def _tune_settings(
     opened_bench: OpenedBench, budget: Budget, seed: int, show_progress: ShowProgress
 ) -> Tuned:
-    """Tune the settings on the data in *opened_bench*, and return the result with its notes."""
-    tiers = _choose_tiers(opened_bench)
+    """Tune the settings on the data in *opened_bench*, and return the result.
+
+    The result's comparison also contains the notes of *opened_bench*.
+    """
+    tiers = _choose_tier_names(opened_bench)
     # First, the model writes the texts that all trials share, for several questions at a time. The
     # trials themselves would ask for them one after another.
     if (
@@ -293,22 +302,23 @@ def _run_tuning(
     return replace(result, comparison=comparison)
 
 
-def _choose_tiers(opened_bench: OpenedBench) -> Sequence[str]:
-    """Return the names of the tiers to try.
+def _choose_tier_names(opened_bench: OpenedBench) -> Sequence[str]:
+    """Return the names of the tiers (transformation types and rules) to try.
 
-    Without a model, these are the tiers that call no model. With a recording, these are the tiers
-    with recorded replies.
+    Without a model, only tiers that call no model are tried. If recorded replies replace the
+    model, only tiers with recorded replies are tried.
     """
     if not opened_bench.has_model:
         return FREE_TIERS
     return [tier for tier in TIERS if not opened_bench.list_missing_fields(SYSTEMS[tier])]
 
 
-def _build_config(result: Tuned, config: Config) -> dict[str, Any]:
-    """Return the settings for the config file: the tuned settings, and the models in *config*.
+def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
+    """Return the settings to write: the tuned settings, and some settings of *config*.
 
-    Settings with default values are omitted, with two exceptions. The transformation type is always
-    included, and so is the model's name if the type calls a model.
+    The settings of *config* are those of the embedding model, of the reading of results and, if
+    the tuned system calls a model, of the language model. Default values are omitted, except the
+    transformation type and the language model's name.
     """
     kind = result.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -328,27 +338,27 @@ def _build_config(result: Tuned, config: Config) -> dict[str, Any]:
     return {**values, **nested({**models, **flat(result.config)})}
 
 
-def write_config(path: Path, config: dict[str, Any]) -> None:
-    """Write *config* to *path* as JSON. An interrupt leaves an existing file unchanged.
+def write_config(path: Path, config_values: dict[str, Any]) -> None:
+    """Write *config_values* to *path* as JSON. An interrupt leaves an existing file unchanged.
 
-    A new file gets the default permissions, because a config contains no secrets and teams share
-    it.
+    A new file gets the default permissions, because teams share configs and a config contains no
+    secrets.
     """
     # `qtm config init` may have written the schema; editors then check this config too.
     if (path.parent / _SCHEMA_FILE).is_file():
-        config = {"$schema": f"./{_SCHEMA_FILE}", **config}
+        config_values = {"$schema": f"./{_SCHEMA_FILE}", **config_values}
     with name_option_in_errors(path, "--out"):
-        replace_file(path, (json.dumps(config, indent=2) + "\n").encode())
+        replace_file(path, (json.dumps(config_values, indent=2) + "\n").encode())
 
 
-def _write_headline(result: Tuned, config_values: dict[str, Any] | None) -> str:
+def _format_headline(result: Tuned, config_values: dict[str, Any] | None) -> str:
     from qtmiddleware.kit.evaluation import reporting
 
     return reporting.verdict(result.comparison, _build_decision(result, config_values))
 
 
 def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return the decision on the tuned settings, for a report."""
+    """Return whether the tuned settings are recommended, and why, for a report."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(

@@ -91,7 +91,7 @@ class Opinion:
         """Return whether the judge ranks the text at *index* above the text at *other_index*."""
         return self.marks[index].place < self.marks[other_index].place
 
-    def find_better(self) -> int | None:
+    def find_better_text(self) -> int | None:
         """Return the index of the better text, 0 or 1. Return ``None`` if both are equally good."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
@@ -118,7 +118,7 @@ class Ballot:
     @property
     def depends_on_order(self) -> bool:
         """``True`` if the judge's choice between two texts depends on their order."""
-        return len({opinion.find_better() for opinion in self.opinions}) > 1
+        return len({opinion.find_better_text() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
         """Return the index of the text that is better in every order.
@@ -126,7 +126,9 @@ class Ballot:
         Return ``None`` if neither text is better in every order, or if there are no opinions.
         """
         return (
-            self.opinions[0].find_better() if self.opinions and not self.depends_on_order else None
+            self.opinions[0].find_better_text()
+            if self.opinions and not self.depends_on_order
+            else None
         )
 
     def average_scores(self, index: int) -> dict[str, float]:
@@ -314,7 +316,7 @@ def parse_opinion(
     letters = LETTERS[: len(order)]
     score_names = [f"{letter.lower()}_{criterion}" for letter in letters for criterion in criteria]
     members = parse_reply(reply, [*score_names, "ranking"])
-    places = parse_places(members.get("ranking"), letters)
+    places = parse_ranks(members.get("ranking"), letters)
     scores = {name: parse_score(members.get(name)) for name in score_names}
     if not places or not all(scores.values()):
         raise ModelError(
@@ -327,15 +329,15 @@ def parse_opinion(
         marks[index] = Mark(
             places[letter],
             {criterion: scores[f"{name}_{criterion}"] for criterion in criteria},
-            cut_to_line(members.get(f"{name}_strengths")),
-            cut_to_line(members.get(f"{name}_weaknesses")),
+            shorten_to_line(members.get(f"{name}_strengths")),
+            shorten_to_line(members.get(f"{name}_weaknesses")),
         )
     return Opinion(
-        tuple(marks[index] for index in sorted(marks)), cut_to_line(members.get("reason"))
+        tuple(marks[index] for index in sorted(marks)), shorten_to_line(members.get("reason"))
     )
 
 
-def parse_places(ranking: object, letters: str) -> dict[str, float]:
+def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
     """Return the place of each of *letters* in a ranking such as ``B > A = C``.
 
     Places start at 1. Tied letters share the mean of their places. The result is empty if *ranking*
@@ -366,7 +368,7 @@ def parse_score(value: object) -> float:
     return score if 1 <= score <= 10 else 0.0
 
 
-def cut_to_line(value: object) -> str:
+def shorten_to_line(value: object) -> str:
     """Return *value* on one line, cut to 1,000 characters. Return ``""`` if it is not text."""
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 

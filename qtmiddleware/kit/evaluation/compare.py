@@ -19,9 +19,9 @@ from qtmiddleware.kit.evaluation.measures import (
     Percentiles,
     PerQuery,
     SystemScore,
-    difference,
-    evaluate,
-    holm,
+    compute_measures,
+    correct_p_values,
+    measure_difference,
 )
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
@@ -29,7 +29,15 @@ from qtmiddleware.kit.evaluation.own_function import (
     hash_settings,
     open_runner,
 )
-from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, SYSTEMS, USUAL, Run, System, chosen
+from qtmiddleware.kit.evaluation.systems import (
+    BASELINE,
+    FREE,
+    SYSTEMS,
+    USUAL,
+    Run,
+    System,
+    select_systems,
+)
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -142,7 +150,7 @@ def measure_systems(
         seed: The seed of every resampling.
         progress: Receives the system's name, the questions done and their total.
     """
-    comparison = measure(
+    comparison = compare_systems(
         {name: builder.build_system(settings) for name, settings in systems.items()},
         data,
         baseline=BASELINE,
@@ -161,7 +169,7 @@ def measure_systems(
     )
 
 
-def measure(
+def compare_systems(
     systems: Mapping[str, System],
     dataset: Dataset,
     *,
@@ -200,7 +208,7 @@ def measure(
             value=baseline,
             allowed=", ".join(systems),
         )
-    require_measurable(dataset)
+    require_measurable_dataset(dataset)
     require_extras()
     runs: dict[str, dict[str, Run]] = {}
     deep_runs: dict[str, dict[str, Run]] = {}
@@ -220,14 +228,14 @@ def measure(
         for name, system_runs in runs.items()
     }
     measured = {
-        name: evaluate(dataset.qrels, _collect_ids(system_runs))
+        name: compute_measures(dataset.qrels, _collect_passage_ids(system_runs))
         for name, system_runs in runs.items()
     }
     for name, system_runs in deep_runs.items():
         measured[name] = PerQuery(
             {
                 **measured[name].values,
-                **evaluate(dataset.qrels, _collect_ids(system_runs), DEEP).values,
+                **compute_measures(dataset.qrels, _collect_passage_ids(system_runs), DEEP).values,
             }
         )
     scores = {}
@@ -242,13 +250,13 @@ def measure(
             extra_seconds[question_id] if run.seconds_added is None else run.seconds_added
             for question_id, run in system_runs.items()
         ]
-        added_ms = Percentiles.of([1e3 * added_seconds for added_seconds in added])
+        added_ms = Percentiles.from_values([1e3 * added_seconds for added_seconds in added])
         score = _score_system(
             name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
         )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
     # The baseline is not tested against itself, so it does not count as a test.
-    corrected = holm(
+    corrected = correct_p_values(
         {name: score.difference.p for name, score in scores.items() if name != baseline}
     )
     return Comparison(
@@ -268,7 +276,7 @@ def measure(
     )
 
 
-def require_measurable(dataset: Dataset) -> None:
+def require_measurable_dataset(dataset: Dataset) -> None:
     """Raise `ConfigError` if *dataset* cannot be measured.
 
     It must have at least one question, no blank question, and at least one relevant passage.
@@ -291,8 +299,8 @@ def require_measurable(dataset: Dataset) -> None:
 
 def require_extras() -> None:
     """Raise `MissingExtra` if a package that measuring needs is not installed."""
-    evaluate({}, {})
-    difference(())
+    compute_measures({}, {})
+    measure_difference(())
 
 
 # --- a live function ------------------------------------------------------------------------------
@@ -323,11 +331,11 @@ def choose_systems(
             raise ConfigError(
                 f"the name {reserved_names[0]!r} is reserved; rename the system", path="systems"
             )
-        selected = {**chosen(()), **systems}
+        selected = {**select_systems(()), **systems}
     elif isinstance(systems, str):
-        selected = chosen([systems])
+        selected = select_systems([systems])
     else:
-        selected = chosen(systems if systems is not None else USUAL if has_model else FREE)
+        selected = select_systems(systems if systems is not None else USUAL if has_model else FREE)
     return {**selected, OWN: {}} if is_wrapped else selected
 
 
@@ -362,11 +370,11 @@ def _build_dataset(
             path="qrels",
         )
     judged = tuple(question for question in questions if question.id in qrels)
-    grades = {question.id: _check_grades(question.id, qrels[question.id]) for question in judged}
+    grades = {question.id: _parse_grades(question.id, qrels[question.id]) for question in judged}
     return Dataset(name, (), judged, grades)
 
 
-def _check_grades(question_id: str, grades: Any) -> dict[str, int]:
+def _parse_grades(question_id: str, grades: Any) -> dict[str, int]:
     """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
@@ -436,7 +444,7 @@ def _drop_failed_questions(
         error = next(iter(errors.values()))
         error.add_note(f"The system {name!r} failed on every question that was left.")
         raise error
-    return dataset.only(dataset.qrels.keys() - errors.keys())
+    return dataset.select_questions(dataset.qrels.keys() - errors.keys())
 
 
 def _describe_failures(
@@ -466,7 +474,7 @@ def describe_error(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _collect_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
+def _collect_passage_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
     return {question: run.ids for question, run in runs.items()}
 
 
@@ -492,7 +500,7 @@ def _score_system(
     return SystemScore(
         name=name,
         means=values.means,
-        difference=difference(list(gains.values()), seed=seed),
+        difference=measure_difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
         added_ms=added_ms,
@@ -519,7 +527,7 @@ def _summarise_stage_times(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     for run in runs.values():
         for name, ms in run.stages.items():
             stages.setdefault(name, []).append(ms)
-    return {name: Percentiles.of(values) for name, values in stages.items()}
+    return {name: Percentiles.from_values(values) for name, values in stages.items()}
 
 
 def _list_warnings(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:

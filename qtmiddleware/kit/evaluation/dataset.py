@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_object, read_lines
+from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_json_object, read_lines
 from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES, read_table
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
@@ -105,8 +105,8 @@ class Dataset:
                 f" qtm compare --data {root} lets a model rank the answers from your index",
                 path=str(root),
             )
-        passages = _build_objects(root / "corpus.jsonl", _build_passage)
-        questions = _build_objects(root / "queries.jsonl", _build_question)
+        passages = _load_objects(root / "corpus.jsonl", _build_passage)
+        questions = _load_objects(root / "queries.jsonl", _build_question)
         qrels = _read_qrels(
             root,
             split,
@@ -121,19 +121,19 @@ class Dataset:
             qrels,
         )
 
-    def first(self, count: int) -> Dataset:
+    def select_first_questions(self, count: int) -> Dataset:
         """Return the data set with only its first *count* questions and their judgements."""
-        return self.only({question.id for question in self.questions[:count]})
+        return self.select_questions({question.id for question in self.questions[:count]})
 
-    def sampled(self, count: int, *, seed: int = 0) -> Dataset:
+    def sample_questions(self, count: int, *, seed: int = 0) -> Dataset:
         """Return the data set with only *count* of its questions, drawn at random with *seed*.
 
         The questions keep their order. If there are fewer than *count* questions, all of them stay.
         """
         ids = [question.id for question in self.questions]
-        return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
+        return self.select_questions(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
-    def only(self, ids: Collection[str]) -> Dataset:
+    def select_questions(self, ids: Collection[str]) -> Dataset:
         """Return the data set with only the questions in *ids*, and their judgements."""
         questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(
@@ -235,7 +235,7 @@ def read_records(file: Path, needed_columns: Collection[str] = ()) -> Iterator[t
     if not (lines and lines[0][1].lstrip().startswith("[")):
         for number, text in lines:
             with name_line_in_errors(file, number):
-                record = parse_object(text)
+                record = parse_json_object(text)
             yield f"{file} line {number}", record
         return
     # A JSON list may have any line breaks, so all lines are parsed as one text.
@@ -278,7 +278,7 @@ def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
     digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
 
 
-def _build_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+def _load_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
     """Parse each line of *file* as a JSON object, pass it to *build*, and return the results.
 
     Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
@@ -298,7 +298,7 @@ def _parse_record(text: str) -> dict[str, Any]:
 
     Raises `ValueError` if *text* is not a JSON object, or if ``_id`` or ``metadata`` is not valid.
     """
-    record = parse_object(text)
+    record = parse_json_object(text)
     id_ = record.get("_id")
     # Ids are often written as numbers; a number counts as its text.
     record["_id"] = (
@@ -361,7 +361,7 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
 
     If *split* is not empty, only the judgements in ``qrels/<split>.tsv`` are read.
     """
-    questions = _build_objects(root / "queries.jsonl", _build_question)
+    questions = _load_objects(root / "queries.jsonl", _build_question)
     qrels = _read_qrels(root, split, {question.id for question in questions}, None)
     return Dataset(
         root.resolve().name,

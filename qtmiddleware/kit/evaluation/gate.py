@@ -25,8 +25,8 @@ from qtmiddleware.kit.evaluation.measures import (
     TOLERANCE,
     Comparison,
     Difference,
-    difference,
-    holm,
+    correct_p_values,
+    measure_difference,
     run_sign_test,
 )
 
@@ -148,9 +148,9 @@ class Baseline:
         """
         try:
             values = _read_values(report["systems"])
-            fingerprints = _require_texts(report.get("fingerprints", {}))
-            settings = _require_texts(report.get("settingsHash", {}))
-            (data_hash,) = _require_texts({"hash": report["dataHash"]}).values()
+            fingerprints = _require_text_values(report.get("fingerprints", {}))
+            settings = _require_text_values(report.get("settingsHash", {}))
+            (data_hash,) = _require_text_values({"hash": report["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
             raise _build_baseline_error(name, message) from None
@@ -213,7 +213,7 @@ def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
     for system in systems:
-        (name,) = _require_texts({"name": system["name"]}).values()
+        (name,) = _require_text_values({"name": system["name"]}).values()
         for measure, by_question in system["perQuery"].items():
             by_system = values.setdefault(measure, {})
             # Two systems with the same name cannot be told apart.
@@ -230,7 +230,7 @@ def _parse_value(value: Any) -> float:
     return float(value)
 
 
-def _require_texts(texts: Any) -> dict[str, str]:
+def _require_text_values(texts: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for text in texts.values()):
         raise TypeError
     return dict(texts)
@@ -270,7 +270,7 @@ class Change:
         return sum(gain > 0 for gain in self.gains.values())
 
     @property
-    def has_lost(self) -> bool:
+    def has_significant_loss(self) -> bool:
         """``True`` if the mean fell significantly."""
         return self.difference.is_significant and self.difference.gain < 0
 
@@ -328,7 +328,7 @@ def find_changes(
         if change.worse_count or change.better_count:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
-    corrected = holm(tests)
+    corrected = correct_p_values(tests)
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
@@ -340,7 +340,7 @@ def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> 
         gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
     then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(system, then, now, difference(list(gains.values()), seed=seed), gains)
+    change = Change(system, then, now, measure_difference(list(gains.values()), seed=seed), gains)
     return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
 
 
@@ -354,7 +354,7 @@ def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> C
     if rule.bound is not None:
         is_worse = change.difference.gain < rule.bound - TOLERANCE
         return replace(change, verdict="worse" if is_worse else "not worse")
-    if change.has_lost or change.has_mostly_losses:
+    if change.has_significant_loss or change.has_mostly_losses:
         return replace(change, verdict="worse")
     return replace(change, verdict="inconclusive") if len(change.gains) < FEW else change
 

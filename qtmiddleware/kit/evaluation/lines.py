@@ -59,7 +59,7 @@ def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
         raise ConfigError(f"{path} line {number}: {why}", path=f"{path}:{number}") from None
 
 
-def parse_object(text: str) -> dict[str, Any]:
+def parse_json_object(text: str) -> dict[str, Any]:
     """Return the JSON object in *text*.
 
     Raises `ValueError` if *text* is not a JSON object. The error does not quote the text.

@@ -59,7 +59,7 @@ class PerQuery:
         }
 
 
-def evaluate(
+def compute_measures(
     qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
     """Return the value of each of *measures* for each judged question.
@@ -82,7 +82,9 @@ def evaluate(
         raise MissingExtra("ir-measures", "eval") from error
     # ir-measures gets only the questions with results. The others keep the value 0.
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
-    scores = {question: _score_by_rank(run[question]) for question in qrels if run.get(question)}
+    scores = {
+        question: _build_rank_scores(run[question]) for question in qrels if run.get(question)
+    }
     if scores:
         # Objects, not names: ir-measures' name parser needs a module that newer Pythons lack.
         measure_objects = {
@@ -100,7 +102,7 @@ def evaluate(
     return PerQuery(values)
 
 
-def _score_by_rank(ids: Sequence[str]) -> dict[str, float]:
+def _build_rank_scores(ids: Sequence[str]) -> dict[str, float]:
     """Return a score for each of *ids*. The scores fall with the rank, so the order is kept."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
@@ -139,7 +141,7 @@ class Difference:
         }
 
 
-def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
+def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains*, with its bootstrap interval and randomisation-test p-value.
 
     The test is two-sided. The interval and the test each use `RESAMPLES` resamples. If there are no
@@ -206,7 +208,7 @@ def run_sign_test(better_count: int, worse_count: int) -> float:
     )
 
 
-def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+def correct_p_values(probabilities: Mapping[str, float]) -> dict[str, float]:
     """Return the probabilities, corrected for the number of tests (Holm 1979).
 
     The k-th smallest of n probabilities is multiplied by (n - k + 1). The corrected values are at
@@ -234,7 +236,7 @@ class Percentiles:
     p95: float = 0.0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Percentiles:
+    def from_values(cls, values: Sequence[float]) -> Percentiles:
         """Return the percentiles of *values*; both are 0 if *values* is empty."""
         ordered = sorted(values)
         if not ordered:
@@ -328,7 +330,7 @@ class SystemScore:
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
-    def worst(self, count: int = 10) -> list[tuple[str, float]]:
+    def list_worst_questions(self, count: int = 10) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions with the largest losses, worst first.
 
         All these gains are negative. The result is shorter if fewer questions lost.
@@ -338,7 +340,7 @@ class SystemScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON. Queries and passages are left out."""
-        worst = self.worst(1)
+        worst = self.list_worst_questions(1)
         return {
             "name": self.name,
             "means": dict(self.means),

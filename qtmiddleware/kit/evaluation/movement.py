@@ -61,8 +61,8 @@ class Hit:
             "kind": self.kind,
             "weight": round(self.weight, 4),
             "place": self.place,
-            "score": _round_value(self.score),
-            "added": _round_value(self.added),
+            "score": _round_number(self.score),
+            "added": _round_number(self.added),
         }
 
 
@@ -120,18 +120,18 @@ class Movement:
             "id": self.match.id,
             "namespace": self.match.namespace,
             "place": self.place,
-            "score": _round_value(self.score),
+            "score": _round_number(self.score),
             "before": self.before,
             "change": self.change,
             "hits": [hit.to_dict() for hit in self.hits],
             "fused_place": self.fused_place,
-            "fused_score": _round_value(self.fused_score),
+            "fused_score": _round_number(self.fused_score),
             "weighed_place": self.weighed_place,
-            "weighed_score": _round_value(self.weighed_score),
-            "evidence": _round_value(self.evidence),
+            "weighed_score": _round_number(self.weighed_score),
+            "evidence": _round_number(self.evidence),
             "keywords": list(self.keywords),
             "reranked_place": self.reranked_place,
-            "rerank_score": _round_value(self.rerank_score),
+            "rerank_score": _round_number(self.rerank_score),
             "passed_by": list(self.passed_by),
             "why": self.why,
         }
@@ -160,7 +160,7 @@ class Movements:
             "passages": [movement.to_dict() for movement in self.passages],
             "dropped": [movement.to_dict() for movement in self.dropped],
             "depth": self.depth,
-            "evidence_weight": _round_value(self.evidence_weight),
+            "evidence_weight": _round_number(self.evidence_weight),
         }
 
 
@@ -175,7 +175,7 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
     return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
 
 
-def label_searches(variants: Iterable[Variant]) -> list[str]:
+def build_search_labels(variants: Iterable[Variant]) -> list[str]:
     """Return a label for the search of each variant, such as ``the question``.
 
     Variants of the same kind get numbers.
@@ -228,7 +228,7 @@ class _Explainer:
         # candidates follow in their earlier order.
         order = retrieval.fused if evidence is None else _merge_keys(evidence.keys, retrieval.fused)
         self._lists = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
-        self._labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+        self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
         self._fused = _rank_keys(retrieval.fused)
         self._weighed = {} if evidence is None else _rank_keys(order)
         self._scores = (
@@ -254,11 +254,11 @@ class _Explainer:
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._explain_passage(match.key, match, place)
+                self._explain_movement(match.key, match, place)
                 for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._explain_passage(key, match, None)
+                self._explain_movement(key, match, None)
                 for key, match in matches_before.items()
                 if key not in self._final
             ),
@@ -266,7 +266,7 @@ class _Explainer:
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+    def _explain_movement(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage.
 
         Args:
@@ -366,7 +366,7 @@ class _Explainer:
         now = format_ordinal(place)
         if old is not None:
             return f"stays {now}" if old == place else f"from {format_ordinal(old)} to {now}"
-        start = self._get_search_rank(movement)
+        start = self._get_original_rank(movement)
         origin = (
             f", from {format_ordinal(start)} in the question's own search"
             if start is not None
@@ -379,7 +379,7 @@ class _Explainer:
 
         A stage that moved the passage in the opposite direction is no reason.
         """
-        start, place = self._get_search_rank(movement), movement.place
+        start, place = self._get_original_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
             _has_risen(before, after)
@@ -437,7 +437,7 @@ class _Explainer:
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
-    def _get_search_rank(self, movement: Movement) -> int | None:
+    def _get_original_rank(self, movement: Movement) -> int | None:
         """Return the passage's rank in the search for the unchanged question.
 
         If that search did not find the passage, return its rank in the plain list.
@@ -516,5 +516,5 @@ def _join_texts(texts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
 
 
-def _round_value(value: float | None) -> float | None:
+def _round_number(value: float | None) -> float | None:
     return None if value is None else round(float(value), 6)

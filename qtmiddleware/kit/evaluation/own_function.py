@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
 from qtmiddleware.kit.evaluation.dataset import Qrels, Question
-from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, run_of
+from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, build_run
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
@@ -23,10 +23,10 @@ ASKED_FOR_IDS: Final = 20
 class RunMemory(Protocol):
     """Stores the runs of a measurement, so that an interrupted measurement can continue."""
 
-    def recall(self, system: str, question: str) -> Run | None:
+    def load_run(self, system: str, question: str) -> Run | None:
         """Return the stored run of *system* for the question id *question*, or ``None``."""
 
-    def remember(self, system: str, question: str, run: Run) -> None:
+    def store_run(self, system: str, question: str, run: Run) -> None:
         """Store the run of *system* for the question id *question*."""
 
 
@@ -107,7 +107,7 @@ class OwnFunction:
     def wrap(self, settings: Mapping[str, Any]) -> Any:
         """Return a copy of the wrapped function with *settings*, and with new gate and caches."""
         # In this order, a system may override the settings for measuring, such as the cache.
-        return configure(configure(self.base, MEASURED), settings)
+        return configure_function(configure_function(self.base, MEASURED), settings)
 
     def build_system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return a system with *settings*: a function that measures one question.
@@ -131,15 +131,15 @@ class OwnFunction:
             and active_settings.escalation.mode == "auto"
         )
         memory = None if is_gated else self.memory
-        name = identify_system(settings, passage_count)
+        name = build_system_key(settings, passage_count)
 
         def run(question: Question) -> Run:
-            result = None if memory is None else memory.recall(name, question.id)
+            result = None if memory is None else memory.load_run(name, question.id)
             if result is None:
                 result = self._ask_function(function, question, arguments)
                 # A failed run is not stored, so that the next measurement asks again.
                 if memory is not None and result.error is None:
-                    memory.remember(name, question.id, result)
+                    memory.store_run(name, question.id, result)
             if self.ids is not None:
                 self.ids.check_run(result)
             return result
@@ -160,23 +160,23 @@ class OwnFunction:
         except Exception as error:
             return Run((), error=error)
         try:
-            return run_of(retrieval)
+            return build_run(retrieval)
         except ConfigError as error:
             # Only this question's result is unusable. The next result may have ids.
             return Run((), error=error)
 
 
-def identify_system(settings: Mapping[str, Any], top_k: int | None) -> str:
+def build_system_key(settings: Mapping[str, Any], top_k: int | None) -> str:
     """Return the name of a system with *settings* and *top_k* in a `RunMemory`."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
 def hash_settings(settings: Mapping[str, Any]) -> str:
     """Return the sha256 of *settings*, in hex."""
-    return hashlib.sha256(identify_system(settings, None).encode()).hexdigest()
+    return hashlib.sha256(build_system_key(settings, None).encode()).hexdigest()
 
 
-def configure(function: Any, settings: Mapping[str, Any]) -> Any:
+def configure_function(function: Any, settings: Mapping[str, Any]) -> Any:
     """Return a copy of the wrapped *function* with *settings*, and with new gate and caches."""
     configured = function.configured(settings)
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured

@@ -253,13 +253,16 @@ def build_ranking_prompt(
         **({"history": history} if history else {}),
         "question": question.text,
         **({"reference": question.reference} if question.reference else {}),
-        **{letter: _cut_for_judge(text) for letter, text in zip(letters, candidates, strict=True)},
+        **{
+            letter: _shorten_candidate(text)
+            for letter, text in zip(letters, candidates, strict=True)
+        },
     }
     filled = replace(task, data=task.data.format(names=names), fields=fields)
     return filled.build_prompt(material, max_tokens=MAX_TOKENS + _RANKED_TOKENS * len(candidates))
 
 
-def _cut_for_judge(candidate: str | Sequence[str]) -> str | list[str]:
+def _shorten_candidate(candidate: str | Sequence[str]) -> str | list[str]:
     """Cut an answer, or each passage of a list, to the length that a judge may see."""
     if isinstance(candidate, str):
         return candidate[:MOST_ANSWER_CHARS]
@@ -268,26 +271,26 @@ def _cut_for_judge(candidate: str | Sequence[str]) -> str | list[str]:
 
 def build_question_prompt(passage: Passage) -> Prompt:
     """Return the prompt that asks for a question about *passage*."""
-    return QUESTION.build_prompt(_describe_passage(passage))
+    return QUESTION.build_prompt(_build_passage_fields(passage))
 
 
 def build_check_prompt(passage: Passage, question: str) -> Prompt:
     """Return the prompt that asks whether *passage* answers *question*."""
-    return CHECK.build_prompt({**_describe_passage(passage), "question": question})
+    return CHECK.build_prompt({**_build_passage_fields(passage), "question": question})
 
 
-def cut_text(passage: Passage) -> str:
+def shorten_passage_text(passage: Passage) -> str:
     """Return the passage's text, cut to `PASSAGE_CHARS` characters."""
     return passage.text[:PASSAGE_CHARS]
 
 
-def _describe_passage(passage: Passage) -> dict[str, str]:
+def _build_passage_fields(passage: Passage) -> dict[str, str]:
     """Return a dict with the passage's text and title, for the user message.
 
     The title is left out if the text begins with the title.
     """
     title = passage.metadata.get("title")
-    text = cut_text(passage)
+    text = shorten_passage_text(passage)
     is_new = isinstance(title, str) and title.strip() and not text.startswith(title)
     return {**({"title": str(title)} if is_new else {}), "passage": text}
 

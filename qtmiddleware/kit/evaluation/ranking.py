@@ -338,7 +338,7 @@ def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) 
     The control is a random answer, written out twice.
     """
     texts = list(dict.fromkeys(answers.values()))
-    control = _write_twice(judge.random.choice(texts))
+    control = _repeat_text(judge.random.choice(texts))
     # A system may itself have written another system's answer twice.
     candidates = list(dict.fromkeys((*texts, control)))
     return Ballot(
@@ -346,7 +346,7 @@ def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) 
     )
 
 
-def _write_twice(text: str) -> str:
+def _repeat_text(text: str) -> str:
     return f"{text}\n\n{text}"
 
 
@@ -367,7 +367,7 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
         (
             index
             for index, text in enumerate(texts)
-            if [_write_twice(text)] == list(ballot.candidates[control:])
+            if [_repeat_text(text)] == list(ballot.candidates[control:])
         ),
         None,
     )
@@ -437,7 +437,7 @@ def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
     The result is the mean over all pairs of *rankings*.
     """
     relations = [
-        [_compare_places(mark.place, other.place) for mark, other in combinations(marks, 2)]
+        [_compare_ranks(mark.place, other.place) for mark, other in combinations(marks, 2)]
         for marks in rankings
     ]
     return fmean(
@@ -447,7 +447,7 @@ def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
     )
 
 
-def _compare_places(place: float, other_place: float) -> int:
+def _compare_ranks(place: float, other_place: float) -> int:
     """Return -1 if *place* is before *other_place*, 0 if they are equal, 1 if it is after."""
     return (place > other_place) - (place < other_place)
 

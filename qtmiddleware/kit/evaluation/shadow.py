@@ -232,8 +232,8 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
     return ShadowQuestion(
         query=str(record["queries"][0]),
-        plain=_build_list(shadow["plain"]),
-        ours=_build_list(record["retrieval_steps"]["final"]),
+        plain=_build_passage_list(shadow["plain"]),
+        ours=_build_passage_list(record["retrieval_steps"]["final"]),
         kept=int(shadow["kept"]),
         is_first_same=bool(shadow["same_first"]),
         is_order_same=bool(shadow["same_order"]),
@@ -248,7 +248,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     )
 
 
-def _build_list(rows: Iterable[Mapping[str, Any]]) -> tuple[ListedPassage, ...]:
+def _build_passage_list(rows: Iterable[Mapping[str, Any]]) -> tuple[ListedPassage, ...]:
     """Return the passages of one list. Each of *rows* is a passage in the log."""
     names = ("title", "id", "url", "source")
     return tuple(

@@ -18,9 +18,9 @@ from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.kit.evaluation.compare import OWN, Progress
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.movement import Movements, explain_movement
-from qtmiddleware.kit.evaluation.own_function import configure, open_runner
+from qtmiddleware.kit.evaluation.own_function import configure_function, open_runner
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, rank
-from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
+from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, select_systems
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Match, Retrieval
@@ -105,7 +105,7 @@ class SideBySide:
     questions: tuple[AskedQuestion, ...]
     ranked: RankedSystems | None = None
 
-    def ranking(self, question: Question) -> RankedAnswers | None:
+    def find_ranking(self, question: Question) -> RankedAnswers | None:
         """Return the ranking of the answers to *question*, or ``None`` if there is no ranking."""
         rankings = self.ranked.questions if self.ranked is not None else ()
         return next((ranking for ranking in rankings if ranking.question == question.id), None)
@@ -173,7 +173,7 @@ def ask_systems(
         call_arguments[base.top_k_argument] = top_k
     chosen_systems = _choose_systems(systems, has_model=client is not None or is_wrapped)
     functions = {
-        name: configure(configure(base, MEASURED), settings)
+        name: configure_function(configure_function(base, MEASURED), settings)
         for name, settings in chosen_systems.items()
     }
     results: list[list[SystemAnswer]] = [[] for _ in listed]
@@ -187,7 +187,7 @@ def ask_systems(
                     wants_answers=answers or any(question.reference for question in listed),
                 )
             # A copy: what it learns from its first call must not change the measured function.
-            plain = configure(functions[BASELINE], {})
+            plain = configure_function(functions[BASELINE], {})
             warm_up_answer = _ask_system(
                 BASELINE, plain, listed[0], runner, wants_answer=False, arguments=call_arguments
             )
@@ -213,7 +213,7 @@ def ask_systems(
     )
     if not any(question.reference for question in listed):
         return SideBySide(rows)
-    model = judge if judge is not None else configure(base, _JUDGING)._context.chat
+    model = judge if judge is not None else configure_function(base, _JUDGING)._context.chat
     return SideBySide(rows, _rank_answers(rows, model, repeats, seed, progress))
 
 
@@ -256,7 +256,7 @@ def _choose_systems(
     if systems is None:
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
-    settings = chosen([name for name in names if name != OWN])
+    settings = select_systems([name for name in names if name != OWN])
     return {
         name: {} if name == OWN else {**settings[name], **_PLAIN}
         for name in dict.fromkeys((BASELINE, *names))

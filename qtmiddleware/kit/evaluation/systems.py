@@ -120,10 +120,10 @@ def asks_a_model(name: str) -> bool:
 
     Raises `ConfigError` if there is no such system.
     """
-    return bool(chosen([name])[name]["transformationType"] != "none")
+    return bool(select_systems([name])[name]["transformationType"] != "none")
 
 
-def chosen(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def select_systems(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """Return the settings of the baseline and of the systems called *names*, by system name.
 
     Raises `ConfigError` if a name is unknown.
@@ -180,7 +180,7 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 """A function that searches for a question. It returns a `Run`, or (id, score) pairs, best first."""
 
 
-def run_of(retrieval: Retrieval) -> Run:
+def build_run(retrieval: Retrieval) -> Run:
     """Convert *retrieval* to a run with its passage ids, times and costs.
 
     Raises `ConfigError` if the function's results cannot be read as passages, or have no ids.

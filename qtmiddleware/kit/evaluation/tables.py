@@ -96,7 +96,7 @@ def _read_header(file: Path, text: str, needed_columns: Collection[str]) -> tupl
             header = next((row for row in rows if any(map(str.strip, row))), [])
         except csv.Error:
             continue
-        names = [_normalize_name(cell) for cell in header]
+        names = [_normalize_column_name(cell) for cell in header]
         if not set(names).isdisjoint(QUESTION_NAMES) and (
             not needed_columns or not set(names).isdisjoint(needed_columns)
         ):
@@ -110,7 +110,7 @@ def _read_header(file: Path, text: str, needed_columns: Collection[str]) -> tupl
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
-def _normalize_name(name: str) -> str:
+def _normalize_column_name(name: str) -> str:
     return name.strip().casefold()
 
 

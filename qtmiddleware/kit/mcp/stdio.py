@@ -1,4 +1,4 @@
-"""Serve MCP over stdin and stdout, and keep all other output away from both."""
+"""Serve MCP over stdin and stdout, and keep all other input and output away from both."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
-    """The original stdin and stdout, over which the client and the server communicate.
+class Stdio:
+    """The original stdin and stdout of the process, which carry the MCP messages.
 
     Attributes:
         input_stream: The original stdin, with the client's messages.
@@ -30,12 +30,12 @@ class Wire:
 
 
 @contextmanager
-def claim_wire() -> Iterator[Wire]:
+def reserve_stdio() -> Iterator[Stdio]:
     """Yield the original stdin and stdout, and reserve both for MCP messages.
 
-    After this call, other output to stdout goes to stderr, and stdin is empty for other code. The
-    file descriptors are redirected too. Therefore, C libraries and child processes cannot write
-    between two messages or read a message.
+    All other output to stdout then goes to stderr, and stdin is empty for other code. This also
+    holds for C libraries and child processes, because the file descriptors are redirected. The
+    redirection is not undone.
     """
     # Flush first, because buffered text would go to stderr after the redirection.
     sys.stdout.flush()
@@ -45,18 +45,18 @@ def claim_wire() -> Iterator[Wire]:
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    yield Wire(input_stream, output_stream)
+    yield Stdio(input_stream, output_stream)
 
 
-async def serve_wire(server: Server[Any], wire: Wire) -> None:
-    """Answer the client's MCP messages on *wire* until the client disconnects."""
+async def serve_stdio(server: Server[Any], stdio: Stdio) -> None:
+    """Answer the client's MCP messages over *stdio* until the client disconnects."""
     import anyio
     from mcp.server.stdio import stdio_server
 
     output_text = TextIOWrapper(
-        wire.output_stream, encoding="utf-8", newline="\n", write_through=True
+        stdio.output_stream, encoding="utf-8", newline="\n", write_through=True
     )
-    lines: Any = _read_lines(wire.input_stream)
+    lines: Any = _read_lines(stdio.input_stream)
     # A client that leaves during a call no longer reads the reply.
     with suppress(BrokenPipeError, ConnectionError):
         try:
@@ -70,7 +70,7 @@ async def serve_wire(server: Server[Any], wire: Wire) -> None:
 
 
 async def _read_lines(stream: BinaryIO) -> AsyncIterator[str]:
-    """Yield each line of *stream*.
+    """Yield each line of *stream* without blocking the event loop.
 
     A daemon thread reads the lines, because a blocking read cannot be cancelled.
     """

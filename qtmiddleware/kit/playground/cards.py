@@ -11,10 +11,10 @@ from qtmiddleware.kit.documents.place import describe_location
 from qtmiddleware.kit.evaluation.movement import (
     Movement,
     Movements,
+    build_search_labels,
     drop_function_words,
     explain_movement,
     find_language,
-    label_searches,
 )
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
@@ -370,7 +370,7 @@ def _summarize_moves(movements: Movements) -> str:
 
 def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
     """Yield a description of each search in *retrieval*, for the page."""
-    labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+    labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
             movement.place: hit.place

@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE
-from qtmiddleware.kit.evaluation.movement import Movement, Movements, format_ordinal, label_searches
+from qtmiddleware.kit.evaluation.movement import (
+    Movement,
+    Movements,
+    build_search_labels,
+    format_ordinal,
+)
 from qtmiddleware.kit.playground.drawing import Segment, mark_words
 from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
@@ -156,7 +161,7 @@ def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
     if variant.kind == GLOSSARY:
         return "the glossary’s form of the question"
-    labels = label_searches(ranking.variant for ranking in retrieval.rankings)
+    labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
     return f"the model’s {labels[search_index].removeprefix('the ')}"
 
 

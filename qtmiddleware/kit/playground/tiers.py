@@ -15,7 +15,7 @@ from qtmiddleware.config.keys import merge_settings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.own_function import configure
+from qtmiddleware.kit.evaluation.own_function import configure_function
 from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
 from qtmiddleware.kit.evaluation.tuning.trials import nested
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
@@ -140,7 +140,7 @@ class Tiers:
         self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
         overrides = _EXPERIMENT if caches_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
-        function = configure(wrapped, overrides)
+        function = configure_function(wrapped, overrides)
         self.all = tuple(
             self._build_tier(name, function)
             for name in self._list_tier_names(has_own_tier=has_own_tier)
@@ -170,7 +170,7 @@ class Tiers:
             asks_model,
             self.has_model or not asks_model,
             settings,
-            configure(wrapped, settings),
+            configure_function(wrapped, settings),
         )
 
     @property

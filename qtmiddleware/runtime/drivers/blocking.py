@@ -140,7 +140,7 @@ class _Batch:
         If no thread can start and none is working yet, all waiting steps fail.
 
         Args:
-            max_threads: The most threads to add.
+            max_threads: The maximum number of threads to add.
             has_thread: Whether the calling thread will also work on the batch. It then counts as
                 one of *max_threads*.
         """

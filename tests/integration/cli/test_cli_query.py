@@ -272,8 +272,8 @@ def test_lines_at_a_terminal_break_between_words(pieces: list[str], width: int) 
     text = "".join(pieces)
     wrapper = LineWrapper(io.StringIO())
     wrapper._width = width
-    assert ("".join(map(wrapper.feed, pieces)) + wrapper.flush()).split() == text.split()
-    written = wrapper.feed("\n" + " ".join(it[:10] for it in text.split())) + wrapper.flush()
+    assert ("".join(map(wrapper.add_piece, pieces)) + wrapper.flush()).split() == text.split()
+    written = wrapper.add_piece("\n" + " ".join(it[:10] for it in text.split())) + wrapper.flush()
     assert all(measure_width(line) <= width or width < 30 for line in written.splitlines())
 
 

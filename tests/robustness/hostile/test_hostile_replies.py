@@ -123,7 +123,7 @@ def test_a_judge_and_a_writer_of_questions_who_say_anything_fail_as_models_do() 
         for text in replies(hostile.text)[:2]:
             reply = Reply(text)
             with suppress(ModelError):
-                assert parse_opinion(reply, (1, 0)).find_better() in (0, 1, None)
+                assert parse_opinion(reply, (1, 0)).find_better_text() in (0, 1, None)
             parse_reply(reply, ("question", "answer"))
     for hostile in SHORT:
         text = hostile.text

@@ -18,7 +18,7 @@ from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.cli.reports import check_files_writable, write_report
-from qtmiddleware.kit.cli.session import make_history_file
+from qtmiddleware.kit.cli.session import create_history_file
 from qtmiddleware.kit.cli.tune import write_config
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
@@ -147,7 +147,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "recording of a bench": _require_writable,
     "transformed questions": transform,
     "questions asked in batches": submit,
-    "history of questions": lambda place: make_history_file(),
+    "history of questions": lambda place: create_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
     "report, before anything is asked": lambda place: check_files_writable(
         place.parent, (place.name,), "--report"

@@ -29,10 +29,10 @@ from qtmiddleware.kit.evaluation import (
     Question,
     Run,
     System,
+    build_run,
     load_judged,
     require_extras,
-    require_measurable,
-    run_of,
+    require_measurable_dataset,
 )
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.bench.function import (
@@ -114,7 +114,7 @@ class Bench:
         def measure_question(question: Question) -> Run:
             with self._record_replays() as replayed:
                 retrieval = wrapped.retrieve(question.text, top_k=top_k, history=question.history)
-            measured = run_of(retrieval)
+            measured = build_run(retrieval)
             # A plain search also embeds the question, so this time does not count as added.
             replayed_seconds = sum(replayed.values()) - replayed.get(
                 retrieval.variants[0].text, 0.0
@@ -296,7 +296,7 @@ class OpenedBench:
         Raises:
             ModelError: The model does not answer.
             ConfigError: Your own function never returned a judged id.
-            Exception: Any exception that `measure` raises.
+            Exception: any exception that `compare_systems` raises.
         """
         # Recorded replies come at once, so only a live model is asked in advance.
         if self.has_model and self.recorded is None and self.bench.model is not None:
@@ -447,7 +447,7 @@ def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
     load = Dataset.load if options.function is None else load_judged
     data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
     require_extras()
-    require_measurable(data)
+    require_measurable_dataset(data)
     return data
 
 
@@ -492,7 +492,7 @@ def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list
     count = options.questions
     if count is not None and count < len(data.questions):
         notes.append(f"{count} of {len(data.questions)} questions, drawn with seed {options.seed}.")
-        data = data.sampled(count, seed=options.seed)
+        data = data.sample_questions(count, seed=options.seed)
     if data.is_synthetic:
         notes.append(
             "The questions are synthetic: a language model wrote them from the passages that answer"

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.measures import DEPTH, TOP_K
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
     OwnFunction,
-    identify_system,
+    build_system_key,
     open_runner,
 )
 from qtmiddleware.protocols import LanguageModel
@@ -200,11 +200,11 @@ def forecast_searches(
             for is_follow_up in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
-            name = identify_system(settings, top_k)
+            name = build_system_key(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
                 for question in data.questions
-                if function.memory is None or function.memory.recall(name, question.id) is None
+                if function.memory is None or function.memory.load_run(name, question.id) is None
             )
     return Forecast.from_searches(searches, function)
 

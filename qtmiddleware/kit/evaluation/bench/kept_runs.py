@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.evaluation.lines import parse_object, read_lines
+from qtmiddleware.kit.evaluation.lines import parse_json_object, read_lines
 from qtmiddleware.kit.evaluation.systems import Run
 from qtmiddleware.runtime.files import append_line, make_private_folders
 from qtmiddleware.types import Variant
@@ -54,11 +54,11 @@ class KeptRuns:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def recall(self, system: str, question: str) -> Run | None:
+    def load_run(self, system: str, question: str) -> Run | None:
         """Return the saved run of *system* for the question id *question*, or ``None``."""
         return self._runs.get((_hash_name(system), question))
 
-    def remember(self, system: str, question: str, run: Run) -> None:
+    def store_run(self, system: str, question: str, run: Run) -> None:
         """Save the run of *system* for the question id *question*.
 
         Raises `StoreError` if the file cannot be written.
@@ -82,7 +82,7 @@ class KeptRuns:
         """Load the runs in the file. Damaged lines are skipped."""
         for _, text in read_lines(self.path):
             try:
-                record = parse_object(text)
+                record = parse_json_object(text)
                 self._runs[str(record["system"]), str(record["question"])] = _read_run(
                     record["run"]
                 )

@@ -50,7 +50,7 @@ def select_recorded_questions(
     known_ids = {str(line.get("_id")) for line in lines} & {
         question.id for question in data.questions
     }
-    data = data.only(known_ids) if known_ids else data
+    data = data.select_questions(known_ids) if known_ids else data
     try:
         queries = [question.to_record() for question in data.questions]
         model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
@@ -70,7 +70,7 @@ def select_recorded_questions(
         recorded.add(question.id)
     if not recorded:
         raise no_match
-    return model, data.only(recorded), frozenset(fields)
+    return model, data.select_questions(recorded), frozenset(fields)
 
 
 def list_reply_fields(system_settings: Mapping[str, Any]) -> frozenset[str]:

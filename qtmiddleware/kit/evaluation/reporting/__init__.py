@@ -13,15 +13,18 @@ from qtmiddleware.kit.evaluation.reporting.markdown import markdown
 from qtmiddleware.kit.evaluation.reporting.page import page
 from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
 from qtmiddleware.kit.evaluation.reporting.regression import (
-    write_comment,
-    write_headline,
-    write_sentences,
+    format_comment,
+    format_headline,
+    format_sentences,
 )
 from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
 from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
 
 __all__ = [
     "Decision",
+    "format_comment",
+    "format_headline",
+    "format_sentences",
     "headings",
     "markdown",
     "page",
@@ -30,7 +33,4 @@ __all__ = [
     "shadow_markdown",
     "shadow_page",
     "verdict",
-    "write_comment",
-    "write_headline",
-    "write_sentences",
 ]

@@ -166,7 +166,7 @@ def _format_interval(interval: tuple[float, float] | None, *, signed: bool = Tru
 def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
     """Yield each question that has a ranking, with its texts for the page."""
     for row in comparison.questions:
-        if (ranking := comparison.ranking(row.question)) is not None:
+        if (ranking := comparison.find_ranking(row.question)) is not None:
             yield RankedQuestion(
                 question=shorten_text(row.question.text, _QUESTION_LENGTH),
                 reference=shorten_text(row.question.reference, _ANSWER_LENGTH),

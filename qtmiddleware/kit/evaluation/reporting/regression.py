@@ -14,7 +14,7 @@ from qtmiddleware.preprocessing.text import shorten_text
 _LENGTH: Final = 2_000
 
 
-def write_headline(gate: GateResult) -> str:
+def format_headline(gate: GateResult) -> str:
     """Return a sentence on whether retrieval got worse.
 
     A second sentence may state the largest loss that cannot be ruled out.
@@ -43,10 +43,10 @@ def _describe_possible_loss(gate: GateResult) -> str:
     return f" A loss of up to {size} points with {_quote_name(lowest.name)} cannot be ruled out."
 
 
-def write_sentences(gate: GateResult) -> tuple[str, ...]:
+def format_sentences(gate: GateResult) -> tuple[str, ...]:
     """Return the headline, then the change of each system, then the changed conditions."""
     return (
-        f"{write_headline(gate)} The baseline is {gate.baseline}.",
+        f"{format_headline(gate)} The baseline is {gate.baseline}.",
         *(
             f"{_quote_name(change.name)}: {_describe_change(gate, change)}"
             for change in gate.changes
@@ -55,7 +55,7 @@ def write_sentences(gate: GateResult) -> tuple[str, ...]:
     )
 
 
-def write_comment(gate: GateResult) -> str:
+def format_comment(gate: GateResult) -> str:
     """Return the result as a comment on a pull request, in GitHub Markdown.
 
     The comment has the verdict, the figures and the worst questions. It shows the questions' ids,
@@ -66,7 +66,7 @@ def write_comment(gate: GateResult) -> str:
     worst = [_write_worst_questions(change) for change in gate.changes if change.worse_count]
     remarks = (*_list_changed_conditions(gate), _describe_method(gate))
     paragraphs = [
-        f"**{escape_text(write_headline(gate), _LENGTH)}**",
+        f"**{escape_text(format_headline(gate), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
         _write_figures_table(gate),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
@@ -104,9 +104,9 @@ def _describe_significance(gate: GateResult, change: Change) -> str:
         allowed = _format_unsigned_points(gate.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"
         return f"This is {over} the allowed loss of {allowed} points."
-    if change.has_lost and change.has_mostly_losses:
+    if change.has_significant_loss and change.has_mostly_losses:
         return "Both are more than chance."
-    if change.has_lost:
+    if change.has_significant_loss:
         return "The loss is more than chance."
     if change.has_mostly_losses:
         return "So many worse questions are more than chance."

@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Dataset,
     SystemScore,
-    difference,
+    measure_difference,
 )
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
@@ -252,7 +252,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
         # Compared question by question, because both systems answered the same questions.
-        lead = difference(
+        lead = measure_difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
             seed=comparison.seed,
         )
@@ -405,7 +405,8 @@ class HurtFinder:
     def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
         """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
-            self._describe_question(score, question, gain) for question, gain in score.worst(_WORST)
+            self._describe_question(score, question, gain)
+            for question, gain in score.list_worst_questions(_WORST)
         )
 
     def _describe_question(self, score: SystemScore, question_id: str, gain: float) -> HurtQuestion:

@@ -15,8 +15,8 @@ from qtmiddleware.kit.evaluation.prompts import (
     PromptRunner,
     build_check_prompt,
     build_question_prompt,
-    cut_text,
     parse_reply,
+    shorten_passage_text,
 )
 from qtmiddleware.kit.evaluation.testsets.filtering import (
     extract_content_words,
@@ -161,7 +161,7 @@ class _Draft:
                 _clean_string(members["question"]),
                 _clean_string(members["answer"]),
             )
-            self.fault = find_fault(self.question, self.answer, cut_text(self.passage))
+            self.fault = find_fault(self.question, self.answer, shorten_passage_text(self.passage))
         # A refusal is not JSON either, but "refused" tells the user more than "unparsable".
         elif is_refusal(reply.text, self.passage.text):
             self.fault = "refused"
@@ -173,7 +173,7 @@ class _Draft:
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in CHECK.fields]):
-            self.fault = find_check_fault(members, cut_text(self.passage))
+            self.fault = find_check_fault(members, shorten_passage_text(self.passage))
             self.quote = str(members["quote"])
         else:
             self.fault = "unchecked"

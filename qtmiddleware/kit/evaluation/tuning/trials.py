@@ -27,7 +27,7 @@ from qtmiddleware.kit.evaluation import (
     Dataset,
     System,
     SystemScore,
-    measure,
+    compare_systems,
 )
 from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
@@ -344,7 +344,7 @@ class Trials:
         self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
         self.raw = self.run_candidate(BASELINE, flat(SYSTEMS[BASELINE]))
         # Candidates are not asked questions on which your own function fails with the raw query.
-        self._data = data.only(self.raw.score.runs)
+        self._data = data.select_questions(self.raw.score.runs)
         # The raw query is not run again. Each candidate is compared with the runs that are known.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
@@ -374,7 +374,7 @@ class Trials:
         if self._known:
             name = "candidate"
             systems[name] = build_warm_system(self._bench, settings, self._data)
-        return measure(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
+        return compare_systems(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
 
 
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:

@@ -21,8 +21,8 @@ from qtmiddleware.kit.evaluation import (
     Progress,
     Question,
     SystemScore,
-    chosen,
-    measure,
+    compare_systems,
+    select_systems,
 )
 from qtmiddleware.kit.evaluation.bench import Bench, Forecast, forecast_searches
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
@@ -95,7 +95,9 @@ def tune(
             f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed
         )
     start = perf_counter()
-    settings = {name: flat(options) for name, options in chosen(tiers).items() if name != BASELINE}
+    settings = {
+        name: flat(options) for name, options in select_systems(tiers).items() if name != BASELINE
+    }
     train, held_out = split(data, seed=seed, holdout=holdout)
     most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
@@ -111,7 +113,7 @@ def tune(
         compared = _list_compared_trials(trials, tuple(settings), default, best)
         # The total is an estimate. A search that ends earlier is complete too.
         report_progress(most_trials)
-        comparison = measure(
+        comparison = compare_systems(
             {
                 name: build_warm_system(cached_bench, trial.settings, train)
                 for name, trial in compared.items()
@@ -165,7 +167,7 @@ def forecast_tuning(
         seed: The seed of the split.
     """
     train, held_out = split(data, seed=seed)
-    systems = {tier: chosen([tier])[tier] for tier in tiers}
+    systems = {tier: select_systems([tier])[tier] for tier in tiers}
 
     def count_searches(questions: Dataset) -> int:
         return max(
@@ -190,7 +192,7 @@ def _list_compared_trials(
     compared = {BASELINE: trials.raw}
     # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared[tier] = trials.run_candidate(tier, flat(chosen([tier])[tier]))
+        compared[tier] = trials.run_candidate(tier, flat(select_systems([tier])[tier]))
     if default not in compared.values():
         compared[default.name] = default
     if best not in compared.values():
@@ -277,7 +279,10 @@ def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Datase
         if len(held_out) >= held_out_count:
             break
         held_out.update(question.id for question in groups[group])
-    sides = data.only({question.id for question in data.questions} - held_out), data.only(held_out)
+    sides = (
+        data.select_questions({question.id for question in data.questions} - held_out),
+        data.select_questions(held_out),
+    )
     _check_sizes(data, sides, len(groups), holdout)
     return sides
 

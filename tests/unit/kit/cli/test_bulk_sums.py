@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from qtmiddleware.kit.bulk.run import BulkReport
-from qtmiddleware.kit.cli.transform_file import summarize_report
+from qtmiddleware.kit.cli.transform_file import summarize_bulk_report
 
 
 @pytest.mark.parametrize(
@@ -13,7 +13,7 @@ from qtmiddleware.kit.cli.transform_file import summarize_report
     [(0, "\n0 calls, "), (1, "\n1 call, "), (2, "\n2 calls, "), (1_000, "\n1,000 calls, ")],
 )
 def test_calls_are_counted_as_one_says_it(calls: int, said: str) -> None:
-    assert said in summarize_report(BulkReport(asked=calls, calls=calls))
+    assert said in summarize_bulk_report(BulkReport(asked=calls, calls=calls))
 
 
 @pytest.mark.parametrize(
@@ -29,4 +29,6 @@ def test_calls_are_counted_as_one_says_it(calls: int, said: str) -> None:
     ],
 )
 def test_a_cost_is_never_shown_as_nothing_unless_it_is(cost: float | None, said: str) -> None:
-    assert f" written, {said}; " in summarize_report(BulkReport(asked=1, calls=1, cost_usd=cost))
+    assert f" written, {said}; " in summarize_bulk_report(
+        BulkReport(asked=1, calls=1, cost_usd=cost)
+    )

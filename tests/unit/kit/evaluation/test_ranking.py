@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES, parse_places
+from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES, parse_ranks
 from qtmiddleware.kit.evaluation.judging import rank
 from qtmiddleware.protocols import Prompt
 from tests.support.answering_service import rank_by_words
@@ -259,9 +259,9 @@ def test_a_key_that_is_refused_later_ends_the_ranking_with_what_there_is() -> No
     ],
 )
 def test_places_are_read_as_judges_write_them(said: object, places: dict[str, float]) -> None:
-    assert parse_places(said, "ABC") == places
+    assert parse_ranks(said, "ABC") == places
 
 
 @given(st.text())
 def test_whatever_a_judge_says_is_a_ranking_of_all_or_none(said: str) -> None:
-    assert set(parse_places(said, "ABC")) in (set(), set("ABC"))
+    assert set(parse_ranks(said, "ABC")) in (set(), set("ABC"))

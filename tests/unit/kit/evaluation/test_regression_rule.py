@@ -23,7 +23,7 @@ from qtmiddleware.kit.evaluation.gate import (
     find_changes,
 )
 from qtmiddleware.kit.evaluation.measures import FEW, run_sign_test
-from qtmiddleware.kit.evaluation.reporting import write_headline
+from qtmiddleware.kit.evaluation.reporting import format_headline
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, score
 
@@ -63,7 +63,7 @@ def shifted(
 def test_a_significant_loss_is_worse() -> None:
     change = compare_one(*shifted(20, 2))
     assert (change.verdict, change.worse_count, change.better_count) == ("worse", 20, 2)
-    assert change.has_lost
+    assert change.has_significant_loss
     assert change.difference.high < 0
 
 
@@ -74,7 +74,11 @@ def test_many_questions_that_lose_a_little_are_worse_although_a_few_gain_much() 
         for number, (id_, _) in enumerate(before.items())
     }
     change = compare_one(before, after)
-    assert (change.verdict, change.has_lost, change.has_mostly_losses) == ("worse", False, True)
+    assert (change.verdict, change.has_significant_loss, change.has_mostly_losses) == (
+        "worse",
+        False,
+        True,
+    )
     assert change.difference.gain > 0
 
 
@@ -85,7 +89,11 @@ def test_a_few_large_losses_among_many_small_gains_are_worse_by_the_mean_alone()
         for number, id_ in enumerate(before)
     }
     change = compare_one(before, after)
-    assert (change.verdict, change.has_lost, change.has_mostly_losses) == ("worse", True, False)
+    assert (change.verdict, change.has_significant_loss, change.has_mostly_losses) == (
+        "worse",
+        True,
+        False,
+    )
 
 
 def test_a_gain_and_what_may_be_chance_are_not_worse() -> None:
@@ -158,7 +166,11 @@ def test_the_way_back_is_the_way_there_with_its_signs_turned(
         (-back.difference.high, -back.difference.low), abs=1e-9
     )
     assert there.difference.p_holm == pytest.approx(back.difference.p_holm, abs=0.02)
-    assert not (there.verdict == back.verdict == "worse" and there.has_lost and back.has_lost)
+    assert not (
+        there.verdict == back.verdict == "worse"
+        and there.has_significant_loss
+        and back.has_significant_loss
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -349,7 +361,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
             "other questions,",
         ),
         (replace(DATA, qrels={"a": {"p1": 2}, "b": {"p2": 1}}), "other judgements,"),
-        (DATA.only({"a"}), "other questions and judgements,"),
+        (DATA.select_questions({"a"}), "other questions and judgements,"),
     ],
 )
 def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
@@ -364,7 +376,7 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
         del old[key]
     Baseline.from_report(old, "base.json").check_data(DATA)
     with pytest.raises(ConfigError, match="measured on other data,"):
-        Baseline.from_report(old, "base.json").check_data(DATA.only({"a"}))
+        Baseline.from_report(old, "base.json").check_data(DATA.select_questions({"a"}))
 
 
 def test_that_no_system_is_in_both_is_refused() -> None:
@@ -432,4 +444,4 @@ def test_settings_that_changed_are_told() -> None:
 def test_questions_that_failed_are_told() -> None:
     found = gate(many(0.2), many(0.2, 38))
     assert "In this run, 2 questions failed. A question that failed counts as 0." in found.notes
-    assert write_headline(found).startswith("Found no loss that is more than chance.")
+    assert format_headline(found).startswith("Found no loss that is more than chance.")

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtmiddleware.kit.evaluation import SYSTEMS, Comparison, Dataset, Difference, Question, measure
+from qtmiddleware.kit.evaluation import (
+    SYSTEMS,
+    Comparison,
+    Dataset,
+    Difference,
+    Question,
+    compare_systems,
+)
 from qtmiddleware.kit.evaluation.reporting import figures, headings, rows
 from qtmiddleware.preprocessing.text import clean_text, shorten_text
 from qtmiddleware.protocols import Passage
@@ -140,7 +147,7 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
         {it: {it: 1} for it in "ab"},
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
-    found = measure(systems, asked, baseline="raw")
+    found = compare_systems(systems, asked, baseline="raw")
     assert [figures.count_relevant_first(found[name]) for name in ("raw", "ours")] == [1, 2]
     assert cell(found, "raw", "first") == "50%"
 

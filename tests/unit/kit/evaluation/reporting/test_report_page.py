@@ -13,7 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.kit.evaluation import Comparison, Dataset, Percentiles, Question, Run, measure
+from qtmiddleware.kit.evaluation import (
+    Comparison,
+    Dataset,
+    Percentiles,
+    Question,
+    Run,
+    compare_systems,
+)
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
 from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
 from qtmiddleware.kit.evaluation.reporting.template import load_template_and_markup
@@ -124,7 +131,7 @@ def test_what_was_really_measured_is_told() -> None:
         tuple(Question(id_, f"where is {id_}?") for id_ in "abc"),
         {it: {it: 1} for it in "abc"},
     )
-    found = measure(
+    found = compare_systems(
         {
             "raw": lambda it: [(it.id, 1.0)],
             "ours": lambda it: Run(("c", it.id), seconds_added=0.25, stages={"look": 3.0}),

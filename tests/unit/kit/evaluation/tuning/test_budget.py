@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation import Dataset, Question, Run, SystemScore, measure
+from qtmiddleware.kit.evaluation import Dataset, Question, Run, SystemScore, compare_systems
 from qtmiddleware.kit.evaluation.tuning import Budget
 
 
@@ -33,7 +33,7 @@ def scored(
             searches=searches,
         )
 
-    return measure({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
+    return compare_systems({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
 
 
 @pytest.mark.parametrize(
