@@ -80,7 +80,7 @@ class OwnSearch:
         with self._lock.lock:
             opened = self._opened
         if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
-            search._opened = opened.with_settings(settings)
+            search._opened = opened.copy_with_settings(settings)
         return search
 
     def close(self) -> None:
