@@ -345,7 +345,7 @@ class AnswerFlow:
             self._request,
             original=question,
             history=(),
-            shares=False,
+            can_share_reply=False,
             response_only=False,
             hooks=(),
             settings=replace(self._settings, transformation_type="none"),

@@ -95,7 +95,7 @@ def rerank_by_keywords(
     trace: Trace,
     *,
     language: str = "",
-    width: int | None = None,
+    search_width: int | None = None,
     top_k: int | None = None,
     add_terms: AddTerms | None = None,
     score_metadata: ScoreMetadata = lambda _: None,
@@ -113,7 +113,7 @@ def rerank_by_keywords(
         original_scores: The scores of the passages that the question itself found.
         trace: Receives notes on the evidence.
         language: The code of the question's language; ``""`` if unknown.
-        width: How many passages the search for the question asked for.
+        search_width: How many passages the search for the question asked for.
         top_k: How many passages the caller asked for.
         add_terms: Adds the question's glossary terms to texts with another form of these terms.
         score_metadata: Returns the evidence in the candidates' metadata.
@@ -140,7 +140,7 @@ def rerank_by_keywords(
         word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
     else:
         # A search that returns fewer passages than it was asked for has returned all there are.
-        is_whole_collection = width is not None and len(original_scores) < width
+        is_whole_collection = search_width is not None and len(original_scores) < search_width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
         word_evidence = _score_question_words(

@@ -455,7 +455,7 @@ class _QuestionDemands:
         ):
             return False
         # "Not in Germany" asks for other passages, but does not say which.
-        if not self._times.denied.isdisjoint(words):
+        if not self._times.denied_tokens.isdisjoint(words):
             return False
         return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 

@@ -101,7 +101,7 @@ class TransformStage:
         Returns the transformation and the degradations.
         """
         flights, key = self._cache.flights, self._key
-        if key is None or not self._request.shares:
+        if key is None or not self._request.can_share_reply:
             return (yield from self._get_cached_or_ask_model(llm_deadline))
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.

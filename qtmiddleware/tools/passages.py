@@ -32,7 +32,7 @@ def write_json(value: Any) -> str:
     return escape_json(json.dumps(value, ensure_ascii=False, skipkeys=True, default=str))
 
 
-def build_result(
+def build_response_and_matches(
     retrieval: Retrieval,
     *,
     collection: str,

@@ -9,7 +9,11 @@ from qtmiddleware.config.errors import format_value, hide_secrets
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.runtime.background_loop import run_in_background_loop
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_failure_result, build_result
+from qtmiddleware.tools.passages import (
+    LEAST_TOKENS,
+    build_failure_result,
+    build_response_and_matches,
+)
 from qtmiddleware.types import Retrieval
 
 EFFORTS: Final[Mapping[str, str]] = {
@@ -202,7 +206,7 @@ class SearchTool:
             search_arguments[name] = top_k
 
         def write_result(retrieval: Retrieval) -> str:
-            return build_result(
+            return build_response_and_matches(
                 retrieval,
                 collection=self.collection,
                 fields=self.fields,

@@ -160,13 +160,13 @@ FUSED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
-from qtmiddleware.retrieval.fusion import fuse
+from qtmiddleware.retrieval.fusion import fuse_rankings
 from qtmiddleware.types import Ranking, Variant
 
 def ranking(text, *ids):
     return Ranking(Variant("original", text), [("", it) for it in ids], [1.0 / n for n in range(1, len(ids) + 1)], ids)
 
-fused = fuse([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
+fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
     "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],

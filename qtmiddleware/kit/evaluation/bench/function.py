@@ -25,7 +25,7 @@ from qtmiddleware.kit.evaluation.own_function import (
 )
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.searching import count_max_searches
+from qtmiddleware.retrieval.searching import compute_max_searches
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -220,7 +220,7 @@ def _count_most_searches(
         return 1
     context = function.wrap(settings)._context
     history = (Message("user", "?"),) if is_follow_up else ()
-    return count_max_searches(
+    return compute_max_searches(
         Request(
             "?",
             history,
