@@ -27,7 +27,7 @@ class StoreSearch(Protocol):
     def query_embedder(self) -> Embedder | None:
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
-    def with_settings(self, settings: Settings) -> StoreSearch:
+    def copy_with_settings(self, settings: Settings) -> StoreSearch:
         """Return a search with other *settings* that uses the same open store."""
 
     def close(self) -> None:

@@ -214,7 +214,9 @@ def open_journal(
         raise _build_output_error(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
-    with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
+    with closing(
+        open_file(str(run_path), _RUN_FILE, timeout_seconds=0, is_exclusive=True)
+    ) as connection:
         # Another run may have written to the output until this run took the lock.
         is_continued = not overwrite and _has_content(path)
         if is_continued:

@@ -233,8 +233,10 @@ class BatchState:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        facts = {"run": secrets.token_hex(8)}
-        self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
+        meta_values = {"run": secrets.token_hex(8)}
+        self._connection = open_file(
+            str(path), STATE_FILE, timeout_seconds=0, is_exclusive=True, meta_values=meta_values
+        )
         # A value in a damaged file must not fill the memory.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         self.run = self.read_value("run") or ""

@@ -98,7 +98,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         # Waiting is no use: another run keeps the ledger open until the run ends.
-        self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
+        self._connection = open_file(path, LEDGER_FILE, timeout_seconds=0, is_exclusive=True)
         for statement in _RUN:
             self.execute(statement)
 
