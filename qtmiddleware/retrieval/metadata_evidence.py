@@ -411,23 +411,21 @@ class _QuestionDemands:
             yield f"words {field_name}", f"{field_name}{description}, as the model says", shares
 
     def _is_same_label(self, label: str, field_name: str) -> bool:
-        """Return whether a constraint's *label* and the field *field_name* consist of the same words."""
+        """Return whether a constraint's *label* has the same words as the field *field_name*."""
         words = [self._find_stem(word) for word in split_date_tokens(label.replace("_", " "))]
         return words == [
             self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
         ]
 
-    def _match_words(
-        self, field_name: str, column: _Column
-    ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield one (demand, note, shares) if the question contains values of the field.
+    def _match_words(self, field: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield one (demand, note, shares) if the question contains values of the field *field*.
 
         The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems
-            for word in split_date_tokens(field_name.replace("_", " "))
+            for word in split_date_tokens(field.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number
@@ -444,9 +442,9 @@ class _QuestionDemands:
             for words in named_values
             if not any(set(words) < set(other) for other in named_values)
         }
-        note = f"{field_name}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        note = f"{field}: {'the value' if len(longest) == 1 else 'values'} that the question names"
         yield (
-            f"words {field_name}",
+            f"words {field}",
             note,
             _score_passages(column, lambda value: value.folded in longest),
         )
