@@ -454,7 +454,8 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
 def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how much the question's words add to each text's score at full strength.
 
-    amount = `WEIGHT` x (bm25 + near + head), in units of the function's score spread.
+    amount = `WEIGHT` x (bm25 + near + head), the three measures of `WordScores`. The unit is the
+    typical gap between the function's high and low scores.
     """
     return [
         WEIGHT * sum(measures)

@@ -60,7 +60,7 @@ from qtmiddleware.wrapping.order_sample import (
     SamplePassage,
     SampleQuestion,
     choose_sample_questions,
-    sample_orders,
+    compare_orders,
 )
 
 ROUNDS: Final = 3
@@ -969,17 +969,17 @@ class _Checkup:
             text += ", which is all that the function returns, so no passage is new"
         text += _parenthesize(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
-            yield from self._sample_orders()
+            yield from self._compare_sample_orders()
         return self._advise_on_keywords(text, is_order_changed=change.is_changed), change.after
 
-    def _sample_orders(self) -> Flow[None]:
+    def _compare_sample_orders(self) -> Flow[None]:
         """Compare the plain order and the keyword rules' order for a sample of the questions.
 
         Adds findings on the differences.
         """
         sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
-        sample = yield from sample_orders(
+        sample = yield from compare_orders(
             sampled, self._get_plain_and_rules_orders, _describe_error, unasked_count=left_out
         )
         self.sample, judged = sample, sample.judged

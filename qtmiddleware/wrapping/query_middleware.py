@@ -604,7 +604,7 @@ class QueryMiddleware:
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
         components, settings, model = self._resolve_call(config)
-        patient, call_seconds = separate_call_timeout(components.config, settings)
+        patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
@@ -617,12 +617,12 @@ class QueryMiddleware:
         stream = TransformStream(
             model,
             build_request,
-            call_seconds=call_seconds,
+            call_timeout_seconds=call_timeout_seconds,
             settings=settings,
             pace=pace or Pace(limit),
             concurrency=limit,
         )
-        return stream.run(questions, in_order=in_order)
+        return stream.transform_questions(questions, in_order=in_order)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -747,7 +747,9 @@ class QueryMiddleware:
         for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
                 check_picklable(
-                    f"{name}=", part, by_value=find_modules_pickled_by_value() is not None
+                    f"{name}=",
+                    part,
+                    can_pickle_by_value=find_modules_pickled_by_value() is not None,
                 )
         return self.config, self._arguments
 

@@ -371,11 +371,11 @@ class Wrapped(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import build_check_flow
-        from qtmiddleware.wrapping.order_sample import read_questions
+        from qtmiddleware.wrapping.order_sample import read_sample_questions
 
         signature = self._signature.choose_signature(args, kwargs)
         try:
-            questions = read_questions(signature.read_passed_query(args, kwargs)) or []
+            questions = read_sample_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
             # A call without a question is checked too: the check reports the missing question.
             questions = []
@@ -479,7 +479,7 @@ class Wrapped(Generic[P, R]):
             problem=problem,
             history_problem=conversation.problem,
             page=page,
-            page_is_known=self._signature.paging.is_named,
+            page_is_known=self._signature.paging.is_set_by_user,
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
@@ -604,7 +604,7 @@ class Wrapped(Generic[P, R]):
         try:
             query = signature.read_query(args, kwargs)
         except ClauseProblem as error:
-            return error.found, Degradation("query", error.reason, str(error))
+            return error.clause_value, Degradation("query", error.reason, str(error))
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query, settings)
@@ -708,7 +708,7 @@ class Wrapped(Generic[P, R]):
             **{f"{option}=": options[option] for option in options},
         }
         for label, part in parts_by_label.items():
-            check_picklable(label, part, by_value=modules is not None)
+            check_picklable(label, part, can_pickle_by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
         return _create_empty_object, (type(self),), (self._fn, middleware, options, layers)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.retrieval.responses import read_metadata, read_text
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.threads import run_in_thread
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, write_json
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, format_json
 from qtmiddleware.tools.search_tool import (
     MEANINGS,
     MOST_TOKENS,
@@ -83,4 +83,4 @@ class FetchTool:
         if title := find_title(metadata):
             fields["title"] = str(title)[:200]
         text = read_text(document, None)
-        return build_text_result(fields, write_json(document) if text is None else text, tokens)
+        return build_text_result(fields, format_json(document) if text is None else text, tokens)
