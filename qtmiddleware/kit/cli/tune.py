@@ -60,12 +60,12 @@ from qtmiddleware.kit.evaluation.tuning import (
     TIERS,
     Budget,
     Tuned,
-    flat,
+    flatten_settings,
     forecast_tuning,
-    nested,
+    nest_settings,
     tune,
 )
-from qtmiddleware.kit.evaluation.tuning import split as divide
+from qtmiddleware.kit.evaluation.tuning import split_dataset as divide_dataset
 from qtmiddleware.runtime.files import replace_file
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def tune_command(
     source = _load_plain_function_source(function, arguments, embed, top_k, workers)
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(
+    divide_dataset(
         data_set if questions is None else data_set.sample_questions(questions, seed=seed),
         seed=seed,
     )
@@ -278,7 +278,7 @@ def _tune_settings(
         and opened_bench.recorded is None
         and opened_bench.bench.model is not None
     ):
-        train, _ = divide(opened_bench.data, seed=seed)
+        train, _ = divide_dataset(opened_bench.data, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
             opened_bench.bench.model,
@@ -335,7 +335,7 @@ def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
         for key, value, origin in config.rows()
         if key in kept_keys and origin != "default"
     }
-    return {**values, **nested({**models, **flat(result.config)})}
+    return {**values, **nest_settings({**models, **flatten_settings(result.config)})}
 
 
 def write_config(path: Path, config_values: dict[str, Any]) -> None:
