@@ -23,9 +23,9 @@ from qtmiddleware.kit.index.ingestion.embedding import (
     Texts,
     Vectors,
     build_batch_embedder,
+    build_embedding_name,
     can_run_in_workers,
     decode_vector,
-    identify_embedding,
 )
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
@@ -225,7 +225,7 @@ class CachedEmbedder:
             return
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_embedder, self._inner, identify_embedding(self._inner))
+        build = partial(_build_timed_embedder, self._inner, build_embedding_name(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
             self._store_vectors(
                 (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
