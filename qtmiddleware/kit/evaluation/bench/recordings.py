@@ -41,8 +41,8 @@ def select_recorded_questions(
         ConfigError: The recording cannot be read, or no question of *dataset* is recorded.
     """
     no_match = ConfigError(
-        f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording {path};"
-        " name the recording of this data set",
+        f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording"
+        f" {path}; name the recording of this data set",
         path="recordings",
     )
     lines = list(read_records(path))
