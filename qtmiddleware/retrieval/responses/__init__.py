@@ -74,7 +74,7 @@ __all__ = [
     "find_text_field",
     "get_raw_item",
     "get_read_units",
-    "holds_text",
+    "has_text",
     "list_fields",
     "read_all_metadata",
     "read_id",

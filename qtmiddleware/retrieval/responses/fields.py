@@ -40,7 +40,7 @@ _NO_ROWS: Final = (
 
 
 def _find_access_kind(class_: type) -> str:
-    """Return how to read the fields of objects of *class_*, as one of these words:
+    """Return one of these words, which say how to read the fields of objects of *class_*.
 
     ``mapping``  By key.
     ``plain``    By index: a list, or a tuple that is not a named tuple.
