@@ -228,7 +228,7 @@ def _confirm_tuning(
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
         bench,
-        opened_bench.data,
+        opened_bench.dataset,
         _choose_tier_names(opened_bench),
         has_model=opened_bench.has_model,
         seed=seed,
@@ -275,10 +275,10 @@ def _tune_settings(
     # trials themselves would ask for them one after another.
     if (
         opened_bench.has_model
-        and opened_bench.recorded is None
+        and opened_bench.recorded_fields is None
         and opened_bench.bench.model is not None
     ):
-        train, _ = divide_dataset(opened_bench.data, seed=seed)
+        train, _ = divide_dataset(opened_bench.dataset, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
             opened_bench.bench.model,
@@ -289,7 +289,7 @@ def _tune_settings(
         )
     result = tune(
         opened_bench.bench,
-        opened_bench.data,
+        opened_bench.dataset,
         budget=budget,
         tiers=tiers,
         seed=seed,
@@ -382,8 +382,8 @@ def _write_report(
 
     decision = _build_decision(result, config_values)
     texts = (
-        reporting.markdown(result.comparison, opened_bench.data, decision=decision),
-        reporting.page(result.comparison, opened_bench.data, decision=decision),
+        reporting.markdown(result.comparison, opened_bench.dataset, decision=decision),
+        reporting.page(result.comparison, opened_bench.dataset, decision=decision),
         json.dumps(result.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
