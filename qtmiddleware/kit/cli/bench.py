@@ -355,9 +355,9 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 
 
 def split_system_names(names_option: str) -> list[str]:
-    """Return the names of systems in *names_option*, which commas separate.
+    """Split *names_option* at commas into the names of systems.
 
-    The name of a built-in system may contain a comma, as in ``combined, auto``.
+    A comma inside the name of a built-in system, such as ``combined, auto``, does not split it.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -518,8 +518,8 @@ def _write_report(
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened_bench.data),
-        reporting.page(comparison, opened_bench.data, judged=judged_answers),
+        reporting.markdown(comparison, opened_bench.dataset),
+        reporting.page(comparison, opened_bench.dataset, judged=judged_answers),
         json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
@@ -624,7 +624,7 @@ def draw_judged_questions(
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened_bench.data.questions
+        for question in opened_bench.dataset.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -632,7 +632,9 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
+    return (
+        opened_bench.dataset.select_questions(answered).sample_questions(count, seed=seed).questions
+    )
 
 
 def judge_answers(

@@ -25,8 +25,8 @@ class FetchTool:
     """An MCP tool that calls the user's function to return a document by its id.
 
     Args:
-        load_document: The user's function. It takes the id, and returns a text or an object with a
-            text. It returns ``None`` if there is no such document.
+        load_document: The user's function, sync or async. It takes the id, and returns a text or
+            an object with a text, or ``None`` if there is no such document.
         collection: The name of the collection, which the model reads.
     """
 
