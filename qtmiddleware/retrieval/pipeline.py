@@ -68,11 +68,11 @@ from qtmiddleware.retrieval.request import (
     prepare_query,
     read_today,
 )
-from qtmiddleware.retrieval.reranking import rerank
+from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
-    holds_text,
+    has_text,
     read_response,
     read_text,
     read_texts,
@@ -355,7 +355,11 @@ class _Pipeline:
             options = self.settings.keyword_evidence
             initial = self._original_search.initial
             original_result = read_response(
-                self.original, response, self.request.shape, options=options, initial=initial
+                self.original,
+                response,
+                self.request.shape,
+                options=options,
+                initial_rankings=initial,
             )
         except ResponseShapeError as error:
             return (yield from self._return_unreadable_response(response, error))
@@ -383,7 +387,7 @@ class _Pipeline:
         standing = self._measure_confidence(fusion, evidence, choice.question_keywords)
         self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
-            ranked, rerank_scores = yield from rerank(
+            ranked, rerank_scores = yield from rerank_candidates(
                 ranked, self.request, self.deadline, self.trace, self.degradations
             )
         response, matches = build_response_and_matches(
@@ -687,7 +691,7 @@ class _Pipeline:
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""
         text_field = self.settings.keyword_evidence.text_field
-        self.trace.decision = self.learned.gate.decide(
+        self.trace.decision = self.learned.gate.decide_model_call(
             original_result.ranking.scores,
             (read_text(item, text_field) for item in original_result.ranking.items),
             self.query.keywords,
@@ -1012,7 +1016,7 @@ class _Pipeline:
             [passage.item for passage in fusion.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if ranked is not fusion.fused or any(holds_text(item, text_field) for item in items):
+        if ranked is not fusion.fused or any(has_text(item, text_field) for item in items):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
         elif len(items) > 1:
