@@ -107,7 +107,7 @@ class _Account(NamedTuple):
         model_calls: The number of model calls.
         cost: The cost of the model calls in US dollars; ``None`` if it is unknown.
         stages: The stages with their durations.
-        cache_hits: The number of results that came from the cache.
+        cache_hits: The number of transformations that came from the cache.
         read_units: The read units of the searches, as reported by the vector store.
         read_cost: The cost of the searches in US dollars; ``None`` if it is unknown.
     """
