@@ -34,10 +34,10 @@ from qtmiddleware.integrations.opentelemetry.names import CONTENT, METRICS, SPAN
 from qtmiddleware.kit.embedding import MiniLMEmbedder
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.openai_client import read_host_and_port
-from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.observing import describe_model
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Operation
@@ -243,11 +243,11 @@ def test_the_provider_is_told_by_the_address_unless_it_is_given(
 
 def test_the_clients_of_other_vendors_are_their_provider() -> None:
     with anthropic.Anthropic(api_key="k") as client:
-        model = as_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
+        model = make_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
     vendor = {"provider": "anthropic", "server": ("api.anthropic.com", 443)}
     assert describe_model(model) == {"model": "claude-haiku-4-5", **vendor}
     hosted = describe_model(
-        as_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
+        make_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
     )
     assert hosted == {"model": "pinecone-rerank-v0", "provider": "pinecone"}
     assert describe_model(MiniLMEmbedder()) == {"model": "all-MiniLM-L6-v2", "provider": ""}
