@@ -74,7 +74,7 @@ def count_chars(piece: Piece) -> int:
     )
 
 
-def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
+def limit_reading_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
     """Yield the *pieces* of the document at *path*.
 
     Raises `UnreadableDocument` if reading the pieces takes more processor time than

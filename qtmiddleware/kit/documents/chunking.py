@@ -100,7 +100,7 @@ def cut_into_chunks(
         )
     text = _TextWindow(_drop_if_blank(pieces))
     return (
-        _cut_windows(text, size, overlap)
+        _cut_at_fixed_positions(text, size, overlap)
         if boundary == "character"
         else _cut_at_boundaries(text, size, overlap)
     )
@@ -142,7 +142,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
             yield from iterator
 
 
-def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+def _cut_at_fixed_positions(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Split *text* into chunks of *size* characters that share *overlap* characters.
 
     Near the end of the text, chunks may be shorter.

@@ -34,7 +34,7 @@ from qtmiddleware.kit.index.ingestion.contexts import Contexts
 from qtmiddleware.kit.index.ingestion.embedding import build_embedding_name, embed_missing_texts
 from qtmiddleware.kit.index.ingestion.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.ingestion.publishing import Publication
-from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
+from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
 from qtmiddleware.kit.index.retriever import StoreRetriever, open_retriever
 from qtmiddleware.protocols import LanguageModel, Store
 from qtmiddleware.providers.llms import as_language_model
@@ -215,7 +215,7 @@ def ingest(
     # behind. A document found by two paths, for example through a linked folder, is read once.
     paths = list(
         {
-            make_absolute(document): document
+            resolve_folder_links(document): document
             for document in find_documents(path, all_files=reader is not None)
         }.values()
     )
@@ -380,7 +380,7 @@ class _Run:
                 except MissingExtra as error:
                     # In a folder, one such file must not stop the run. A single file that the user
                     # named is different.
-                    if reader.is_file:
+                    if reader.has_single_file:
                         raise
                     reader.keep_document(path)
                     skipped.append(Skipped(str(path), str(error), error.extra))

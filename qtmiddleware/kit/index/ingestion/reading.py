@@ -70,7 +70,7 @@ class Root:
 
         If *path* is outside of the base folder, returns the file's name.
         """
-        absolute_path = make_absolute(path)
+        absolute_path = resolve_folder_links(path)
         # If a linked folder leads out of the base folder, there is no relative path.
         return (
             absolute_path.relative_to(self.base)
@@ -79,7 +79,7 @@ class Root:
         ).as_posix()
 
 
-def make_absolute(path: Path) -> Path:
+def resolve_folder_links(path: Path) -> Path:
     """Return the absolute path of the file at *path*, with links to folders resolved.
 
     If the file itself is a link, this link is not resolved.
@@ -198,7 +198,7 @@ class Reader:
             raise UnreadableDocument(
                 path, "cannot be opened", "it is a link; name the file it leads to"
             )
-        file = encode_path(str(make_absolute(path)))
+        file = encode_path(str(resolve_folder_links(path)))
         # The hash is computed before the file is read. If the file changes in between, the next run
         # sees another fingerprint and reads the file again.
         fingerprint = self._hash_file(path)
@@ -210,23 +210,23 @@ class Reader:
         document_id = (
             known_versions[0][0] if known_versions else self._read_document(path, file, fingerprint)
         )
-        self._add_target(document_id, file)
+        self._select_version(document_id, file)
         # 2 means that the store has this version.
         if (2, fingerprint) in versions:
             return "unchanged"
         return "changed" if any(stored for stored, _ in versions) else "added"
 
     @property
-    def is_file(self) -> bool:
+    def has_single_file(self) -> bool:
         """Whether the data path is a single document."""
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
         """Keep the document at *path* in the index as it is, without reading the file."""
-        file = encode_path(str(make_absolute(path)))
+        file = encode_path(str(resolve_folder_links(path)))
         self._claim_file(file)
         for (document_id,) in self._ledger.execute(_KEPT, [file]):
-            self._add_target(document_id, file)
+            self._select_version(document_id, file)
 
     def _hash_file(self, path: Path) -> str:
         """Return a hash of the file's content and of all settings that affect its chunks.
@@ -248,7 +248,7 @@ class Reader:
         values = [self._root.key, file, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
-    def _add_target(self, document_id: int, file: str) -> None:
+    def _select_version(self, document_id: int, file: str) -> None:
         """Mark the version *document_id* of *file* as the version that the index should have.
 
         All other versions of *file* are removed from the index.
