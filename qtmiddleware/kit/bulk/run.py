@@ -242,8 +242,8 @@ class TransformedBatch:
 
     Attributes:
         records: The output records of the questions that were transformed.
-        error: The error after which the model cannot be called any more, and which ended the batch
-            early; ``None`` if the batch is complete.
+        error: The error that ended the batch early, for example because the budget is used up;
+            ``None`` if the batch is complete.
     """
 
     records: list[Record]

@@ -41,7 +41,7 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Return whether a failed request with this HTTP *status* may succeed if repeated.
+    """Return whether it may help to repeat a request that got the HTTP *status*.
 
     True if *status* is ``None``, because no request was made. False if the request succeeded, or if
     the request itself is wrong.

@@ -202,9 +202,9 @@ class BatchService:
 
 
 def limit_total_bytes(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield *chunks*.
+    """Yield *chunks* as long as their total size is at most *max_bytes*.
 
-    Raises `ModelError` (``too_long``) as soon as their total size exceeds *max_bytes*.
+    Raises `ModelError` (``too_long``) at the first chunk that exceeds this size.
     """
     size = 0
     for chunk in chunks:

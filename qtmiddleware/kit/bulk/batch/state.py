@@ -300,7 +300,9 @@ class BatchState:
         return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
     def add_part(self, request_ids: Sequence[str], file_bytes: int) -> Part:
-        """Store a new part, and return it. From then on, its requests count as sent.
+        """Store a new part: a batch and its request file. Return the part.
+
+        The part's requests count as sent from now on.
 
         Args:
             request_ids: The ids of the requests.

@@ -52,7 +52,7 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """A pace that never retries a call, because stored replies do not change."""
+    """Runs each call once, without retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
         """Run *call* once, and return its result."""
@@ -82,7 +82,7 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Transform each question without a result, and yield ``None`` after each question.
+        """Transform each question that has no result yet, and yield ``None`` after each of them.
 
         If *model* lacks a reply to a question, writes no result for this question.
         """

@@ -198,7 +198,7 @@ class BatchWork:
     def status(self) -> BatchStatus:
         """Ask the service for the status of unfinished batches, and return the status of all.
 
-        Does not ask the questions, so questions and missing requests are not counted.
+        Questions and missing requests are not counted in this status.
         """
         for part in self._list_unfinished_parts():
             self._state.store_batch(part, self._service.retrieve_batch(part.batch["id"]))
@@ -276,9 +276,9 @@ class BatchWork:
     # --- from the questions to the service --------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Ask each question without an answer, and yield its requests that have no reply yet.
+        """Ask each unanswered question, and yield the question's requests that have no reply yet.
 
-        Also counts the questions with such requests as open, and all others as answered.
+        Counts the questions with such requests as open, and the other questions as answered.
         """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
@@ -323,7 +323,7 @@ class BatchWork:
     def _resume_part(self, part: Part) -> Part | None:
         """Send a *part* that an interrupted command did not send, and return the updated part.
 
-        Returns ``None`` if the request file is gone. Another part then sends its requests.
+        Returns ``None`` if the request file is gone. The requests are then sent in another part.
         """
         file_id = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used, because its author could choose the file to upload.

@@ -84,11 +84,11 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
+        """Write *passages* with their vectors, and remove the passages with the ids in *delete*.
 
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
-        written.
+        All changes are one transaction. A passage replaces the stored passage with the same id. If
+        several passages have the same id, the last one is stored. If an id is in both *passages*
+        and *delete*, the passage is written.
 
         *passages* are first collected in a temporary file. If their iterator raises an exception,
         nothing is written.

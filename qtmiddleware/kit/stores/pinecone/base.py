@@ -35,7 +35,7 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """Return the number of vectors in *namespace*; 0 if it does not exist.
+    """Return the number of vectors in *namespace*; 0 if the namespace does not exist.
 
     *stats* are the index's statistics from Pinecone. They may list the default namespace as ``""``
     or ``"__default__"``.

@@ -76,11 +76,11 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
+        """Write *passages* with their vectors, and remove the passages with the ids in *delete*.
 
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
-        written.
+        All changes are one transaction. A passage replaces the stored passage with the same id. If
+        several passages have the same id, the last one is stored. If an id is in both *passages*
+        and *delete*, the passage is written.
 
         *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
         is written. A store in memory reads all *passages* before it writes, because searches have

@@ -154,7 +154,7 @@ def _prepare_database(
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the options that SQLite does not save in the file, on a new connection."""
+    """Set the SQLite options that each new connection needs, because no file stores them."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
