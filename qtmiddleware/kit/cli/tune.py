@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     load_function_source,
-    open_measurement,
+    open_measurement_progress,
 )
 from qtmiddleware.kit.cli.reports import (
     check_files_writable,
@@ -172,7 +172,7 @@ def tune_command(
         engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
-        open_measurement(source) as update,
+        open_measurement_progress(source) as update,
         open_bench(data_set, replace(options, progress=update)) as opened_bench,
     ):
         for text in opened_bench.notes:
@@ -370,7 +370,7 @@ def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Deci
         is_recommended=result.is_better,
         headline=result.headline,
         sentences=tuple(result.summary().splitlines()),
-        beyond=result.beyond,
+        beyond=result.over_budget_systems,
         config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 
