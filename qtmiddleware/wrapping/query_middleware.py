@@ -215,7 +215,7 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.needs_model_warm_up() and self._components.has_model:
+        if self._components.should_warm_up_model() and self._components.has_model:
             load_in_background(self._load_model, self._warm_up_transformation)
 
     @property
@@ -335,19 +335,19 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="reload")
         with self._reloading.lock:
             former = self._components
-            components = former.with_config(loaded)
+            components = former.copy_with_config(loaded)
             if components is former:
                 self._cache.apply_settings(loaded.settings)
                 return
             # Try the shared cache and load the slow parts first: if one of them fails, nothing has
             # changed yet.
             TransformationCache(loaded.settings).close()
-            own_search = self._own_search.with_settings(loaded.settings)
+            own_search = self._own_search.copy_with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
             self._cache.apply_settings(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.replace_previous()
+            components.replace_previous_components()
         # The new clients of a closed middleware must not stay open.
         if self._is_closed:
             components.close()
@@ -418,7 +418,7 @@ class QueryMiddleware:
         Questions that arrive meanwhile wait for the client. Errors are ignored.
         """
         components = components or self._components
-        if components.needs_model_warm_up():
+        if components.should_warm_up_model():
             model: Any = components.get_model(components.config.settings).inner
             # The first question reports the error, such as a missing key.
             with suppress(Exception):
@@ -603,7 +603,7 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._resolve_call(config)
+        components, settings, model = self._resolve_call_settings(config)
         patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
@@ -643,7 +643,7 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._build_transform_flow(query, options))
 
-    def _resolve_call(
+    def _resolve_call_settings(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
@@ -678,7 +678,9 @@ class QueryMiddleware:
             model=model.name,
             models={"model": model},
             can_share_reply=is_reply_shared,
-            find_wait_reason=model.find_wait_reason if should_wait_for_model else lambda: None,
+            find_blocking_error=model.find_blocking_error
+            if should_wait_for_model
+            else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -692,7 +694,7 @@ class QueryMiddleware:
 
         The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._resolve_call(options.get("config"))
+        components, settings, model = self._resolve_call_settings(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)

@@ -39,7 +39,7 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     load_function_source,
-    open_measurement,
+    open_measurement_progress,
 )
 from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
@@ -223,7 +223,9 @@ def bench_command(
         check_files_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
-    report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    report_default_files(
+        {"replies and vectors": cache if cache == CACHE else None}, named_config=config
+    )
     source = load_function_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
@@ -247,7 +249,7 @@ def bench_command(
             options,
         )
         return
-    with open_measurement(source) as update:
+    with open_measurement_progress(source) as update:
         if generate is not None:
             generate_test_set(
                 data,
@@ -355,9 +357,9 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 
 
 def split_system_names(names_option: str) -> list[str]:
-    """Return the names of systems in *names_option*, which commas separate.
+    """Split *names_option* at commas into the names of systems.
 
-    The name of a built-in system may contain a comma, as in ``combined, auto``.
+    A comma inside the name of a built-in system, such as ``combined, auto``, does not split it.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -518,8 +520,8 @@ def _write_report(
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened_bench.data),
-        reporting.page(comparison, opened_bench.data, judged=judged_answers),
+        reporting.markdown(comparison, opened_bench.dataset),
+        reporting.page(comparison, opened_bench.dataset, judged=judged_answers),
         json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
@@ -624,7 +626,7 @@ def draw_judged_questions(
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened_bench.data.questions
+        for question in opened_bench.dataset.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -632,7 +634,9 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
+    return (
+        opened_bench.dataset.select_questions(answered).sample_questions(count, seed=seed).questions
+    )
 
 
 def judge_answers(

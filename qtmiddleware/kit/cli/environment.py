@@ -84,7 +84,7 @@ def load_config(
 
     The config file is the first of these:
 
-    1. *file*
+    1. *file*.
     2. The file named by ``QTM_CONFIG``.
     3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
        user, and must not set which code is run or where texts and keys are sent. A note on stderr
@@ -202,18 +202,18 @@ def _is_hidden(path: str) -> bool:
 def report_default_files(
     files: Mapping[str, str | Path | None],
     *,
-    config: object = None,
+    named_config: object = None,
     write_line: Callable[[str], None] | None = None,
 ) -> None:
     """Write a note to stderr that names the existing files that a command uses by default.
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        config: The config named on the command line. Without it, the note also names the file in
-            ``QTM_CONFIG``.
+        named_config: The config named on the command line. Without it, the note also names the
+            file in ``QTM_CONFIG``.
         write_line: Receives the note, which then does not go to stderr.
     """
-    settings = None if config else os.environ.get("QTM_CONFIG")
+    settings = None if named_config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
     paths = {
         description: os.path.expanduser(path)  # noqa: PTH111 - needs no home
@@ -229,7 +229,7 @@ def report_default_files(
         (write_line or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
 
 
-def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
+def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, str | Path | None]:
     """Return the paths of the files that a command uses by default.
 
     The keys describe the files, such as ``index``. A path is ``None`` if the command uses no such
@@ -237,15 +237,15 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
 
     Args:
         config: The command's config.
-        ingests: Whether the command ingests documents. It then uses a ledger of the documents, and
-            otherwise a query log.
+        is_ingest: Whether the command ingests documents. If so, it uses a ledger of the documents;
+            if not, a query log.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
     index = (
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
-    if ingests:
+    if is_ingest:
         # Every command imports this module, but only an ingest needs the rooms of the ledger.
         from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
 
@@ -253,8 +253,8 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
     return {"index": index, "query log": settings.log.path}
 
 
-def _load_credentials(path: Path) -> None:
-    """Set the environment variables in `CREDENTIALS` from the ``.env`` file at *path*.
+def _load_credentials(dotenv_path: Path) -> None:
+    """Set the environment variables in `CREDENTIALS` from the file at *dotenv_path*.
 
     Variables that are already set keep their values. A note on stderr lists the new variables and
     the ignored variables, without values.
@@ -264,7 +264,7 @@ def _load_credentials(path: Path) -> None:
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
     # utf-8-sig skips the byte order mark that some editors write.
-    text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
+    text = read_trusted_file(dotenv_path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     credentials = {
         name: value
@@ -274,10 +274,12 @@ def _load_credentials(path: Path) -> None:
     os.environ.update(credentials)
     # Names only: a value may be a key, and stderr often ends up in a log.
     sentences = (
-        [f"{_join_variable_names(list(credentials))} read from {path}"] if credentials else []
+        [f"{_join_variable_names(list(credentials))} read from {dotenv_path}"]
+        if credentials
+        else []
     )
     if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if credentials else f"in {path}"
+        place = "there" if credentials else f"in {dotenv_path}"
         sentences.append(
             f"ignored {place}: {_join_variable_names(ignored)} (a .env file can set only keys:"
             f" {', '.join(CREDENTIALS)})"

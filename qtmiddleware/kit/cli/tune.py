@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     load_function_source,
-    open_measurement,
+    open_measurement_progress,
 )
 from qtmiddleware.kit.cli.reports import (
     check_files_writable,
@@ -172,7 +172,7 @@ def tune_command(
         engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
-        open_measurement(source) as update,
+        open_measurement_progress(source) as update,
         open_bench(data_set, replace(options, progress=update)) as opened_bench,
     ):
         for text in opened_bench.notes:
@@ -221,14 +221,14 @@ def _load_plain_function_source(
 def _confirm_tuning(
     opened_bench: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
 ) -> None:
-    """Show how many searches the tuning makes at most, and ask the user to confirm many.
+    """Show how many searches the tuning makes at most, and ask the user to confirm a large number.
 
-    The user is not asked if *is_confirmed* is true.
+    If *is_confirmed* is true, the user is not asked.
     """
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
         bench,
-        opened_bench.data,
+        opened_bench.dataset,
         _choose_tier_names(opened_bench),
         has_model=opened_bench.has_model,
         seed=seed,
@@ -275,10 +275,10 @@ def _tune_settings(
     # trials themselves would ask for them one after another.
     if (
         opened_bench.has_model
-        and opened_bench.recorded is None
+        and opened_bench.recorded_fields is None
         and opened_bench.bench.model is not None
     ):
-        train, _ = divide_dataset(opened_bench.data, seed=seed)
+        train, _ = divide_dataset(opened_bench.dataset, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
             opened_bench.bench.model,
@@ -289,7 +289,7 @@ def _tune_settings(
         )
     result = tune(
         opened_bench.bench,
-        opened_bench.data,
+        opened_bench.dataset,
         budget=budget,
         tiers=tiers,
         seed=seed,
@@ -314,11 +314,15 @@ def _choose_tier_names(opened_bench: OpenedBench) -> Sequence[str]:
 
 
 def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
-    """Return the settings to write: the tuned settings, and some settings of *config*.
+    """Return the tuned settings, together with some settings of *config*.
 
-    The settings of *config* are those of the embedding model, of the reading of results and, if
-    the tuned system calls a model, of the language model. Default values are omitted, except the
-    transformation type and the language model's name.
+    The settings of *config* are:
+
+    - the embedding model
+    - how results are read
+    - the language model, if the tuned settings call it
+
+    Default values are omitted, except the transformation type and the language model's name.
     """
     kind = result.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -366,7 +370,7 @@ def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Deci
         is_recommended=result.is_better,
         headline=result.headline,
         sentences=tuple(result.summary().splitlines()),
-        beyond=result.beyond,
+        beyond=result.over_budget_systems,
         config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 
@@ -378,8 +382,8 @@ def _write_report(
 
     decision = _build_decision(result, config_values)
     texts = (
-        reporting.markdown(result.comparison, opened_bench.data, decision=decision),
-        reporting.page(result.comparison, opened_bench.data, decision=decision),
+        reporting.markdown(result.comparison, opened_bench.dataset, decision=decision),
+        reporting.page(result.comparison, opened_bench.dataset, decision=decision),
         json.dumps(result.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
