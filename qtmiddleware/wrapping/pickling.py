@@ -82,6 +82,6 @@ def check_picklable(label: str, argument: Any, *, can_pickle_by_value: bool) -> 
         )
     if not can_pickle_by_value and find_import_name(argument, argument) is None:
         raise PicklingError(
-            f"{label} cannot be imported as {argument.__module__}.{argument.__qualname__}; pickle it"
-            f" with cloudpickle, or {ADVICE}"
+            f"{label} cannot be imported as {argument.__module__}.{argument.__qualname__}; pickle"
+            f" it with cloudpickle, or {ADVICE}"
         )
