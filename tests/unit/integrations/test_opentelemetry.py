@@ -463,7 +463,7 @@ async def test_a_retrieval_has_its_own_calls_and_cost_and_its_answer_the_others(
         "retrieval": (1, 0.25),
         "answer": (1, 0.5),
     }
-    assert not telemetry.observer._retrieval_accounts
+    assert not telemetry.observer._retrieval_usages
     points = telemetry.points()
     assert points["qtmiddleware.cost"] == [({"qtmiddleware.cost.of": "models"}, 0.75)]
     stages = {
@@ -511,7 +511,7 @@ def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(
         telemetry.wrap(plain, {**REWRITE, "answer": {"timeoutMs": 50_000}}, script).answer(QUERY)
     assert (telemetry.span("retrieval").attributes or {})[Names.MODEL_CALLS] == 1
     assert Names.COST not in (telemetry.span("answer").attributes or {})
-    assert not telemetry.observer._retrieval_accounts
+    assert not telemetry.observer._retrieval_usages
 
 
 def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Telemetry) -> None:
