@@ -628,7 +628,7 @@ def judge_answers(
     bench = replace(cast(Bench, opened_bench.bench), model=model)
 
     def make_answer_function(system: str) -> Callable[[Question], str]:
-        wrapped = bench.wrap(systems[system])
+        wrapped = bench.build_wrapped_function(systems[system])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
@@ -663,7 +663,9 @@ def _show_judgements(verdicts: Judged) -> None:
             f" {shorten_text(judge_reason.text, 400)} ({judge_reason.legend})"
             for judge_reason in verdict.reasons[:1]
         )
-        out.print(f"  {shorten_text(verdict.question, 60)}: {verdicts.describe(verdict)}.{reason}")
+        out.print(
+            f"  {shorten_text(verdict.question, 60)}: {verdicts.describe_outcome(verdict)}.{reason}"
+        )
     out.print(verdicts.summary())
 
 

@@ -52,7 +52,7 @@ def _send_prompts(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[
     """
     config = build_config(settings)
     is_gated = config.settings.escalation.mode == "auto"
-    wrapped = opened.bench.wrap(settings)
+    wrapped = opened.bench.build_wrapped_function(settings)
     with QueryMiddleware(config.overridden(REPLAYED), client=opened.bench.model) as middleware:
         for question in opened.data.questions:
             # A gate needs the search results to decide about the model call.

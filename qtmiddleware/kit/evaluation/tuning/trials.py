@@ -374,7 +374,7 @@ class Trials:
         if self._known:
             name = "candidate"
             systems[name] = build_warm_system(self._bench, settings, self._data)
-        return compare_systems(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
+        return compare_systems(systems, self._data, baseline_name=BASELINE, seed=self._seed)[name]
 
 
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
