@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.quality.report import mean, table
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, Question, compute_measures
 from qtmiddleware.providers.llms.recorded import RecordedModel
-from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_at_offsets
+from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 FOLDER: Final = Path("small/acronyms")
@@ -60,7 +60,7 @@ class Search:
     """The passages that are nearest to a text by the built-in model."""
 
     def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        self._embedder = embedder_named(MODEL)
+        self._embedder = find_embedder(MODEL)
         self._ids, self._texts = ids, texts
         self._matrix = np.asarray(self._embedder.embed(list(texts)), dtype=np.float32)
 
@@ -105,7 +105,7 @@ def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[s
                 held = [form for form in given if find_form_ends(form, text)]
                 missing = [form for form in (term, *meaning) if form not in held]
                 if held and missing:
-                    written[place] = insert_at_offsets(
+                    written[place] = insert_text_at_offsets(
                         text, find_form_ends(held[0], text)[:1], f" ({', '.join(missing)})"
                     )
     return written

@@ -17,7 +17,7 @@ from qtmiddleware.preprocessing.lexicon import (
     DEFAULT,
     Lexicon,
     Markers,
-    adjust_lexicon,
+    apply_user_words,
     collect_markers,
     guess_language,
     load_lexicon,
@@ -27,8 +27,8 @@ from qtmiddleware.preprocessing.spans import Span, find_spans
 from qtmiddleware.preprocessing.stripping import (
     StripResult,
     fold_tokens,
-    is_all_caps,
-    strip_question,
+    is_typed_in_capitals,
+    strip_stop_words,
 )
 from qtmiddleware.preprocessing.text import find_dominant_script, fold_case
 from qtmiddleware.preprocessing.tokeniser import tokenise
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""Pass this value as ``language`` to detect the language of each text."""
+"""The ``language`` that makes the rules detect the language of each text."""
 
 PASSES = 4
 """The maximum number of times that the rules are applied to their own result.
@@ -56,10 +56,10 @@ If the result still changes after that, the query is returned unchanged.
 
 @dataclass(eq=False, repr=False, slots=True)
 class ExtractedKeywords:
-    """The result of `extract_keywords`.
+    """The keywords that `extract_keywords` found in a text.
 
     Attributes:
-        keywords: The keywords of the query.
+        keywords: The keywords, separated by spaces.
         language: The language code of the word list that was used, or ``""`` if none was used.
     """
 
@@ -79,28 +79,30 @@ def extract_keywords(
     The parameters and errors are the same as in `preprocess`.
     """
     _check_text(text)
-    lists = _load_word_lists(
+    word_lists = _load_word_lists(
         read_user_words(keep_words, "keepWords"), read_user_words(extra_words, "extraWords")
     )
-    code = _read_language_code(language)
-    result, used = _apply_rules(text, code, lists)
+    language_code = _read_language_code(language)
+    result, used_language = _strip_once(text, language_code, word_lists)
     # The keywords may themselves begin like a question, so the rules run until nothing changes.
     # Preparing the keywords again in the same language then changes nothing, unless they open with
     # a name that looks like a question word.
     for _ in range(PASSES):
         keywords = result.keywords
         # Most keywords are final after the first pass. This check saves the second pass.
-        if used and _is_final(keywords, lists.removable_words[used]):
-            return ExtractedKeywords(keywords, used)
+        if used_language and _is_certainly_final(
+            keywords, word_lists.removable_words[used_language]
+        ):
+            return ExtractedKeywords(keywords, used_language)
         # Another pass would remove a name at the start, such as "Can" of "Can Yaman".
-        result, _used = (
-            (result, used)
+        result, _used_language = (
+            (result, used_language)
             if result.opens_with_name
-            else _apply_rules(keywords, code or used, lists)
+            else _strip_once(keywords, language_code or used_language, word_lists)
         )
         if result.keywords == keywords:
-            return ExtractedKeywords(keywords, used)
-    return ExtractedKeywords(text, used)
+            return ExtractedKeywords(keywords, used_language)
+    return ExtractedKeywords(text, used_language)
 
 
 def preprocess(
@@ -112,9 +114,9 @@ def preprocess(
 ) -> str:
     """Return the keywords of *text*: the question without question words and other stop words.
 
-    A text is returned unchanged if it is blank, if its script has no word list, or if it has only
-    words to remove. Calling `preprocess` on the result in the same language changes nothing, unless
-    the result begins with a name that is also a question word (Can Yaman).
+    *text* is returned unchanged if it is blank, if its script has no word list, or if no word would
+    remain. A second call on the result, in the same language, changes nothing. The only exception
+    is a result that begins with a name that is also a question word (Can Yaman).
 
     >>> preprocess("Does Jaco have any health concerns?")
     'jaco health concerns'
@@ -123,12 +125,12 @@ def preprocess(
         text: The question.
         language: A code such as ``en``, optionally with a region (``pt_BR``), or ``auto``.
         keep_words: Words or phrases that are never removed.
-        extra_words: More words to remove.
+        extra_words: Single words to remove in addition to the word list.
 
     Raises:
         InvalidQuery: *text* is not a string.
-        ConfigError: The language is unknown, or *keep_words* or *extra_words* is not a list of
-            words.
+        ConfigError: *language* is unknown, *keep_words* or *extra_words* is not a list of strings,
+            or *extra_words* contains a phrase.
     """
     return extract_keywords(
         text, language=language, keep_words=keep_words, extra_words=extra_words
@@ -146,64 +148,69 @@ def detect_language(text: str) -> str:
     _check_text(text)
     if not _is_latin(text):
         return ""
-    lists = _load_word_lists()
+    word_lists = _load_word_lists()
     tokens = tokenise(text)
-    return lists.guess_language(text, fold_tokens(tokens, is_all_caps(tokens, lists.stop_words)))
+    return word_lists.guess_language(
+        text, fold_tokens(tokens, is_typed_in_capitals(tokens, word_lists.stop_words))
+    )
 
 
 def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
     """Return the spans of *text* that a rewrite must keep, from left to right, without overlaps.
 
-    Protected are codes, numbers with their units, quoted phrases (without the quotation marks),
-    negations, addresses and names. Names are recognised by their capital letters. A text in lower
-    case or in capitals therefore has no names. In German, every noun is capitalised, so only
-    acronyms and names of several words are found.
+    The spans are codes, numbers with their units, quoted phrases (without the quotation marks),
+    negations, addresses and names. Names are recognised by their capital letters, so no names are
+    found in a text that is all in lower case or all in capitals. In German, every noun is
+    capitalised, so only acronyms and names of several words are found.
 
     Raises:
         InvalidQuery: *text* is not a string.
         ConfigError: The language is unknown.
     """
     _check_text(text)
-    lists = _load_word_lists()
-    code = _read_language_code(language)
+    word_lists = _load_word_lists()
+    language_code = _read_language_code(language)
     tokens = tokenise(text)
-    all_caps = is_all_caps(tokens, lists.stop_words)
-    used = (
-        (code or lists.guess_language(text, fold_tokens(tokens, all_caps)))
+    is_all_caps = is_typed_in_capitals(tokens, word_lists.stop_words)
+    used_language = (
+        (language_code or word_lists.guess_language(text, fold_tokens(tokens, is_all_caps)))
         if _is_latin(text)
         else ""
     )
     # If the language is unclear, the English list still finds negations such as "not".
-    return find_spans(text, tokens, lists.lexicons[used or DEFAULT], all_caps)
+    return find_spans(text, tokens, word_lists.lexicons[used_language or DEFAULT], is_all_caps)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _WordLists:
-    """All word lists, ready for use.
+    """The word lists of all languages, adjusted to the user's settings.
 
     Attributes:
         lexicons: The word lists, by language code. The list for an unclear language, ``""``, has
             only the user's words.
         removable_words: The words that the rules may remove, by language code.
         markers: The words that tell the languages apart.
-        stop_words: The stop words of all languages, except those that are acronyms in capitals,
-            such as WHO.
-        is_extended: Whether the user's settings have additional words to remove.
+        stop_words: The stop words of all languages. Words that are acronyms in capitals, such as
+            "who" (WHO), are left out.
+        has_extra_words: Whether the user's settings have additional words to remove.
     """
 
     lexicons: dict[str, Lexicon]
     removable_words: dict[str, frozenset[str]]
     markers: Markers
     stop_words: frozenset[str]
-    is_extended: bool
+    has_extra_words: bool
 
-    def guess_language(self, text: str, keys: Sequence[str]) -> str:
+    def guess_language(self, text: str, folded_words: Sequence[str]) -> str:
         """Return the language code of *text*, or ``""`` if the language is unclear.
 
-        *keys* are the words of *text* in lower case. The marks "¿" and "¡" count as Spanish words.
+        *folded_words* are the words of *text* in lower case. The marks "¿" and "¡" in *text* count
+        as Spanish words.
         """
         return guess_language(
-            [*filter(None, keys), *(mark for mark in "¿¡" if mark in text)], self.markers, text
+            [*filter(None, folded_words), *(mark for mark in "¿¡" if mark in text)],
+            self.markers,
+            text,
         )
 
 
@@ -211,7 +218,7 @@ class _WordLists:
 def _load_word_lists(
     keep_words: frozenset[str] = frozenset(), extra_words: frozenset[str] = frozenset()
 ) -> _WordLists:
-    """Return the word lists, adjusted to the user's words.
+    """Return the word lists of all languages, adjusted to the user's words.
 
     The last 16 results are cached.
 
@@ -219,10 +226,10 @@ def _load_word_lists(
         keep_words: Words and phrases that are never removed, in lower case.
         extra_words: More words to remove, in lower case.
     """
-    lexicons = [load_lexicon(code) for code in LANGUAGES]
+    lexicons = [load_lexicon(language_code) for language_code in LANGUAGES]
     adjusted = [Lexicon(""), *lexicons]
     if keep_words or extra_words:
-        adjusted = [adjust_lexicon(lexicon, keep_words, extra_words) for lexicon in adjusted]
+        adjusted = [apply_user_words(lexicon, keep_words, extra_words) for lexicon in adjusted]
     return _WordLists(
         lexicons={lexicon.language: lexicon for lexicon in adjusted},
         removable_words={
@@ -232,33 +239,33 @@ def _load_word_lists(
         stop_words=frozenset(
             word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms
         ),
-        is_extended=bool(extra_words),
+        has_extra_words=bool(extra_words),
     )
 
 
-def _apply_rules(text: str, code: str, lists: _WordLists) -> tuple[StripResult, str]:
-    """Remove question words and other stop words from *text* once.
+def _strip_once(text: str, language_code: str, word_lists: _WordLists) -> tuple[StripResult, str]:
+    """Remove question words and other stop words from *text*, in a single pass.
 
     Args:
         text: The query.
-        code: The language code, or ``""`` to detect the language.
-        lists: The word lists.
+        language_code: The language code, or ``""`` to detect the language.
+        word_lists: The word lists.
 
     Returns:
         The keywords, or the whole *text* if no word remains.
         The code of the language that was used, or ``""`` if no word list was used.
     """
     # The user may want to remove words of any script, but the word lists are all Latin.
-    if not (_is_latin(text) or lists.is_extended):
+    if not (_is_latin(text) or word_lists.has_extra_words):
         return StripResult(text, opens_with_name=False), ""
     tokens = tokenise(text)
-    keys = fold_tokens(tokens, is_all_caps(tokens, lists.stop_words))
-    used = code or lists.guess_language(text, keys)
-    result = strip_question(text, tokens, keys, lists.lexicons[used])
-    return result if result.keywords else StripResult(text, opens_with_name=False), used
+    folded_words = fold_tokens(tokens, is_typed_in_capitals(tokens, word_lists.stop_words))
+    used_language = language_code or word_lists.guess_language(text, folded_words)
+    result = strip_stop_words(text, tokens, folded_words, word_lists.lexicons[used_language])
+    return result if result.keywords else StripResult(text, opens_with_name=False), used_language
 
 
-def _is_final(keywords: str, removable_words: Set[str]) -> bool:
+def _is_certainly_final(keywords: str, removable_words: Set[str]) -> bool:
     """Return whether the rules certainly leave *keywords* unchanged.
 
     This is certain if *keywords* contains only words and numbers in lower case, and none of
@@ -283,10 +290,10 @@ def _read_language_code(language: str) -> str:
     Raises:
         ConfigError: No word list exists for the language.
     """
-    code = str(language).replace("_", "-").partition("-")[0].casefold()
-    if code == AUTO:
+    language_code = str(language).replace("_", "-").partition("-")[0].casefold()
+    if language_code == AUTO:
         return ""
-    if code not in LANGUAGES:
+    if language_code not in LANGUAGES:
         allowed = ", ".join((AUTO, *LANGUAGES))
         raise ConfigError(
             f"preprocess.language is {language!r}; there are word lists for {allowed}",
@@ -294,7 +301,7 @@ def _read_language_code(language: str) -> str:
             value=language,
             allowed=allowed,
         )
-    return code
+    return language_code
 
 
 def _check_text(text: object) -> None:

@@ -1,6 +1,6 @@
-"""Find the dates and versions in a question, and whether it asks for the newest document.
+"""Find the dates and versions in a question, and requests for the newest document.
 
-The date words are under ``dates`` in the word lists. Relative dates ("last year") are understood
+The date words are under ``dates`` in the word lists. Relative dates ("last year") have a meaning
 only if today's date is known.
 """
 
@@ -32,7 +32,7 @@ _FARTHEST: Final = 500
 """The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
 _MOST_BETWEEN: Final = 3
 """The maximum number of words between a comparison and its date, as in "since the year 2020"."""
-_BEHIND_DENIAL: Final = 2
+_DENIED_TOKENS: Final = 2
 """A negation applies to this many words after it."""
 
 _compile_pattern: Final = cache(re.compile)
@@ -45,19 +45,19 @@ _VERSION: Final = r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})"
 _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
-def _match_whole(pattern: str, text: str) -> re.Match[str] | None:
+def _match_whole_text(pattern: str, text: str) -> re.Match[str] | None:
     """Match *pattern* against the whole *text*, and return the match or ``None``.
 
-    All patterns in this module need a digit, so a *text* of letters never matches. Most questions
-    therefore need no compiled pattern.
+    All patterns in this module need a digit, so a *text* of letters never matches.
     """
+    # Compiling a pattern is slow. Words of letters, and so most questions, need no pattern.
     return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
 
 
-def _match_start(pattern: str, text: str) -> re.Match[str] | None:
+def _match_text_start(pattern: str, text: str) -> re.Match[str] | None:
     """Match *pattern* at the start of *text*, and return the match or ``None``.
 
-    As in `_match_whole`, a *text* of letters never matches.
+    All patterns in this module need a digit, so a *text* of letters never matches.
     """
     return None if text.isalpha() else _compile_pattern(pattern).match(text)
 
@@ -69,8 +69,7 @@ class Period(NamedTuple):
         first: The first day, or ``None`` if the range has no beginning.
         last: The last day, or ``None`` if the range has no end.
         is_relative: Whether the days depend on today's date.
-        words: The words that passages use for a relative period. In 2025, "last year" has the words
-            ``("2024",)``.
+        words: The words for a relative period in documents: ``("2024",)`` for "last year" in 2025.
     """
 
     first: date | None
@@ -88,50 +87,50 @@ class Period(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """A range of versions. If *low* and *high* are equal, it is a single version.
+    """A range of versions. If *low* and *high* are equal, the range is a single version.
 
     A version includes its subversions, so the range of the single version 4.2 contains 4.2.1.
 
     Attributes:
         low: The lowest version, or ``None`` if the range has no lower limit.
         high: The highest version, or ``None`` if the range has no upper limit.
-        takes_low: Whether the range includes *low*.
-        takes_high: Whether the range includes *high*.
+        includes_low: Whether the range includes *low*.
+        includes_high: Whether the range includes *high*.
     """
 
     low: Version | None
     high: Version | None
-    takes_low: bool = True
-    takes_high: bool = True
+    includes_low: bool = True
+    includes_high: bool = True
 
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
-        return self._is_above_low(version) and self._is_below_high(version)
+        return self._is_within_lower_limit(version) and self._is_within_upper_limit(version)
 
-    def _is_above_low(self, version: Version) -> bool:
-        """Return whether *version* is not below the range."""
+    def _is_within_lower_limit(self, version: Version) -> bool:
+        """Return whether *version* is above the lower limit, or at an included limit."""
         low = self.low
         if low is None:
             return True
         # 4.2.1 is a part of 4.2, so "after 4.2" does not include it.
         is_part = version[: len(low)] == low
-        return self.takes_low if is_part else version > low
+        return self.includes_low if is_part else version > low
 
-    def _is_below_high(self, version: Version) -> bool:
-        """Return whether *version* is not above the range."""
+    def _is_within_upper_limit(self, version: Version) -> bool:
+        """Return whether *version* is below the upper limit, or at an included limit."""
         high = self.high
         if high is None:
             return True
         is_part = version[: len(high)] == high
-        return self.takes_high if is_part else version < high
+        return self.includes_high if is_part else version < high
 
     def __str__(self) -> str:
         if self.low == self.high:
             return _format_version(self.low)
         if self.high is None:
-            return f"{'since' if self.takes_low else 'after'} {_format_version(self.low)}"
-        return f"{'until' if self.takes_high else 'before'} {_format_version(self.high)}"
+            return f"{'since' if self.includes_low else 'after'} {_format_version(self.low)}"
+        return f"{'until' if self.includes_high else 'before'} {_format_version(self.high)}"
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -142,11 +141,11 @@ class Times:
         periods: The periods in the question.
         versions: The versions in the question.
         newest: Whether the question asks for the newest document or version.
-        needs_today: Whether the meaning of the question depends on today's date.
+        needs_today: Whether a date in the question depends on today's date.
         tokens: The words of the question in lower case, without accents. A code or a number is one
             token.
         relative_tokens: The tokens of relative periods, such as "last" and "year".
-        denied: The two tokens after each negation. In "not in Germany", they are "in" and
+        denied_tokens: The two tokens after each negation. In "not in Germany", they are "in" and
             "germany".
     """
 
@@ -156,11 +155,11 @@ class Times:
     needs_today: bool = False
     tokens: Sequence[str] = ()
     relative_tokens: list[str] = field(default_factory=list)
-    denied: frozenset[str] = frozenset()
+    denied_tokens: frozenset[str] = frozenset()
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that passages use for the relative periods, such as years. No duplicates."""
+        """The words for the relative periods in documents, such as years, without duplicates."""
         return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
 
 
@@ -173,19 +172,18 @@ class _DateWords(NamedTuple):
 
     Attributes:
         units: Maps a word to its unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        steps: Maps a word to its distance from today in units: -1 for "last", 0 for "this", 1 for
-            "next".
+        steps: Maps a word to a number of units from today: "last" to -1, "this" to 0, "next" to 1.
         numbers: Maps a number word to its number.
         months: Maps the name of a month to its number, from 1 to 12.
         month_names: The usual name of each month, from January to December.
-        days: Phrases such as "yesterday". The meaning is the distance from today in days.
-        comparisons: Phrases with the meaning ``since``, ``before``, ``after`` or ``until``.
-        ago: Phrases such as "ago". The meaning is ``ago`` if a number and a unit precede the
-            phrase, or ``before_ago`` if they follow the phrase.
+        days: Maps phrases such as "yesterday" to a number of days from today, such as -1.
+        comparisons: Maps phrases to ``since``, ``before``, ``after`` or ``until``.
+        ago: Maps phrases to ``ago`` if they follow a number and a unit ("three years ago"), or to
+            ``before_ago`` if they precede them ("vor drei Jahren").
         newest: Phrases that ask for the newest document or version.
         within: Words that may precede a month, such as "in".
         between: Words that may be between a comparison and its date, such as "the" and "year".
-        starts: All words that a date expression can begin with.
+        starts: The words that a date or a request for the newest document can begin with.
     """
 
     units: Mapping[str, str]
@@ -203,42 +201,43 @@ class _DateWords(NamedTuple):
 
 
 def split_date_tokens(text: str) -> list[str]:
-    """Return the first `MOST_TOKENS` words of *text*, in lower case and without accents.
+    """Return the words of *text* in lower case and without accents.
 
-    A code, a version or a date is one word: zp-410, 4.2, 2025-03-01.
+    A code, a version or a date is one word: zp-410, 4.2, 2025-03-01. Only the first `MOST_TOKENS`
+    words are returned.
     """
     return [match.group() for match in islice(_TOKEN.finditer(fold_accents(text)), MOST_TOKENS)]
 
 
-def read_times(text: str, language: str, today: Today) -> Times:
+def read_times(text: str, language: str, get_today: Today) -> Times:
     """Return the dates and versions that *text* names.
 
     Args:
         text: The question.
         language: The language code of *text*. Unknown codes mean English.
-        today: A function that returns today's date. It is called only for a relative date.
+        get_today: Returns today's date. It is called only for a relative date.
     """
     tokens, list_language = split_date_tokens(text), language if language in LANGUAGES else DEFAULT
-    times = _TimeReader(tokens, _load_date_words(list_language), today).read_tokens()
+    times = _TimeReader(tokens, _load_date_words(list_language), get_today).find_times()
     negations = load_lexicon(list_language).negations
     # Most questions deny nothing. The check is quicker than a look at every token.
     if not negations.isdisjoint(tokens):
         denied_tokens = [
-            tokens[position + 1 : position + 1 + _BEHIND_DENIAL]
+            tokens[position + 1 : position + 1 + _DENIED_TOKENS]
             for position, token in enumerate(tokens)
             if token in negations
         ]
-        times.denied = frozenset().union(*denied_tokens)
+        times.denied_tokens = frozenset().union(*denied_tokens)
     return times
 
 
 def read_version(text: str) -> Version | None:
-    """Return the numbers of the version *text*, or ``None`` if *text* is not a version.
+    """Return the numbers of the version in *text*, or ``None`` if *text* is not a version.
 
-    The numbers of ``4.2``, ``v4.2`` and ``4.2-rc1`` are ``(4, 2)``.
+    ``4.2``, ``v4.2`` and ``4.2-rc1`` all have the numbers ``(4, 2)``.
     """
     # A suffix such as "-rc1", "b2" or "+cpu" may follow the numbers.
-    match = _match_start(_VERSION, text.strip().lower())
+    match = _match_text_start(_VERSION, text.strip().lower())
     if match is None or (
         match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
     ):
@@ -247,24 +246,24 @@ def read_version(text: str) -> Version | None:
 
 
 def read_period(text: str) -> Period | None:
-    """Return the period that *text* names, or ``None`` for other texts.
+    """Return the period that *text* names, or ``None`` if *text* is not a period.
 
-    *text* must be a date, month, quarter or year in numbers: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1
-    or 2024.
+    A period is a date, month, quarter or year in numbers: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or
+    2024.
     """
     text = text.strip().lower()
     # A time of day may follow the date: 2024-03-01T12:00 or 2024-03-01 12:00.
-    if (match := _match_start(_ISO, text)) and (
+    if (match := _match_text_start(_ISO, text)) and (
         match.end() == len(text) or text[match.end()] in "t "
     ):
         year, month, day = match.groups()
         return _build_period(int(year), int(month), int(day) if day else None)
-    if match := _match_whole(_DOTTED, text):
+    if match := _match_whole_text(_DOTTED, text):
         day, month, year = match.groups()
         return _build_period(int(year), int(month), int(day))
-    if _match_whole(_YEAR, text):
+    if _match_whole_text(_YEAR, text):
         return _span_years(int(text), int(text))
-    if (match := _match_whole(_QUARTER, text.replace(" ", "-"))) and (
+    if (match := _match_whole_text(_QUARTER, text.replace(" ", "-"))) and (
         year := match.group(1) or match.group(3)
     ):
         return _span_months(int(year), 3 * int(match.group(2)) - 2, 3)
@@ -272,7 +271,7 @@ def read_period(text: str) -> Period | None:
 
 
 def _format_version(version: Version | None) -> str:
-    """Return *version* as text, with dots between the numbers."""
+    """Return *version* with dots between the numbers, or ``""`` if *version* is ``None``."""
     return ".".join(map(str, version or ()))
 
 
@@ -295,7 +294,7 @@ def _span_years(first_year: int, last_year: int) -> Period:
 
 
 def _span_months(year: int, month: int, month_count: int) -> Period:
-    """Return the period of *month_count* months from *month* on. It must end in the same *year*."""
+    """Return the period of *month_count* months from *month* on. All must be in the same *year*."""
     last = month + month_count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
@@ -307,7 +306,7 @@ def _load_date_words(language: str) -> _DateWords:
     steps = {
         word: step
         for step, name in ((-1, "last"), (0, "this"), (1, "next"))
-        for word in _read_folded_words(data, name)
+        for word in _get_folded_words(data, name)
     }
     names = [_fold_words(name.split("|")) for name in data.get("months", ())]
     numbers = [name.split("|") for name in data.get("numbers", ())]
@@ -322,11 +321,11 @@ def _load_date_words(language: str) -> _DateWords:
         for word in words
     }
     months = {word: number for number, words in enumerate(names, start=1) for word in words}
-    days = _index_phrases(
+    days = _group_phrases(
         (phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases
     )
     comparisons, ago, newest = (
-        _index_phrases((phrase, name) for name in keys for phrase in data.get(name, ()))
+        _group_phrases((phrase, name) for name in keys for phrase in data.get(name, ()))
         for keys in (("since", "before", "after", "until"), ("ago", "before_ago"), ("newest",))
     )
     return _DateWords(
@@ -340,14 +339,17 @@ def _load_date_words(language: str) -> _DateWords:
         ago=ago,
         newest=newest,
         starts=frozenset().union(units, steps, counts, months, days, comparisons, ago, newest),
-        within=frozenset(_read_folded_words(data, "within")),
-        between=frozenset(_read_folded_words(data, "between")),
+        within=frozenset(_get_folded_words(data, "within")),
+        between=frozenset(_get_folded_words(data, "between")),
     )
 
 
-def _read_folded_words(data: Mapping[str, Any], name: str) -> list[str]:
-    """Return the words under the key *name* in *data*, folded. A missing key has no words."""
-    return _fold_words(data.get(name, ()))
+def _get_folded_words(date_data: Mapping[str, Any], json_key: str) -> list[str]:
+    """Return the words under *json_key*, in lower case and without accents.
+
+    Returns an empty list if *date_data* has no such key.
+    """
+    return _fold_words(date_data.get(json_key, ()))
 
 
 def _fold_words(words: Sequence[str]) -> list[str]:
@@ -355,10 +357,10 @@ def _fold_words(words: Sequence[str]) -> list[str]:
     return list(map(fold_accents, words))
 
 
-def _index_phrases(phrases: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Group (phrase, meaning) pairs by the first word of the phrase. Longer phrases come first."""
+def _group_phrases(phrase_meanings: Iterator[tuple[str, str]] | Any) -> _Phrases:
+    """Return (phrase, meaning) pairs, grouped by the first word of the phrase, longest first."""
     table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-    for phrase, meaning in phrases:
+    for phrase, meaning in phrase_meanings:
         words = tuple(split_date_tokens(phrase))
         table.setdefault(words[0], []).append((words, meaning))
     return {
@@ -373,13 +375,13 @@ class _TimeReader:
     A token belongs to at most one date or version.
     """
 
-    def __init__(self, tokens: Sequence[str], words: _DateWords, today: Today) -> None:
-        self._tokens, self._words, self._ask_today = tokens, words, today
+    def __init__(self, tokens: Sequence[str], date_words: _DateWords, get_today: Today) -> None:
+        self._tokens, self._words, self._get_today = tokens, date_words, get_today
         self._times = Times(tokens=tokens)
         self._today: date | None = None
 
-    def read_tokens(self) -> Times:
-        """Read all tokens, and return the dates and versions in the question."""
+    def find_times(self) -> Times:
+        """Return the dates and versions in the question."""
         position, starts = 0, self._words.starts
         while position < len(self._tokens):
             token = self._tokens[position]
@@ -388,16 +390,16 @@ class _TimeReader:
                 position += 1
                 continue
             position += (
-                self._read_with_comparison(position) or self._read_newest_phrase(position) or 1
+                self._record_with_comparison(position) or self._record_newest_phrase(position) or 1
             )
         return self._times
 
-    def _match_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
+    def _find_longest_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
         """Find the longest of *phrases* that begins at *position*.
 
         Returns:
-            The number of tokens in the phrase, or 0 if there is no phrase.
-            The meaning of the phrase, or ``""`` if there is no phrase.
+            The number of tokens in the phrase, or 0 if no phrase begins there.
+            The meaning of the phrase, or ``""`` if no phrase begins there.
         """
         for words, meaning in (
             phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
@@ -406,23 +408,23 @@ class _TimeReader:
                 return len(words), meaning
         return 0, ""
 
-    def _read_newest_phrase(self, position: int) -> int:
-        """Record whether a phrase at *position* asks for the newest document or version.
+    def _record_newest_phrase(self, position: int) -> int:
+        """Record a phrase at *position* that asks for the newest document or version, if any.
 
         Returns:
             The number of tokens in the phrase, or 0 if there is no such phrase.
         """
-        size, _ = self._match_phrase(self._words.newest, position)
+        size, _ = self._find_longest_phrase(self._words.newest, position)
         self._times.newest = self._times.newest or bool(size)
         return size
 
-    def _read_with_comparison(self, position: int) -> int:
-        """Record the period or version at *position*, with an optional comparison such as "since".
+    def _record_with_comparison(self, position: int) -> int:
+        """Record the period or version at *position*, after an optional comparison ("since 2020").
 
         Returns:
             The number of tokens that were read, or 0 if there is no period or version.
         """
-        size, comparison = self._match_phrase(self._words.comparisons, position)
+        size, comparison = self._find_longest_phrase(self._words.comparisons, position)
         if size:
             between = position + size
             # The date may follow directly or after small words, as in "since the year 2020".
@@ -433,11 +435,11 @@ class _TimeReader:
             ):
                 between += 1
             for start in (position + size, between):
-                if read := self._read_period_or_version(start, comparison):
+                if read := self._record_period_or_version(start, comparison):
                     return start + read - position
-        return self._read_period_or_version(position, "")
+        return self._record_period_or_version(position, "")
 
-    def _read_period_or_version(self, position: int, comparison: str) -> int:
+    def _record_period_or_version(self, position: int, comparison: str) -> int:
         """Record the period or version at *position*, after applying *comparison*.
 
         Args:
@@ -459,7 +461,7 @@ class _TimeReader:
         # In a question only plain versions count, without a suffix such as -rc1.
         version = (
             read_version(self._tokens[position])
-            if _match_whole(_VERSION, self._tokens[position])
+            if _match_whole_text(_VERSION, self._tokens[position])
             else None
         )
         if version is None:
@@ -467,8 +469,8 @@ class _TimeReader:
         self._times.versions.append(
             {
                 "since": VersionRange(version, None),
-                "after": VersionRange(version, None, takes_low=False),
-                "before": VersionRange(None, version, takes_high=False),
+                "after": VersionRange(version, None, includes_low=False),
+                "before": VersionRange(None, version, includes_high=False),
                 "until": VersionRange(None, version),
             }.get(comparison, VersionRange(version, version))
         )
@@ -504,7 +506,7 @@ class _TimeReader:
     def _read_period(self, position: int, *, has_comparison: bool) -> tuple[Period | None, int]:
         """Read the period that begins at *position*.
 
-        *has_comparison* is ``True`` after a comparison such as "since".
+        *has_comparison* is ``True`` if a comparison such as "since" precedes the period.
 
         Returns:
             The period, or ``None`` if there is no period or its days are unknown.
@@ -514,8 +516,8 @@ class _TimeReader:
         named, size = self._read_month_or_quarter(position, has_comparison=has_comparison)
         if size:
             return named, size
-        if size := self._match_phrase(self._words.days, position)[0]:
-            step = int(self._match_phrase(self._words.days, position)[1])
+        if size := self._find_longest_phrase(self._words.days, position)[0]:
+            step = int(self._find_longest_phrase(self._words.days, position)[1])
             return self._build_relative_period("day", step, step), size
         return (
             self._read_period_ago(position)
@@ -528,8 +530,9 @@ class _TimeReader:
     ) -> tuple[Period | None, int]:
         """Read the day, month or quarter at *position*, as in "March 2024", "Q1 2024" or "in May".
 
-        A month without a year must follow a comparison or a word such as "in" or "last". It means
-        the latest such month up to today. *has_comparison* is ``True`` after a comparison.
+        A month without a year must follow a comparison or a word such as "in" or "last", and means
+        the latest such month up to today. *has_comparison* is ``True`` if a comparison such as
+        "since" precedes the period.
 
         Returns:
             The period, or ``None`` if there is no period or its days are unknown.
@@ -537,16 +540,18 @@ class _TimeReader:
         """
         tokens, words = self._tokens, self._words
         following = tokens[position + 1] if position + 1 < len(tokens) else ""
-        quarter = _match_whole(_QUARTER, tokens[position])
+        quarter = _match_whole_text(_QUARTER, tokens[position])
         if (
             quarter
             and quarter.group(1) is None
             and quarter.group(3) is None
-            and _match_whole(_YEAR, following)
+            and _match_whole_text(_YEAR, following)
         ):
             return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
         start, day = position, None
-        if (match := _match_whole(_DAY_IN_MONTH, tokens[position])) and following in words.months:
+        if (
+            match := _match_whole_text(_DAY_IN_MONTH, tokens[position])
+        ) and following in words.months:
             start, day = position + 1, int(match.group(1))
         month = words.months.get(tokens[start])
         if month is None:
@@ -555,17 +560,17 @@ class _TimeReader:
         if (
             day is None
             and end + 1 < len(tokens)
-            and (match := _match_whole(_DAY_IN_MONTH, tokens[end]))
+            and (match := _match_whole_text(_DAY_IN_MONTH, tokens[end]))
         ):
             day, end = (
                 (int(match.group(1)), end + 1)
-                if _match_whole(_YEAR, tokens[end + 1])
+                if _match_whole_text(_YEAR, tokens[end + 1])
                 else (None, end)
             )
         # In Spanish, Portuguese and Italian a word may stand before the year: marzo de 2024.
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
-            end += bool(_match_whole(_YEAR, tokens[end + 1]))
-        if end < len(tokens) and _match_whole(_YEAR, tokens[end]):
+            end += bool(_match_whole_text(_YEAR, tokens[end + 1]))
+        if end < len(tokens) and _match_whole_text(_YEAR, tokens[end]):
             return _build_period(int(tokens[end]), month, day), end + 1 - position
         if not (
             has_comparison
@@ -596,7 +601,7 @@ class _TimeReader:
             The period and its number of tokens, or ``None`` if there is no such phrase. The period
             is ``None`` if its days are unknown.
         """
-        size, meaning = self._match_phrase(self._words.ago, position)
+        size, meaning = self._find_longest_phrase(self._words.ago, position)
         start = position + size if meaning == "before_ago" else position
         if start + 1 >= len(self._tokens):
             return None
@@ -605,7 +610,7 @@ class _TimeReader:
             return None
         if meaning == "before_ago":
             return self._build_relative_period(unit, -count, -count), size + 2
-        size, meaning = self._match_phrase(self._words.ago, start + 2)
+        size, meaning = self._find_longest_phrase(self._words.ago, start + 2)
         return (
             (self._build_relative_period(unit, -count, -count), size + 2)
             if meaning == "ago"
@@ -648,11 +653,11 @@ class _TimeReader:
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
-        """Return today's date, or ``None`` if it is unknown. Later calls return the same date."""
+        """Return today's date, or ``None`` if the date is unknown. Later calls return the same."""
         # Midnight may pass between two calls, so the date is asked for only once.
         if not self._times.needs_today:
             self._times.needs_today = True
-            self._today = self._ask_today()
+            self._today = self._get_today()
         return self._today
 
     def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
@@ -672,7 +677,11 @@ class _TimeReader:
         return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
 
     def _list_period_words(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """Return the words that passages use for the days from *begin* to *end*: a year or "Q1"."""
+        """Return the words for the period from *begin* to *end* in documents.
+
+        For the *unit* ``year``, the words are the years. A month or quarter has its name and year.
+        A day has its date, such as ``2024-03-01``. A week has no words.
+        """
         if unit == "year":
             return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
         if unit == "quarter":
@@ -688,6 +697,8 @@ class _TimeReader:
 
 def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:
     """Return the first and last day of the period that is *step* units away from *today*.
+
+    For the unit ``month`` and the step -1, these are the first and last day of last month.
 
     Args:
         today: Today's date.

@@ -36,15 +36,15 @@ Words that belong only to other languages rule it out.
 class Lexicon:
     """The word list of one language. All words are in lower case.
 
-    The README.md in `lexicons` describes the attributes that have the name of a JSON key. The other
-    attributes are:
+    Most attributes are named after a JSON key, which the README.md in `lexicons` describes. The
+    other attributes are:
 
     Attributes:
         language: The language code, or ``""`` for an empty list.
-        stop: The stop words of all classes.
+        stop: All stop words, such as articles, verbs and question words.
         verbs: The stop words that are auxiliary or modal verbs.
         kept: The phrases that the rules never change.
-        removed: The phrases that are removed because they only ask, such as "how much".
+        removed: The phrases to remove because they name no topic, such as "how much".
         extra: The words that the user wants to remove, even if they are capitalised.
         removable: The stop words, except negations.
     """
@@ -102,8 +102,9 @@ class Markers:
 
     Attributes:
         weights: Maps each word to (language, weight) pairs, one per language that has the word.
-        starters: Maps each first word that proves the language of a question to that language.
-        openers: Maps each first word that makes a language more likely to that language.
+        starters: Maps words to languages. A question that begins with the word is in that language.
+        openers: Maps words to languages. A question that begins with the word is probably in that
+            language.
     """
 
     weights: Mapping[str, tuple[tuple[str, int], ...]]
@@ -130,7 +131,7 @@ _PATTERN_KEYS = (
 
 @cache
 def load_lexicon(language: str) -> Lexicon:
-    """Return the word list of *language*. The file is read only once."""
+    """Return the word list of *language*. Only the first call reads the file."""
     return _build_lexicon(language, _read_json_file(language))
 
 
@@ -181,16 +182,16 @@ def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
     )
 
 
-def adjust_lexicon(
-    lexicon: Lexicon, keep_words: frozenset[str], extra_words: frozenset[str]
+def apply_user_words(
+    lexicon: Lexicon, kept_words: frozenset[str], extra_words: frozenset[str]
 ) -> Lexicon:
-    """Return a copy of *lexicon* that keeps *keep_words* and removes *extra_words*.
+    """Return a copy of *lexicon* whose rules keep *kept_words* and remove *extra_words*.
 
     A word in both sets is kept.
 
     Args:
         lexicon: The word list.
-        keep_words: Words and phrases to keep, in lower case.
+        kept_words: Words and phrases to keep, in lower case.
         extra_words: Words to remove, in lower case.
 
     Raises:
@@ -203,9 +204,9 @@ def adjust_lexicon(
         )
     # A single word leaves the lists of removable words. A phrase cannot leave them, because its
     # words stay removable elsewhere. It becomes a phrase that the rules never change.
-    singles = {word for word in keep_words if " " not in word}
+    singles = {word for word in kept_words if " " not in word}
     kept = dict(lexicon.kept)
-    for first_word, phrases in compile_phrases(word for word in keep_words if " " in word).items():
+    for first_word, phrases in compile_phrases(word for word in kept_words if " " in word).items():
         kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
         lexicon,
@@ -216,45 +217,48 @@ def adjust_lexicon(
         extra=extra_words - singles,
         closings=lexicon.closings - singles,
         kept=kept,
-        lead_ins=_drop_words(lexicon.lead_ins, singles),
-        removed=_drop_words(lexicon.removed, singles),
-        greetings=_drop_words(lexicon.greetings, singles),
+        lead_ins=_disallow_words(lexicon.lead_ins, singles),
+        removed=_disallow_words(lexicon.removed, singles),
+        greetings=_disallow_words(lexicon.greetings, singles),
     )
 
 
 def _fold_words(words: Iterable[str]) -> frozenset[str]:
-    """Return the set of *words* in lower case. A single call folds all of them, which is faster."""
+    """Return the set of *words* in lower case."""
+    # A single call for all words is faster than a call per word.
     return frozenset(filter(None, fold_case("\n".join(words)).split("\n")))
 
 
-def read_user_words(words: Collection[str], key: str) -> frozenset[str]:
-    """Check the value *words* of the setting *key*, and return the words in lower case.
+def read_user_words(words: Collection[str], setting_name: str) -> frozenset[str]:
+    """Return the user's *words* in lower case, with single spaces inside phrases.
 
-    White space in a phrase becomes single spaces.
+    *setting_name* names the setting in error messages, such as ``keepWords``.
 
     Raises:
         ConfigError: *words* is a single string, or one of its items is not a string.
     """
     if isinstance(words, str | bytes) or not all(isinstance(word, str) for word in words):
         raise ConfigError(
-            f"{key} must be a list of words", path=f"preprocess.{key}", allowed="a list of words"
+            f"{setting_name} must be a list of words",
+            path=f"preprocess.{setting_name}",
+            allowed="a list of words",
         )
     return frozenset(text for word in words if (text := " ".join(fold_case(word).split())))
 
 
 def compile_phrases(patterns: Iterable[str]) -> Phrases:
-    """Compile phrase *patterns*, and index them by the words that they can begin with.
+    """Compile phrase *patterns*, and group them by the words that they can begin with.
 
-    A pattern is a text such as ``can|could you [please] tell me``. ``a|b`` matches one of the
-    words. ``[a|b]`` matches one of the words or nothing.
+    A pattern is a text such as ``can|could you [please] tell me``. ``a|b`` matches either word.
+    ``[a|b]`` matches either word or nothing.
     """
     table: dict[str, tuple[Phrase, ...]] = {}
     for phrase in map(_compile_phrase, patterns):
         # If the first position is optional, the phrase can also begin with the next position.
-        for words, optional in phrase:
+        for words, is_optional in phrase:
             for word in words:
                 table[word] = (*table.get(word, ()), phrase)
-            if not optional:
+            if not is_optional:
                 break
     return table
 
@@ -263,36 +267,40 @@ def _compile_phrase(pattern: str) -> Phrase:
     """Compile one phrase *pattern*. `compile_phrases` describes the syntax."""
     positions = []
     for words in fold_case(pattern).split():
-        optional = words.startswith("[") and words.endswith("]")
+        is_optional = words.startswith("[") and words.endswith("]")
         positions.append(
-            (frozenset(words.strip("[]").split("|") if optional else words.split("|")), optional)
+            (
+                frozenset(words.strip("[]").split("|") if is_optional else words.split("|")),
+                is_optional,
+            )
         )
     return cast("Phrase", tuple(positions))
 
 
-def _drop_words(phrases: Phrases, words: set[str]) -> Phrases:
-    """Return *phrases* without *words*, so that no phrase matches these words."""
+def _disallow_words(phrases: Phrases, words: set[str]) -> Phrases:
+    """Return a copy of *phrases* in which no phrase pattern matches any of *words*."""
     return {
         first_word: tuple(
-            tuple((allowed - words, optional) for allowed, optional in phrase) for phrase in group
+            tuple((allowed - words, is_optional) for allowed, is_optional in phrase)
+            for phrase in group
         )
         for first_word, group in phrases.items()
     }
 
 
-def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int:
-    """Return the number of words in the longest of *phrases* that begins at ``keys[start]``.
+def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start: int) -> int:
+    """Return the length in words of the longest phrase that begins at ``folded_words[start]``.
 
-    The number is 0 if no phrase begins there.
+    Returns 0 if none of *phrases* begins there.
     """
-    longest, size = 0, len(keys)
-    for phrase in phrases.get(keys[start], ()):
+    longest, size = 0, len(folded_words)
+    for phrase in phrases.get(folded_words[start], ()):
         position = start
-        for words, optional in phrase:
+        for words, is_optional in phrase:
             # An optional position takes its word whenever the word is there.
-            if position < size and keys[position] in words:
+            if position < size and folded_words[position] in words:
                 position += 1
-            elif not optional:
+            elif not is_optional:
                 break
         else:
             longest = max(longest, position - start)
@@ -300,7 +308,7 @@ def count_phrase_words(phrases: Phrases, keys: Sequence[str], start: int) -> int
 
 
 def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
-    """Collect the words of *lexicons* that tell their languages apart."""
+    """Return the words of *lexicons* that tell their languages apart."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
@@ -318,55 +326,58 @@ def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
     )
 
 
-def guess_language(keys: Sequence[str], markers: Markers, text: str = "") -> str:
+def guess_language(folded_words: Sequence[str], markers: Markers, text: str = "") -> str:
     """Return the language code of a text, or ``""`` if the language is unclear.
 
     Args:
-        keys: The words of the text in lower case.
+        folded_words: The words of the text in lower case.
         markers: The words that tell the languages apart.
-        text: The text.
+        text: The text as the user wrote it.
     """
-    if keys and (language := markers.starters.get(keys[0])) is not None:
+    if folded_words and (language := markers.starters.get(folded_words[0])) is not None:
         return language
     weights = markers.weights
     # A set, so that a repeated word does not decide the language.
-    telling_words = set(filter(weights.__contains__, keys))
+    telling_words = set(filter(weights.__contains__, folded_words))
     # The part before the apostrophe tells the language of an elided word: l'homme.
-    if "'" in "".join(keys):
-        heads = (word[: word.index("'") + 1] for word in keys if "'" in word)
+    if "'" in "".join(folded_words):
+        heads = (word[: word.index("'") + 1] for word in folded_words if "'" in word)
         telling_words.update(filter(weights.__contains__, heads))
     scores: dict[str, int] = {}
     for word in telling_words:
         for language, weight in weights[word]:
             scores[language] = scores.get(language, 0) + weight
-    opener = markers.openers.get(keys[0]) if keys else None
-    if opener is not None and opener in scores:
-        scores[opener] += WEAK
-    winner = _choose_language(scores, keys, opener) if scores else ""
+    opener_language = markers.openers.get(folded_words[0]) if folded_words else None
+    if opener_language is not None and opener_language in scores:
+        scores[opener_language] += WEAK
+    winner = _choose_language(scores, folded_words, opener_language) if scores else ""
     if not winner:
         # If no language wins, plain ASCII counts as the default language, unless a word belongs
         # only to other languages.
         is_foreign = any(
-            _excludes_default(weights[word], language)
+            _excludes_default_language(weights[word], language)
             for word in telling_words
             for language, _ in weights[word]
         )
         # One-letter words have no weight, so the article "a" is looked up here.
-        is_told = bool(scores) or not load_lexicon(DEFAULT).articles.isdisjoint(keys)
+        is_told = bool(scores) or not load_lexicon(DEFAULT).articles.isdisjoint(folded_words)
         return DEFAULT if is_told and not is_foreign and text.isascii() else ""
-    if winner == DEFAULT or any(_excludes_default(weights[word], winner) for word in telling_words):
+    if winner == DEFAULT or any(
+        _excludes_default_language(weights[word], winner) for word in telling_words
+    ):
         return winner
     # Every word that counts for this language is also a word of the default language. Only the verb
     # after the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
     if _begins_with_german_verb(text.split()[1:2]):
         return winner
-    return DEFAULT if all(map(str.isascii, keys)) else ""
+    return DEFAULT if all(map(str.isascii, folded_words)) else ""
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first word looks like a German verb, or ``False`` if *words* is empty.
+    """Return whether the first of *words* looks like a German verb.
 
-    Such a verb tells the German "Was macht Amy?" from the English "Was Amy here?".
+    Returns ``False`` if *words* is empty. The verb after "was" tells the German "Was macht Amy?"
+    from the English "Was Amy here?".
     """
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
@@ -374,29 +385,31 @@ def _begins_with_german_verb(words: Sequence[str]) -> bool:
     )
 
 
-def _excludes_default(weights: Sequence[tuple[str, int]], language: str) -> bool:
+def _excludes_default_language(word_weights: Sequence[tuple[str, int]], language: str) -> bool:
     """Return whether a word belongs to *language* and not to the default language.
 
-    *weights* has a (language, weight) pair for each language of the word.
+    *word_weights* has a (language, weight) pair for each language of the word.
     """
-    languages = {name for name, _ in weights}
+    languages = {name for name, _ in word_weights}
     return language in languages and DEFAULT not in languages
 
 
-def _choose_language(scores: dict[str, int], keys: Sequence[str], opener: str | None) -> str:
+def _choose_language(
+    scores: dict[str, int], folded_words: Sequence[str], opener_language: str | None
+) -> str:
     """Return the language with the highest score, or ``""`` if the score is too low or tied.
 
-    If the default language ties with *opener*, the default language wins.
+    If the default language ties with *opener_language*, the default language wins.
 
     Args:
         scores: The score of each language. Must not be empty.
-        keys: The words of the text in lower case.
-        opener: The language of the text's first word if this word is an opener, or else ``None``.
+        folded_words: The words of the text in lower case.
+        opener_language: The language that the text's first word makes more likely, or ``None``.
     """
     best = max(scores.values())
     leaders = [language for language, score in scores.items() if score == best]
     if len(leaders) > 1:
         # The other language has extra points for its opener. Without them, the default would lead.
-        return DEFAULT if DEFAULT in leaders and opener in leaders else ""
-    enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, keys)))
+        return DEFAULT if DEFAULT in leaders and opener_language in leaders else ""
+    enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, folded_words)))
     return leaders[0] if enough else ""

@@ -1,4 +1,4 @@
-"""Find the protected spans of a query, such as names and numbers, which a rewrite must keep."""
+"""Find the spans of a query that a rewrite must keep, such as names and numbers."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ class Span:
 
 
 def find_spans(
-    text: str, tokens: Sequence[Token], lexicon: Lexicon, all_caps: bool
+    text: str, tokens: Sequence[Token], lexicon: Lexicon, is_all_caps: bool
 ) -> tuple[Span, ...]:
-    """Return the protected spans of *text*, from left to right.
+    """Return the spans of *text* that a rewrite must keep, from left to right.
 
     Args:
         text: The query.
         tokens: The tokens of the query.
         lexicon: The word list of the query's language.
-        all_caps: Whether the query is typed in capitals. No names are found in such a query, or in
-            a query that is capitalised like a title.
+        is_all_caps: Whether the query is typed in capitals. No names are found in such a query, nor
+            in a query that is capitalised like a title.
     """
     spans = [span for token in tokens if (span := _find_token_span(text, token, lexicon))]
-    words = [(token.text, token.key) for token in tokens if token.kind == "word"]
-    if not (all_caps or is_title_case(words, lexicon)):
+    words = [(token.text, token.folded_text) for token in tokens if token.kind == "word"]
+    if not (is_all_caps or is_title_case(words, lexicon)):
         spans += _find_names(text, tokens, lexicon)
     return tuple(sorted(spans, key=lambda span: span.start))
 
 
 def _find_token_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
-    """Return the protected span of a single *token*, or ``None`` if the token is not protected.
+    """Return the span of *token* if a rewrite must keep the token, or else ``None``.
 
-    Names are not found here, because a name may have several tokens. See `_find_names`.
+    Names are not recognised, because a name may have several tokens. See `_find_names`.
     """
     if token.kind == "quote":
         # A rewrite must keep the quoted words, but may use other quotation marks.
         inner = token.text[1:-1]
         start = token.start + 1 + len(inner) - len(inner.lstrip())
         return Span("quote", inner.strip(), start, start + len(inner.strip()))
-    if is_negation(token.key, lexicon):
+    if is_negation(token.folded_text, lexicon):
         return Span("negation", token.text, token.start, token.end)
     if token.kind == "number":
         unit = _UNIT.match(text, token.end)
@@ -77,14 +77,15 @@ def _find_token_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
     return None
 
 
-def is_negation(key: str, lexicon: Lexicon) -> bool:
-    """Return whether the folded word *key* is a negation.
+def is_negation(folded_word: str, lexicon: Lexicon) -> bool:
+    """Return whether *folded_word*, a word in lower case, is a negation.
 
-    A negation is in the word list, ends in "n't", or is a French word with an elided "ne" (n'est).
+    Negations are the words in the word list, words that end in "n't", and French words with an
+    elided "ne" (n'est).
     """
-    if key in lexicon.negations or key.endswith("n't"):
+    if folded_word in lexicon.negations or folded_word.endswith("n't"):
         return True
-    return key.startswith("n'") and "ne" in lexicon.negations
+    return folded_word.startswith("n'") and "ne" in lexicon.negations
 
 
 def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterator[Span]:
@@ -93,8 +94,8 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
     is_one_name = 1 < len(tokens) <= MOST_NAME_WORDS and all(
         is_capitalised(token) for token in tokens
     )
-    for run in _group_capitalised_tokens(text, tokens, lexicon, is_one_name):
-        yield from _trim_name(text, run, lexicon)
+    for token_group in _group_capitalised_tokens(text, tokens, lexicon, is_one_name):
+        yield from _find_name_in_group(text, token_group, lexicon)
 
 
 def _group_capitalised_tokens(
@@ -103,63 +104,65 @@ def _group_capitalised_tokens(
     """Return the groups of neighbouring *tokens* that may be names.
 
     Punctuation ends a group, except the full stop after a title ("Dr.") or an initial. If
-    *is_one_name* is true, the whole text may be a single name.
+    *is_one_name* is true, the first word of a sentence can also belong to a name.
     """
-    runs: list[list[Token]] = []
+    token_groups: list[list[Token]] = []
     is_inside = is_leading = False
     for index, token in enumerate(tokens):
         is_led, is_leading = is_leading, is_before_name(text, tokens, index, lexicon)
         is_part = (
             is_leading
             or is_led
-            or (is_capitalised(token) and _may_be_name(token, lexicon, is_one_name))
+            or (is_capitalised(token) and _can_be_name_part(token, lexicon, is_one_name))
         )
         if is_part and is_inside:
-            runs[-1].append(token)
+            token_groups[-1].append(token)
         elif is_part:
-            runs.append([token])
-        is_inside = is_part and (is_leading or not token.closed)
-    return runs
+            token_groups.append([token])
+        is_inside = is_part and (is_leading or not token.is_before_punctuation)
+    return token_groups
 
 
-def _may_be_name(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
-    """Return whether the capitalised *token* may be part of a name.
+def _can_be_name_part(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
+    """Return whether the capitalised *token* can be part of a name.
 
-    The first word of a sentence may not, because every sentence begins with a capital. If
-    *is_one_name* is true, the whole text may be a single name, and its first word may be part of
-    the name.
+    Negations, single letters and acronyms that are only stop words in capitals cannot. The first
+    word of a sentence can only if *is_one_name* is true, because every sentence begins with a
+    capital.
     """
-    key = token.key
-    if is_negation(key, lexicon):
+    folded_word = token.folded_text
+    if is_negation(folded_word, lexicon):
         return False
     if token.kind == "acronym":
-        return key not in lexicon.stop or key in lexicon.acronyms
+        return folded_word not in lexicon.stop or folded_word in lexicon.acronyms
     # A single letter is not a name: "I" is always capitalised.
-    return (is_one_name or not token.opens) and len(key.partition("'")[0]) > 1
+    return (is_one_name or not token.opens_sentence) and len(folded_word.partition("'")[0]) > 1
 
 
-def _trim_name(text: str, group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
-    """Yield the name in *group*, which is a group of capitalised words.
+def _find_name_in_group(text: str, token_group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+    """Yield the name in *token_group*, a group of capitalised words, if there is one.
 
-    The name has no articles at its start and no final 's. Nothing is yielded if *group* is only an
-    article, or a single noun in a language that capitalises all nouns.
+    Articles at the start and a final 's are not part of the name. A single article is no name. In a
+    language that capitalises all nouns, a single noun is no name either.
     """
     # "The Who" keeps its article, because all of its words are stop words.
     while (
-        len(group) > 1 and group[0].key in lexicon.articles and not _are_stop_words(group, lexicon)
+        len(token_group) > 1
+        and token_group[0].folded_text in lexicon.articles
+        and not _are_stop_words(token_group, lexicon)
     ):
-        group = group[1:]
-    has_acronym = any(token.kind == "acronym" for token in group)
-    if group[0].key in lexicon.articles and len(group) == 1:
+        token_group = token_group[1:]
+    has_acronym = any(token.kind == "acronym" for token in token_group)
+    if token_group[0].folded_text in lexicon.articles and len(token_group) == 1:
         return
-    if lexicon.nouns_are_capitalised and not has_acronym and len(group) < 2:
+    if lexicon.nouns_are_capitalised and not has_acronym and len(token_group) < 2:
         return
-    start, end = group[0].start, group[-1].end
-    if group[-1].key.endswith("'s"):
+    start, end = token_group[0].start, token_group[-1].end
+    if token_group[-1].folded_text.endswith("'s"):
         end -= 2
     yield Span("name", text[start:end], start, end)
 
 
-def _are_stop_words(group: Sequence[Token], lexicon: Lexicon) -> bool:
-    """Return whether all tokens of *group* are stop words, as in the name "The Who"."""
-    return all(token.key in lexicon.stop for token in group)
+def _are_stop_words(token_group: Sequence[Token], lexicon: Lexicon) -> bool:
+    """Return whether all tokens of *token_group* are stop words, as in the name "The Who"."""
+    return all(token.folded_text in lexicon.stop for token in token_group)

@@ -13,20 +13,22 @@ LONGEST_ACRONYM = 5
 """The maximum number of letters in an acronym."""
 
 
-def fold_tokens(tokens: Sequence[Token], all_caps: bool) -> list[str]:
-    """Return each word among *tokens* as the word lists spell it, and ``""`` for other tokens.
+def fold_tokens(tokens: Sequence[Token], is_all_caps: bool) -> list[str]:
+    """Return the text of each word in lower case, and ``""`` for each token that is no word.
 
-    If *all_caps* is true, the query is typed in capitals, and acronyms count as words.
+    If *is_all_caps* is true, the query is typed in capitals, and acronyms count as words.
     """
-    other = "acronym" if all_caps else "word"
-    return [token.key if token.kind == "word" or token.kind == other else "" for token in tokens]
+    other = "acronym" if is_all_caps else "word"
+    return [
+        token.folded_text if token.kind == "word" or token.kind == other else "" for token in tokens
+    ]
 
 
-def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
+def is_typed_in_capitals(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
     """Return whether a query is typed in capitals.
 
-    A few short words in capitals, such as "NASA ESA", are acronyms, unless one of them is a stop
-    word.
+    A few words of such a query may be in lower case. Returns ``False`` if all words in capitals are
+    short and none is a stop word, because they are acronyms then ("NASA ESA").
 
     Args:
         tokens: The tokens of the query.
@@ -41,7 +43,7 @@ def is_all_caps(tokens: Sequence[Token], stop_words: Container[str]) -> bool:
         return False
     if any(len(token.text) > LONGEST_ACRONYM for token in in_capitals):
         return True
-    return len(in_capitals) > 1 and any(token.key in stop_words for token in in_capitals)
+    return len(in_capitals) > 1 and any(token.folded_text in stop_words for token in in_capitals)
 
 
 class StripResult(NamedTuple):
@@ -50,120 +52,129 @@ class StripResult(NamedTuple):
     Attributes:
         keywords: The keywords, or ``""`` if all words were removed.
         opens_with_name: Whether the first keyword is a name that looks like a question word, as in
-            "Can Yaman". Such keywords must not be stripped again, or the name is lost.
+            "Can Yaman". A second pass would remove the name.
     """
 
     keywords: str
     opens_with_name: bool
 
 
-def strip_question(
-    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
+def strip_stop_words(
+    text: str, tokens: Sequence[Token], folded_words: Sequence[str], lexicon: Lexicon
 ) -> StripResult:
     """Remove question words and other stop words from *text*, and return the keywords.
 
     Args:
         text: The query.
         tokens: The tokens of the query.
-        keys: The words of the query in lower case, from `fold_tokens`.
+        folded_words: The words of the query in lower case, from `fold_tokens`.
         lexicon: The word list of the query's language.
     """
     acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
-    all_caps = any(keys[index] for index in acronyms)
-    topics = set() if all_caps else _find_topic_verbs(tokens, keys, acronyms, lexicon)
-    # A word in capitals has no key so far. It gets one if it is only an emphasised stop word.
-    if "" in keys:
-        keys = [
-            key or ("" if index in topics else _fold_emphasised_word(token, lexicon))
-            for index, (token, key) in enumerate(zip(tokens, keys, strict=True))
+    is_all_caps = any(folded_words[index] for index in acronyms)
+    topics = set() if is_all_caps else _find_topic_verbs(tokens, folded_words, acronyms, lexicon)
+    # A word in capitals has no folded form yet. It gets one if it is only an emphasised stop word.
+    if "" in folded_words:
+        folded_words = [
+            folded_word or ("" if index in topics else _fold_emphasised_word(token, lexicon))
+            for index, (token, folded_word) in enumerate(zip(tokens, folded_words, strict=True))
         ]
-    end = len(keys)
-    while end and keys[end - 1] in lexicon.closings:
+    end = len(folded_words)
+    while end and folded_words[end - 1] in lexicon.closings:
         end -= 1
-    kept_positions = _find_kept_tokens(text, tokens, keys, lexicon, all_caps)
-    removed = _find_removed_phrases(tokens, keys, lexicon, kept_positions)
+    kept_positions = _find_kept_positions(text, tokens, folded_words, lexicon, is_all_caps)
+    removed = _find_removed_positions(tokens, folded_words, lexicon, kept_positions)
     keywords, first_index = [], -1
-    for index, key in enumerate(keys[:end]):
+    for index, folded_word in enumerate(folded_words[:end]):
         if index in removed:
             continue
-        if index in kept_positions or not key:
+        if index in kept_positions or not folded_word:
             keyword = tokens[index].text
-        elif key in lexicon.removable:
+        elif folded_word in lexicon.removable:
             continue
         else:
-            keyword = _strip_elision(tokens[index].text, key, lexicon, all_caps)
+            keyword = _strip_elision(tokens[index].text, folded_word, lexicon, is_all_caps)
         if keyword:
             first_index = index if first_index < 0 else first_index
             keywords.append(keyword)
     # After another verb, the word is certainly a name: "Is Can Yaman ...". In "What Is ..." it may
     # be a verb.
-    is_certain = first_index > 0 and keys[first_index - 1] in lexicon.verbs
+    is_certain = first_index > 0 and folded_words[first_index - 1] in lexicon.verbs
     is_name = first_index in topics or (
-        first_index in kept_positions and keys[first_index] in lexicon.removable
+        first_index in kept_positions and folded_words[first_index] in lexicon.removable
     )
     return StripResult(" ".join(keywords), is_certain and is_name)
 
 
 def _find_topic_verbs(
-    tokens: Sequence[Token], keys: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
+    tokens: Sequence[Token], folded_words: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
 ) -> set[int]:
     """Return the indices of the verbs in capitals that are the topic of a question.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
-    capitals is a topic if it follows another verb or topic, or a topic and a conjunction.
+    capitals is a topic if it follows another verb, another topic, or a topic and a conjunction.
     *acronyms* are the indices of all words in capitals.
     """
     topics: set[int] = set()
     for index in acronyms:
-        if index and tokens[index].key in lexicon.verbs:
+        if index and tokens[index].folded_text in lexicon.verbs:
             before = index - 1
             follows_topic = before in topics or (
-                index - 2 in topics and keys[before] in lexicon.conjunctions
+                index - 2 in topics and folded_words[before] in lexicon.conjunctions
             )
-            if follows_topic or keys[before] in lexicon.verbs:
+            if follows_topic or folded_words[before] in lexicon.verbs:
                 topics.add(index)
     return topics
 
 
 def _fold_emphasised_word(token: Token, lexicon: Lexicon) -> str:
-    """Return the folded text of *token* if the rules may remove it despite its capitals.
+    """Return *token* in lower case if the rules may remove the token, or else ``""``.
 
-    They may remove emphasised stop words ("what IS the ...") that are not acronyms, and words that
-    the user wants to remove. For other tokens, the result is ``""``.
+    *token* is not an ordinary word. The rules may remove a stop word in capitals ("what IS the")
+    that is not an acronym, and a word that the user wants to remove.
     """
-    key = token.key
-    if key in lexicon.extra:
-        return key
+    folded_word = token.folded_text
+    if folded_word in lexicon.extra:
+        return folded_word
     if token.kind != "acronym":
         return ""
-    return key if key in lexicon.removable and key not in lexicon.acronyms else ""
+    return (
+        folded_word
+        if folded_word in lexicon.removable and folded_word not in lexicon.acronyms
+        else ""
+    )
 
 
-def _find_removed_phrases(
-    tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, kept_positions: Container[int]
+def _find_removed_positions(
+    tokens: Sequence[Token],
+    folded_words: Sequence[str],
+    lexicon: Lexicon,
+    kept_positions: Container[int],
 ) -> set[int]:
-    """Return the indices of the tokens to remove because they belong to a phrase.
+    """Return the indices of the tokens to remove because they form a phrase.
 
     Polite openings and greetings are removed at the start of a sentence. Question phrases such as
     "how much" are removed anywhere, unless they begin at one of *kept_positions*.
     """
     removed: set[int] = set()
     index, is_opening = 0, True
-    while index < len(keys):
+    while index < len(folded_words):
         length = 0
-        if is_opening or tokens[index].opens:
-            length = count_phrase_words(lexicon.lead_ins, keys, index)
+        if is_opening or tokens[index].opens_sentence:
+            length = count_phrase_words(lexicon.lead_ins, folded_words, index)
             if length > 1 and (
-                phrase_length := count_phrase_words(lexicon.removed, keys, index + length - 1)
+                phrase_length := count_phrase_words(
+                    lexicon.removed, folded_words, index + length - 1
+                )
             ):
                 # A phrase may begin with the last word of a lead-in: "find out how" and "how much"
                 # in "find out how much it costs".
                 length += phrase_length - 1
-            length = length or _count_greeting_tokens(tokens, keys, index, lexicon)
+            length = length or _count_greeting_tokens(tokens, folded_words, index, lexicon)
             # Several openings may follow each other: "Hello, can you tell me ...".
             is_opening = length > 0
-        if not length and keys[index] in lexicon.removed and index not in kept_positions:
-            length = count_phrase_words(lexicon.removed, keys, index)
+        if not length and folded_words[index] in lexicon.removed and index not in kept_positions:
+            length = count_phrase_words(lexicon.removed, folded_words, index)
         if length:
             removed.update(range(index, index + length))
             index += length
@@ -173,81 +184,101 @@ def _find_removed_phrases(
 
 
 def _count_greeting_tokens(
-    tokens: Sequence[Token], keys: Sequence[str], index: int, lexicon: Lexicon
+    tokens: Sequence[Token], folded_words: Sequence[str], index: int, lexicon: Lexicon
 ) -> int:
     """Return the number of tokens in the greeting at *index*, or 0 if there is no greeting.
 
     Punctuation or a question must follow a greeting. "Hello Kitty" is therefore not a greeting.
     """
-    length = count_phrase_words(lexicon.greetings, keys, index)
+    length = count_phrase_words(lexicon.greetings, folded_words, index)
     next_index = index + length
-    if not length or next_index >= len(keys):
+    if not length or next_index >= len(folded_words):
         return 0
-    is_question = keys[next_index] in lexicon.removable or count_phrase_words(
-        lexicon.lead_ins, keys, next_index
+    is_question = folded_words[next_index] in lexicon.removable or count_phrase_words(
+        lexicon.lead_ins, folded_words, next_index
     )
-    return length if tokens[next_index - 1].closed or is_question else 0
+    return length if tokens[next_index - 1].is_before_punctuation or is_question else 0
 
 
-def _strip_elision(word: str, key: str, lexicon: Lexicon, all_caps: bool) -> str:
+def _strip_elision(word: str, folded_word: str, lexicon: Lexicon, is_all_caps: bool) -> str:
     """Return *word* in lower case and without an elided article: "homme" for "L'homme".
 
-    An acronym after the article keeps its capitals. If a stop word follows the article, the result
-    is ``""``. *key* is the folded *word*.
+    An acronym after the article keeps its capitals, unless *is_all_caps* is true. If a stop word
+    follows the article, the result is ``""``.
+
+    Args:
+        word: The word as the user wrote it.
+        folded_word: The same word in lower case.
+        lexicon: The word list of the query's language.
+        is_all_caps: Whether the query is typed in capitals.
     """
-    if word.isascii() and "'" not in key:
-        # The key of a word without accents is the word in lower case.
-        return key
+    if word.isascii() and "'" not in folded_word:
+        # Without accents, the folded word is just the word in lower case.
+        return folded_word
     shown = normalise_characters(word)
-    if not lexicon.elisions or "'" not in key:
+    if not lexicon.elisions or "'" not in folded_word:
         return shown.lower()
-    elided, _, rest = key.partition("'")
-    while rest and elided in lexicon.elisions and key not in lexicon.negations:
-        key, shown = rest, shown.partition("'")[2]
-        if key in lexicon.removable:
+    elided, _, rest = folded_word.partition("'")
+    while rest and elided in lexicon.elisions and folded_word not in lexicon.negations:
+        folded_word, shown = rest, shown.partition("'")[2]
+        if folded_word in lexicon.removable:
             return ""
-        if shown.isupper() and len(shown) > 1 and not all_caps:
+        if shown.isupper() and len(shown) > 1 and not is_all_caps:
             return shown
-        elided, _, rest = key.partition("'")
+        elided, _, rest = folded_word.partition("'")
     return shown.lower()
 
 
-def _find_kept_tokens(
-    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon, all_caps: bool
+def _find_kept_positions(
+    text: str,
+    tokens: Sequence[Token],
+    folded_words: Sequence[str],
+    lexicon: Lexicon,
+    is_all_caps: bool,
 ) -> set[int]:
     """Return the indices of the tokens to keep unchanged, even if they are stop words.
 
-    These tokens are the words of kept phrases, articles that are used as letters ("plan a"), the
-    month May, and names.
+    Words of kept phrases, articles that are used as letters ("plan a"), the month May and names are
+    kept.
     """
     kept: set[int] = set()
-    for index, key in enumerate(keys):
-        if key in lexicon.kept and (length := count_phrase_words(lexicon.kept, keys, index)):
+    for index, folded_word in enumerate(folded_words):
+        if folded_word in lexicon.kept and (
+            length := count_phrase_words(lexicon.kept, folded_words, index)
+        ):
             kept.update(range(index, index + length))
         elif (
-            len(key) == 1
-            and key in lexicon.articles
-            and (index + 1 == len(keys) or _has_operator_beside(tokens, index))
+            len(folded_word) == 1
+            and folded_word in lexicon.articles
+            and (index + 1 == len(folded_words) or _has_operator_beside(tokens, index))
         ):
             # An article has a word after it, so the "a" in "plan a" is not an article.
             kept.add(index)
-        elif key == "may" and _has_number_beside(tokens, index) and "may" in lexicon.homographs:
+        elif (
+            folded_word == "may"
+            and _has_number_beside(tokens, index)
+            and "may" in lexicon.homographs
+        ):
             kept.add(index)
-    words = [(token.text, key) for token, key in zip(tokens, keys, strict=True) if key]
-    if not (all_caps or text.islower() or is_title_case(words, lexicon)):
-        kept.update(_find_names(text, tokens, keys, lexicon))
-        kept.update(_find_first_name(text, tokens, keys, lexicon, kept))
+    words = [
+        (token.text, folded_word)
+        for token, folded_word in zip(tokens, folded_words, strict=True)
+        if folded_word
+    ]
+    if not (is_all_caps or text.islower() or is_title_case(words, lexicon)):
+        kept.update(_find_name_positions(text, tokens, folded_words, lexicon))
+        kept.update(_find_opening_name_positions(text, tokens, folded_words, lexicon, kept))
     return kept
 
 
-def _find_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
-    """Return the token at *index* with the token before it and the token after it, if any."""
+def _get_token_and_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
+    """Return the token at *index* and its neighbours. The first and last token have only one."""
     return tokens[max(0, index - 1) : index + 2]
 
 
 def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
     """Return whether an operator is directly before or after the token at *index*, as in a != b."""
-    neighbours = _find_neighbours(tokens, index)
+    neighbours = _get_token_and_neighbours(tokens, index)
     return any(
         token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
     )
@@ -255,7 +286,7 @@ def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
 
 def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
     """Return whether a number is directly before or after the token at *index*, as in May 2024."""
-    return any(token.kind == "number" for token in _find_neighbours(tokens, index))
+    return any(token.kind == "number" for token in _get_token_and_neighbours(tokens, index))
 
 
 def is_title_case(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
@@ -265,34 +296,38 @@ def is_title_case(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
     """
     verbs = lexicon.verbs
     # A title has capitals except in small words such as "of".
-    for word, key in words:
+    for word, folded_word in words:
         if word[0].islower() and (
-            len(word) > 3 or key in verbs or (len(word) > 2 and not _is_small_word(key, lexicon))
+            len(word) > 3
+            or folded_word in verbs
+            or (len(word) > 2 and not _is_small_word(folded_word, lexicon))
         ):
             return False
     if len(words) < 3:
         return False
     # A few names also have capitals throughout. A capitalised verb shows that the text is a title.
     return any(
-        word[0].isupper() and key in verbs and key not in lexicon.homographs
-        for word, key in words[1:]
+        word[0].isupper() and folded_word in verbs and folded_word not in lexicon.homographs
+        for word, folded_word in words[1:]
     )
 
 
-def _is_small_word(key: str, lexicon: Lexicon) -> bool:
-    """Return whether the folded word *key* is a stop word or is used to detect the language."""
-    return key in lexicon.stop or key in lexicon.strong or key in lexicon.weak
+def _is_small_word(folded_word: str, lexicon: Lexicon) -> bool:
+    """Return whether *folded_word* is a stop word or helps to detect the language."""
+    return (
+        folded_word in lexicon.stop or folded_word in lexicon.strong or folded_word in lexicon.weak
+    )
 
 
 def is_before_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexicon) -> bool:
     """Return whether the token at *index* is a title or an initial before a name.
 
     Examples are "Dr." in "Dr. May Wong" and "J." in "J. Smith". A full stop and a capitalised word
-    must follow the token. The capitalised word may be a stop word that begins a new sentence. A
-    stop word therefore needs one of these:
+    must follow the token. If the capitalised word is a stop word, it may begin a new sentence. It
+    counts as a name only if one of these is true:
 
     - The token is a title, and the stop word is also a name (May).
-    - Another capitalised word follows the stop word, and it is not a stop word.
+    - The next word after the stop word is capitalised and not a stop word.
     """
     token = tokens[index]
     if not text.startswith(".", token.end):
@@ -300,19 +335,19 @@ def is_before_name(text: str, tokens: Sequence[Token], index: int, lexicon: Lexi
     next_tokens = tokens[index + 1 : index + 3]
     is_initial = len(token.text) == 1 and token.text.isupper() and token.text != "I"
     if (
-        not (is_initial or token.key in lexicon.titles)
+        not (is_initial or token.folded_text in lexicon.titles)
         or not next_tokens
         or not is_capitalised(next_tokens[0])
     ):
         return False
-    key = next_tokens[0].key
-    if key not in lexicon.stop or (key in lexicon.homographs and not is_initial):
+    folded_word = next_tokens[0].folded_text
+    if folded_word not in lexicon.stop or (folded_word in lexicon.homographs and not is_initial):
         return True
     return (
         len(next_tokens) > 1
         and is_capitalised(next_tokens[1])
-        and not next_tokens[0].closed
-        and next_tokens[1].key not in lexicon.stop
+        and not next_tokens[0].is_before_punctuation
+        and next_tokens[1].folded_text not in lexicon.stop
     )
 
 
@@ -321,52 +356,62 @@ def is_capitalised(token: Token) -> bool:
     return token.kind in ("word", "acronym") and token.text[0].isupper()
 
 
-def _find_names(
-    text: str, tokens: Sequence[Token], keys: Sequence[str], lexicon: Lexicon
+def _find_name_positions(
+    text: str, tokens: Sequence[Token], folded_words: Sequence[str], lexicon: Lexicon
 ) -> set[int]:
     """Return the indices of the stop words that are names or parts of names.
 
     A stop word is a name if it is capitalised inside a sentence or after a title ("Dr. Will"). A
-    capitalised article before the name belongs to it ("The Who").
+    capitalised article before the name is part of the name ("The Who").
     """
     names: set[int] = set()
-    for index, (token, key) in enumerate(zip(tokens, keys, strict=True)):
-        if key not in lexicon.removable or key in lexicon.extra:
+    for index, (token, folded_word) in enumerate(zip(tokens, folded_words, strict=True)):
+        if folded_word not in lexicon.removable or folded_word in lexicon.extra:
             continue
         if token.kind == "acronym" or not token.text[0].isupper():
             continue
-        if token.opens and not (index and is_before_name(text, tokens, index - 1, lexicon)):
+        if token.opens_sentence and not (
+            index and is_before_name(text, tokens, index - 1, lexicon)
+        ):
             continue
-        if key in lexicon.articles:
+        if folded_word in lexicon.articles:
             # Many titles begin with a capitalised article, so it is no sign of a name. A single
             # letter is: "vitamin A", "plan A".
-            names.update((index,) if len(key) == 1 else ())
+            names.update((index,) if len(folded_word) == 1 else ())
             continue
         names.add(index)
-        if index and keys[index - 1] in lexicon.articles and tokens[index - 1].text[0].isupper():
+        if (
+            index
+            and folded_words[index - 1] in lexicon.articles
+            and tokens[index - 1].text[0].isupper()
+        ):
             names.add(index - 1)
     return names
 
 
-def _find_first_name(
+def _find_opening_name_positions(
     text: str,
     tokens: Sequence[Token],
-    keys: Sequence[str],
+    folded_words: Sequence[str],
     lexicon: Lexicon,
     kept_positions: set[int],
 ) -> tuple[int, ...]:
     """Return ``(0,)`` if the first token is a name ("Will said"), or else ``()``.
 
-    A word such as "Will" may also be a verb ("Will it rain?"). It is a name if the text has no
-    question mark, no pronoun follows, and the rules remove no other word.
+    "Will" may also be a verb ("Will it rain?"). Such a word is a name if the text has no question
+    mark, no pronoun follows the word, and the rules remove no other word.
     """
-    if "?" in text or len(keys) < 2 or not tokens[0].text[0].isupper():
+    if "?" in text or len(folded_words) < 2 or not tokens[0].text[0].isupper():
         return ()
-    if keys[0] not in lexicon.homographs or keys[0] in lexicon.extra or keys[1] in lexicon.pronouns:
+    if (
+        folded_words[0] not in lexicon.homographs
+        or folded_words[0] in lexicon.extra
+        or folded_words[1] in lexicon.pronouns
+    ):
         return ()
     removable = (
         index
-        for index, key in enumerate(keys)
-        if index and index not in kept_positions and key in lexicon.removable
+        for index, folded_word in enumerate(folded_words)
+        if index and index not in kept_positions and folded_word in lexicon.removable
     )
     return () if any(True for _ in removable) else (0,)

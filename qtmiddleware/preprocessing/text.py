@@ -45,7 +45,7 @@ def normalise_characters(word: str) -> str:
 
 
 def fold_case(word: str) -> str:
-    """Return *word* as the word lists spell it: lower case, NFC, straight apostrophes."""
+    """Return *word* in lower case and composed form (NFC), with straight apostrophes."""
     return normalise_characters(word).casefold()
 
 
@@ -72,16 +72,16 @@ def clean_text(text: str) -> str:
     return " ".join(text.split())
 
 
-def shorten_text(text: str, length: int = 240) -> str:
-    """Return *text* on one line of at most *length* characters. A shortened text ends in "…"."""
+def shorten_text(text: str, max_length: int = 240) -> str:
+    """Return *text* on one line, cut to *max_length* characters. A cut text ends in "…"."""
     line = clean_text(text)
-    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+    return line if len(line) <= max_length else line[: max_length - 1].rstrip() + "…"
 
 
 def normalise_text(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
-    The result can be used as a key for texts that differ only in these details.
+    Texts that differ only in these details have the same result.
     """
     line = clean_text(text)
     # NFKC turns some characters into a space and an accent, so spaces are joined once more.
@@ -93,20 +93,20 @@ def normalise_text(text: str) -> str:
     return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
-def cut_at_word(text: str, limit: int) -> str:
-    """Cut *text* to at most *limit* characters, if possible after a whole word.
+def cut_at_word(text: str, max_length: int) -> str:
+    """Cut *text* to at most *max_length* characters, if possible after a whole word.
 
-    If the last whole word ends in the first half of *limit*, the cut is inside the next word.
+    If the last whole word ends in the first half of *max_length*, the cut is inside the next word.
     """
-    if len(text) <= limit:
+    if len(text) <= max_length:
         return text
-    head = text[: limit + 1]
+    head = text[: max_length + 1]
     at_word = head.rpartition(" ")[0]
-    return at_word if len(at_word) > limit // 2 else text[:limit]
+    return at_word if len(at_word) > max_length // 2 else text[:max_length]
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of *text* in their order. Case and accents stay."""
+    """Return the words of *text* in their order, with their capitals and accents."""
     return _WORD.findall(text)
 
 
@@ -124,8 +124,8 @@ def fold_words(text: str) -> list[str]:
 def split_tokens(text: str) -> list[str]:
     """Return the words of *text* in lower case, without accents and without a final 's.
 
-    Chinese and Japanese have no spaces between words, so a run of their characters is split into
-    overlapping pairs.
+    Chinese and Japanese have no spaces between words, so a run of their characters becomes
+    overlapping pairs of characters.
     """
     folded = fold_accents(text)
     words = split_words(folded)
@@ -148,11 +148,11 @@ def is_blank(text: str) -> bool:
 
 
 def find_dominant_script(text: str) -> str:
-    """Return the script that most letters of *text* have, such as ``latin``, ``han`` or ``arabic``.
+    """Return the script of most letters in *text*, such as ``latin``, ``han`` or ``arabic``.
 
-    - The result is ``""`` if *text* has no letters, and ``other`` if its script is not in
+    - The result is ``""`` if *text* has no letters, and ``other`` if the script is not in
       `SCRIPTS`.
-    - If *text* contains kana, its kana and Han characters count together as ``japanese``.
+    - If *text* contains kana, the kana and Han characters count together as ``japanese``.
     - If two scripts have the same number of letters, the first in *text* usually wins.
     """
     if text.isascii():
@@ -169,7 +169,7 @@ def find_dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern for a run of letters in one script. The group's name is the script."""
+    """Return a pattern for a run of letters in one script. The matching group is named after it."""
     import regex
 
     named = "|".join(

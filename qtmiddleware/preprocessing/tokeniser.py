@@ -95,20 +95,20 @@ class Token(NamedTuple):
     Attributes:
         kind: One of the `TokenKind` words.
         text: The text of the token, ``query[start:end]``.
-        key: The text as the word lists spell it, in lower case.
+        folded_text: The text as the word lists spell it, in lower case.
         start: The position of the first character in the query.
         end: The position after the last character.
-        opens: Whether the token is the first of a sentence.
-        closed: Whether punctuation follows the token.
+        opens_sentence: Whether the token is the first of a sentence.
+        is_before_punctuation: Whether punctuation follows the token.
     """
 
     kind: TokenKind
     text: str
-    key: str
+    folded_text: str
     start: int
     end: int
-    opens: bool
-    closed: bool
+    opens_sentence: bool
+    is_before_punctuation: bool
 
 
 def tokenise(text: str) -> Sequence[Token]:
@@ -152,31 +152,31 @@ def _append_tokens(
     """
     for match in BLANKS.finditer(text, start, end):
         chunk, offset = match.group(), match.start()
-        previous = tokens[-1] if tokens else None
+        previous_token = tokens[-1] if tokens else None
         if (
-            previous
-            and previous.kind == "number"
-            and _can_take_sign(previous, offset)
+            previous_token
+            and previous_token.kind == "number"
+            and _can_sign_follow(previous_token, offset)
             and (sign := NUMBER_SIGN.match(chunk))
         ):
             # "100 €" is one token, so the sign joins the number before it.
             sign_end = offset + sign.end()
-            amount = text[previous.start : sign_end]
-            is_closed = sign_end < match.end()
+            amount = text[previous_token.start : sign_end]
+            is_before_punctuation = sign_end < match.end()
             tokens[-1] = Token(
                 "number",
                 amount,
                 fold_case(amount),
-                previous.start,
+                previous_token.start,
                 sign_end,
-                previous.opens,
-                is_closed,
+                previous_token.opens_sentence,
+                is_before_punctuation,
             )
-            is_sentence_start = is_closed and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
+            is_sentence_start = is_before_punctuation and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
         elif (
             chunk in SUMS
-            and previous is not None
-            and _is_operator(text, previous, offset, match.end())
+            and previous_token is not None
+            and _is_operator(text, previous_token, offset, match.end())
         ):
             tokens.append(Token("identifier", chunk, chunk, offset, match.end(), False, False))
             is_sentence_start = False
@@ -186,70 +186,79 @@ def _append_tokens(
                 if len(chunk) <= MOST_PIECE_CHARS
                 else _split_chunk(chunk)
             )
-            for kind, piece, key, left, right, closed in pieces:
+            for kind, piece, folded_text, left, right, is_before_punctuation in pieces:
                 token = Token(
-                    kind, piece, key, offset + left, offset + right, is_sentence_start, closed
+                    kind,
+                    piece,
+                    folded_text,
+                    offset + left,
+                    offset + right,
+                    is_sentence_start,
+                    is_before_punctuation,
                 )
                 # Only the first piece of a chunk can have a sign with a space before it.
                 if kind == "number" and left == pieces[0].start and start <= token.start - 2:
-                    token = _add_currency_sign(text, token, previous)
+                    token = _add_currency_sign(text, token, previous_token)
                 tokens.append(token)
                 is_sentence_start = False
             is_sentence_start = is_sentence_start or is_end
     return is_sentence_start
 
 
-def _can_take_sign(token: Token, offset: int) -> bool:
-    """Return whether a sign at *offset* can belong to the number *token*, as in 100 €.
+def _can_sign_follow(number_token: Token, sign_start: int) -> bool:
+    """Return whether a sign at *sign_start* can belong to the number *number_token*, as in 100 €.
 
-    The number must end in a digit, and a single character must separate it from the sign.
+    The number must end in a digit, and a single character must separate the number and the sign.
     """
-    return token.end + 1 == offset and token.text[-1].isdigit()
+    return number_token.end + 1 == sign_start and number_token.text[-1].isdigit()
 
 
-def _is_operator(text: str, previous: Token, start: int, end: int) -> bool:
-    """Return whether the sign ``text[start:end]`` is an operator: 5 + 3, x > 5.
+def _is_operator(text: str, previous_token: Token, start: int, end: int) -> bool:
+    """Return whether the sign ``text[start:end]`` is an operator, as in 5 + 3 or x > 5.
 
-    There must be one space between the sign and *previous*, the token before it. The sign must have
-    a number on one side. A minus sign must have a number on both sides.
+    One space must separate the sign from *previous_token*. A number must stand on one side of the
+    sign, or on both sides of a minus sign.
     """
-    if previous.end + 1 != start or not text[end:].strip():
+    if previous_token.end + 1 != start or not text[end:].strip():
         return False
     # A hyphen between words is usually a dash, so a minus sign needs numbers on both sides.
-    sides = previous.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
+    sides = previous_token.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
     return all(sides) if text[start] in "-−" else any(sides)
 
 
-def _add_currency_sign(text: str, token: Token, previous: Token | None) -> Token:
-    """Return the number *token* with the currency sign before it: "€ 100" instead of "100".
+def _add_currency_sign(text: str, number_token: Token, previous_token: Token | None) -> Token:
+    """Return *number_token* with the currency sign before the number: "€ 100" instead of "100".
 
-    If the number has no currency sign and space before it, *token* is returned unchanged.
-    *previous* is the token before the number, or ``None`` if the number comes first.
+    Without a currency sign and a space before the number, *number_token* is returned unchanged.
+    *previous_token* is the token before the number, or ``None`` if the number comes first.
     """
-    start = token.start - 2
-    is_sign = token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
+    start = number_token.start - 2
+    is_sign = (
+        number_token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
+    )
     if (
         not is_sign
         or (start and not text[start - 1].isspace())
-        or (previous is not None and previous.end > start)
+        or (previous_token is not None and previous_token.end > start)
     ):
-        return token
-    amount = text[start : token.end]
-    return token._replace(text=amount, key=fold_case(amount), start=start)
+        return number_token
+    amount = text[start : number_token.end]
+    return number_token._replace(text=amount, folded_text=fold_case(amount), start=start)
 
 
 class _Piece(NamedTuple):
-    """A token in a chunk, which is a stretch of a query without spaces.
+    """A token in a chunk, a stretch of a query without spaces.
 
-    The attributes are the same as in `Token`, but *start* and *end* are positions in the chunk.
+    The attributes have the same meaning as in `Token`, but *start* and *end* are positions in the
+    chunk.
     """
 
     kind: TokenKind
     text: str
-    key: str
+    folded_text: str
     start: int
     end: int
-    closed: bool
+    is_before_punctuation: bool
 
 
 def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
@@ -260,23 +269,30 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
         Whether a sentence ends after the last token.
     """
     pieces = [
-        _Piece(kind, chunk[left:right], fold_case(chunk[left:right]), left, right, closed)
-        for kind, left, right, closed in _locate_pieces(chunk)
+        _Piece(
+            kind,
+            chunk[left:right],
+            fold_case(chunk[left:right]),
+            left,
+            right,
+            is_before_punctuation,
+        )
+        for kind, left, right, is_before_punctuation in _find_pieces(chunk)
     ]
     return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
         not pieces or pieces[-1].end < len(chunk)
     )
 
 
-def _locate_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     """Return the tokens in *chunk*, a stretch of a query without spaces.
 
-    Each token is a tuple: kind, start, end, and whether punctuation follows.
+    Each token is a tuple: its kind, its start, its end, and whether punctuation follows.
     """
     # These consist of punctuation or begin with it, so they are checked before it is trimmed.
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
-    left, right = _trim_punctuation(chunk)
+    left, right = _find_core_limits(chunk)
     core = chunk[left:right]
     kind = find_token_kind(core)
     if kind is not None:
@@ -291,8 +307,8 @@ def _locate_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
 _split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
-def _trim_punctuation(chunk: str) -> tuple[int, int]:
-    """Return the start and end of *chunk* without its outer punctuation."""
+def _find_core_limits(chunk: str) -> tuple[int, int]:
+    """Return the start and end of the text in *chunk* between the outer punctuation."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
     # The first mark stays if it belongs to a path: /etc, ~/notes, *.py.
     if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
@@ -392,7 +408,7 @@ def _classify_letters(core: str) -> TokenKind:
 
 
 def _classify_compound(core: str) -> TokenKind:
-    """Return the token kind of *core*, which is words joined by hyphens or apostrophes.
+    """Return the token kind of *core*, several words joined by hyphens or apostrophes.
 
     - ``word`` if only first letters are capitals.
     - ``acronym`` if all letters are capitals.
@@ -405,20 +421,18 @@ def _classify_compound(core: str) -> TokenKind:
     return "identifier" if "-" in core else "word"
 
 
-def _has_inner_capitals(part: str) -> bool:
-    """Return whether *part* has capitals after its first letter, as in an acronym or a code.
+def _has_inner_capitals(word_part: str) -> bool:
+    """Return whether *word_part* has capitals after its first letter, as in an acronym or a code.
 
-    The result is ``False`` for a typing error such as "HOw".
+    Returns ``False`` for a typing error such as "HOw".
     """
-    return _classify_letters(part) != "word"
+    return _classify_letters(word_part) != "word"
 
 
 @cache
 def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Return a pattern for numbers with signs and units, and one for rates such as €100/month.
-
-    Both are compiled at the first use: compiling is slow, and most questions have no number.
-    """
+    """Return a pattern for numbers with signs and units, and a pattern for rates (€100/month)."""
+    # Compiling is slow and most questions have no number, so it waits until the first number.
     number = re.compile(
         r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
         r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
@@ -428,12 +442,12 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 @cache
-def _compile_piece_pattern(ascii_only: bool) -> Any:
+def _compile_piece_pattern(is_ascii_only: bool) -> Any:
     """Return a pattern for the words and symbols in a text without spaces.
 
-    If *ascii_only* is true, the pattern is simpler and works only for ASCII texts.
+    If *is_ascii_only* is true, the pattern works only for ASCII texts and is simpler.
     """
-    if ascii_only:
+    if is_ascii_only:
         return re.compile(r"\w++(?:['.-]\w++)*+")
     import regex
 
@@ -448,7 +462,7 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
     """Return the (start, end) of every quoted phrase in *text*, including the quotation marks.
 
     Quotes inside a quoted phrase, marks without a partner and apostrophes are ignored. A single
-    mark opens a quote only before a word, and closes a quote only after a word.
+    quotation mark opens a quote only before a word, and closes a quote only after a word.
     """
     spans: list[tuple[int, int]] = []
     unclosed_marks: set[str] = set()
@@ -469,18 +483,24 @@ def find_quotes(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _find_closing_mark(text: str, positions: list[int], index: int) -> int | None:
-    """Return the index of the mark that closes the quote at ``positions[index]``.
+def _find_closing_mark(text: str, mark_positions: list[int], opening_index: int) -> int | None:
+    """Return the index of the quotation mark that closes the quote.
 
-    Returns ``None`` if no mark closes the quote, and *index* if the quote is empty. *positions* are
-    the positions of all quotation marks in *text*.
+    Args:
+        text: The query.
+        mark_positions: The positions of all quotation marks in *text*.
+        opening_index: The index in *mark_positions* of the mark that opens the quote.
+
+    Returns:
+        The index in *mark_positions* of the closing mark, *opening_index* if the quote is empty, or
+        ``None`` if no mark closes the quote.
     """
-    start = positions[index]
+    start = mark_positions[opening_index]
     closers = CLOSERS[text[start]]
-    for later in range(index + 1, len(positions)):
-        position = positions[later]
+    for later in range(opening_index + 1, len(mark_positions)):
+        position = mark_positions[later]
         if text[position] in closers and _can_close_quote(text, position):
-            return later if text[start + 1 : position].strip() else index
+            return later if text[start + 1 : position].strip() else opening_index
     return None
 
 
@@ -502,6 +522,6 @@ def _can_close_quote(text: str, position: int) -> bool:
 
 @cache
 def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches any one quotation mark, opening or closing."""
+    """Return a pattern that matches a single quotation mark, opening or closing."""
     marks = set("".join(CLOSERS.values())) | set(CLOSERS)
     return re.compile("[" + re.escape("".join(sorted(marks))) + "]")

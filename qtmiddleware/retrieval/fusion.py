@@ -63,11 +63,12 @@ class FusedList:
     Attributes:
         items: The passages.
         method: The fusion method that was used. It may differ from the configured method.
-        spread: The typical difference between high and low scores of the backend. ``None`` if the
-            fused scores are on another scale than the backend's.
+        spread: The typical gap between the backend's high and low scores. ``None`` if the fused
+            scores use a different scale.
         gains: For each ranking, the amount that each rank added to a passage's score. Empty if the
             method does not add scores.
-        evidence: How keywords changed the list after the fusion; ``None`` if they did not.
+        evidence: How keywords changed the order after the fusion. ``None`` if keywords were not
+            used.
     """
 
     items: Sequence[FusedPassage]
@@ -88,7 +89,7 @@ class FusedList:
 
     @property
     def is_merged(self) -> bool:
-        """Whether each passage occurs only once. Always true, except with ``concat``."""
+        """Whether each passage occurs only once. Always true, except for the method ``concat``."""
         row = FUSION_METHODS.get(self.method)
         # A method of an installed package is not in the catalogue, and always merges.
         return row is None or row.merges
@@ -96,7 +97,7 @@ class FusedList:
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
-    """A fused list and the rankings that it was made from.
+    """A fused list, and the rankings that were fused.
 
     Attributes:
         fused: The fused list, before keyword evidence.
@@ -110,7 +111,7 @@ class FusionResult:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The index in the fused list at which each ranking begins; empty if lists are merged."""
+        """The index in the fused list at which each ranking begins; empty for a merged list."""
         if self.fused.is_merged:
             return ()
         return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
@@ -137,31 +138,40 @@ class FusionResult:
 
 
 def select_rankings(
-    original: Ranking, others: Sequence[Ranking], options: FusionSettings
+    original_ranking: Ranking, other_rankings: Sequence[Ranking], options: FusionSettings
 ) -> list[Ranking]:
-    """Return the rankings to fuse, with their final weights: the original first, then *others*.
+    """Return the rankings to fuse, with their final weights.
 
-    - Variants with weight 0 are left out.
-    - The original is left out if its weight is 0 or the settings exclude it. If no variant found
-      anything, the original is always included.
+    *original_ranking* comes first, then *other_rankings*.
+
+    - Rankings with weight 0 are left out.
+    - *original_ranking* is left out if its weight is 0 or the settings exclude it. If no variant
+      found anything, *original_ranking* is always included.
     """
     weight = options.weights.original
-    if "standalone" in [ranking.variant.kind for ranking in others if ranking.keys]:
+    if "standalone" in [ranking.variant.kind for ranking in other_rankings if ranking.keys]:
         weight = options.weights.original_in_conversation
-    weighted = [ranking for ranking in others if ranking.variant.weight > 0]
+    weighted = [ranking for ranking in other_rankings if ranking.variant.weight > 0]
     if (weight <= 0 or not options.include_original) and any(ranking.keys for ranking in weighted):
         return weighted
-    variant = Variant(original.variant.kind, original.variant.text, weight or 1.0)
+    variant = Variant(original_ranking.variant.kind, original_ranking.variant.text, weight or 1.0)
     return [
-        Ranking(variant, original.keys, original.scores, original.items, original.initial),
+        Ranking(
+            variant,
+            original_ranking.keys,
+            original_ranking.scores,
+            original_ranking.items,
+            original_ranking.initial,
+        ),
         *weighted,
     ]
 
 
-def separate_chunks(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
+def make_chunk_keys_unique(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
     """Return *rankings* with a different key for each chunk of a document.
 
-    If passages with the same id in one list have different texts, the text is added to their keys.
+    If passages with the same id in one list have different texts, each passage's text is added to
+    its key.
     """
     texts: dict[Key, set[str | None]] = {}
     for ranking in rankings:
@@ -211,8 +221,8 @@ def find_score_direction(rankings: Sequence[Ranking]) -> int:
 def has_usable_scores(rankings: Iterable[Ranking]) -> bool:
     """Return whether the scores of every ranking are complete and sorted.
 
-    Unsorted scores do not belong to the order of the passages. For example, a function may rerank
-    its passages but return the scores from before the reranking.
+    Unsorted scores do not show why the passages have their order. For example, a function may
+    rerank its passages but return the scores from before the reranking.
     """
     return all(map(_are_scores_usable, [ranking.scores for ranking in rankings]))
 
@@ -226,11 +236,14 @@ def _are_scores_usable(scores: Sequence[float | None]) -> bool:
 
 
 def measure_spread(scores: Sequence[float]) -> float:
-    """Return the spread of *scores*: a measure of their range that ignores outliers at the top.
+    """Return a measure of the range of *scores* that ignores outliers at the top.
 
-    spread = max(`WHOLE_TO_TAIL` x range of the lower 70 %, whole range / `MOST_SPREADS`). For fewer
-    than five scores it is the whole range. It is 0 if all scores are equal. *scores* are sorted,
-    best first.
+    - For five or more scores, the spread is the larger of two numbers: the range of the lower 70 %
+      times `WHOLE_TO_TAIL`, and the whole range divided by `MOST_SPREADS`.
+    - For fewer scores, the spread is the whole range.
+    - If all scores are equal, the spread is 0.
+
+    *scores* must be sorted, best first.
     """
     last = len(scores) - 1
     if last < 1:
@@ -244,21 +257,21 @@ def measure_spread(scores: Sequence[float]) -> float:
 # --- the fusion -----------------------------------------------------------------------------------
 
 
-def fuse(
+def fuse_rankings(
     rankings: Sequence[Ranking],
     method: str = "anchored",
     *,
     rrf_k: int = 60,
     lower_is_better: bool = False,
-    scores_are_usable: bool | None = None,
+    are_scores_usable: bool | None = None,
 ) -> FusedList:
     """Merge *rankings* into one list, best first.
 
     Ties are broken as follows:
 
-    - If the method uses ranks, by the better rank in any list, then by the smaller key.
-    - If the method uses scores, by the first list that contains the passage, then by the rank in
-      this list.
+    - Methods that use ranks prefer the better rank in any list, then the smaller key.
+    - Methods that use scores prefer the first list that contains the passage, then the better rank
+      in this list.
 
     Args:
         rankings: The lists, each best first.
@@ -266,7 +279,7 @@ def fuse(
         rrf_k: The constant k of reciprocal rank fusion.
         lower_is_better: Whether lower scores are better. Used only if the order of the lists does
             not show it.
-        scores_are_usable: The result of `has_usable_scores` for *rankings*; ``None`` to compute it.
+        are_scores_usable: The result of `has_usable_scores` for *rankings*; ``None`` to compute it.
 
     Raises:
         FusionPluginError: The fusion method of an installed package failed.
@@ -278,7 +291,7 @@ def fuse(
     if len(rankings) == 1 and row.merges:
         return _convert_single_ranking(rankings[0], method, sign)
     if row.needs_scores and not (
-        has_usable_scores(rankings) if scores_are_usable is None else scores_are_usable
+        has_usable_scores(rankings) if are_scores_usable is None else are_scores_usable
     ):
         method = "weighted_rrf"
     merge = _MERGES.get(method) or partial(_merge_by_plugin_method, method)
@@ -290,10 +303,10 @@ def sum_weighted_scores(
 ) -> list[tuple[Key, float]]:
     """Return (key, score) for each passage, best first. The score is a weighted sum over the lists.
 
-    *method* decides what is added up:
+    *method* decides which number each list adds:
 
-    ``weighted``  The scores of each list, scaled from 0 to 1 (min-max). Equal scores all become 1.
-                  A passage that a list lacks gets 0.
+    ``weighted``  The passage's score in the list, scaled from 0 to 1 (min-max). Equal scores all
+                  become 1. A list that lacks the passage adds 0.
     ``rrf``       1 / (k + rank), with ranks from 1. Also used if scores are missing or unsorted.
 
     Sums are rounded to 12 digits, so that rounding errors do not separate equal passages. Ties are
@@ -310,13 +323,13 @@ def sum_weighted_scores(
         ]
     sums = [
         (key, round(passage.score, 12))
-        for key, passage in _sum_gains_by_key(rankings, gains).items()
+        for key, passage in _score_passages_by_gains(rankings, gains).items()
     ]
     return sorted(sums, key=lambda pair: (-pair[1], pair[0]))
 
 
 def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Merge *rankings* by the weighted mean of their scores, after scaling all to equal spread."""
+    """Merge *rankings* by the weighted mean of their scores, scaled to the same spread."""
     lists: list[Sequence[float]] = [ranking.scores for ranking in rankings]  # type: ignore[misc]
     lowest_scores = [(min if sign > 0 else max)(scores, default=0.0) for scores in lists]
     total_weight = sum([ranking.variant.weight for ranking in rankings if ranking.keys]) or 1.0
@@ -341,7 +354,7 @@ def merge_anchored(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> Fused
         [weight * lowest_score for weight, lowest_score in zip(weights, lowest_scores, strict=True)]
     )
     return FusedList(
-        _sort_by_score(_sum_gains_by_key(rankings, gains, floor)), "anchored", mean, gains
+        _sort_by_score(_score_passages_by_gains(rankings, gains, floor)), "anchored", mean, gains
     )
 
 
@@ -433,17 +446,17 @@ def _merge_by_plugin_method(
     return FusedList([passages[key] for key in (*ordered, *left_out)], method)
 
 
-def _sum_gains_by_key(
-    rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], floor: float = 0.0
+def _score_passages_by_gains(
+    rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], base_score: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return the passages by key. A passage's score is *floor* plus its gains in all lists.
+    """Return each passage by its key. Its score is *base_score* plus its gains in all lists.
 
     If a list contains a passage several times, only its best rank counts.
 
     Args:
         rankings: The lists, each best first.
         gains: For each list, the amount that each rank adds to a passage's score.
-        floor: The score before any gain.
+        base_score: The score of a passage before any gain.
     """
     merged: dict[Key, FusedPassage] = {}
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
@@ -451,7 +464,7 @@ def _sum_gains_by_key(
         for key, gain, item in zip(ranking.keys, ranking_gains, ranking.items, strict=True):
             passage = merged.get(key)
             if passage is None:
-                merged[key] = FusedPassage(key, item, floor + gain, bit)
+                merged[key] = FusedPassage(key, item, base_score + gain, bit)
             # If a list contains a passage several times, only the first and best rank counts.
             elif not passage.sources & bit:
                 passage.score += gain
@@ -462,7 +475,7 @@ def _sum_gains_by_key(
 def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]:
     """Return the passages of all lists, one list after the other.
 
-    Scores are multiplied by *sign*, so that higher is better.
+    Each score is multiplied by *sign*, which is -1 if lower scores are better and else 1.
     """
     return [
         FusedPassage(key, item, 0.0 if score is None else sign * score, 1 << position)
@@ -471,19 +484,22 @@ def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]
     ]
 
 
-def _list_reciprocal_ranks(ranking: Ranking, weight: float, k: int) -> list[float]:
-    """Return *weight* / (*k* + rank) for each passage of *ranking*, with ranks from 1."""
-    return [weight / (k + rank) for rank in range(1, len(ranking.keys) + 1)]
+def _list_reciprocal_ranks(ranking: Ranking, weight: float, rrf_k: int) -> list[float]:
+    """Return *weight* / (*rrf_k* + rank) for each passage of *ranking*, with ranks from 1."""
+    return [weight / (rrf_k + rank) for rank in range(1, len(ranking.keys) + 1)]
 
 
 def _scale_scores(scores: Sequence[float]) -> list[float]:
-    """Scale *scores* from 1 (the first, best score) to 0 (the last); all 1 if they are equal."""
+    """Return *scores*, best first, scaled from 1 (first score) to 0 (last score).
+
+    Equal scores all become 1.
+    """
     width = scores[0] - scores[-1] if scores else 0.0
     return [(score - scores[-1]) / width if width else 1.0 for score in scores]
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the mean of *spreads*, weighted by the variants. Spreads of 0 are left out."""
+    """Return the mean of *spreads* with the variants' weights. Spreads of 0 are left out."""
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)
@@ -503,14 +519,14 @@ def _sort_by_score(merged: Mapping[Key, FusedPassage]) -> list[FusedPassage]:
 
 
 def _merge_by_rank(
-    method: str, rankings: Sequence[Ranking], weights: Sequence[float], k: int
+    method: str, rankings: Sequence[Ranking], weights: Sequence[float], rrf_k: int
 ) -> FusedList:
-    """Merge *rankings* by the sum of weight / (*k* + rank).
+    """Merge *rankings* by the sum of weight / (*rrf_k* + rank).
 
     Ties are broken by the better rank in any list, then by the smaller key.
     """
-    gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(k)))
-    merged = _sum_gains_by_key(rankings, gains)
+    gains = list(map(_list_reciprocal_ranks, rankings, weights, repeat(rrf_k)))
+    merged = _score_passages_by_gains(rankings, gains)
     best_ranks: dict[Key, int] = {}
     for ranking in rankings:
         for rank, key in enumerate(ranking.keys):

@@ -51,10 +51,10 @@ from qtmiddleware.retrieval.fusion import (
     FusionPluginError,
     FusionResult,
     find_score_direction,
-    fuse,
+    fuse_rankings,
     has_usable_scores,
+    make_chunk_keys_unique,
     select_rankings,
-    separate_chunks,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import opens_new_topic
@@ -68,7 +68,7 @@ from qtmiddleware.retrieval.request import (
     prepare_query,
     read_today,
 )
-from qtmiddleware.retrieval.reranking import rerank
+from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
@@ -77,14 +77,14 @@ from qtmiddleware.retrieval.responses import (
     read_text,
     read_texts,
 )
-from qtmiddleware.retrieval.result import build_result, read_matches
+from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
 from qtmiddleware.retrieval.searching import (
     build_glossary_variant,
     build_variants,
-    choose_searches,
     prefer_hypothetical_passage,
     search_by_keywords,
     search_variants,
+    select_search_variants,
     select_sub_query_texts,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
@@ -131,8 +131,8 @@ def build_retrieval_flow(
     Args:
         request: The query, its settings and the state of the function.
         sub_responses: A dict that receives the response to each searched variant, by the variant's
-            text. Pass it to answer sub-queries separately. If there are at least two, only the
-            sub-queries and the standalone form are then searched.
+            text. Pass a dict to answer sub-queries separately. If the model then returns at least
+            two sub-queries, only the sub-queries and the standalone form are searched.
         original_outcome: The outcome of the search for the question, if the caller has already made
             this search.
         trace: The trace to write to; ``None`` for a new trace.
@@ -162,9 +162,10 @@ def build_transform_flow(request: Request) -> Flow[Transformation]:
 
 
 def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
-    """Run *flow* and pass its result to each hook of *request*.
+    """Run *flow*, pass the result to each hook of *request*, and return the result.
 
-    If a hook fails or is late, its degradation is added to the result before the next hook runs.
+    If a hook raises an error or takes too long, a degradation is added to the result before the
+    next hook runs.
     """
     retrieval = yield from flow
     for hook in request.hooks:
@@ -192,7 +193,7 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 
 
 def _run_flow_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow* and return its result in a list, as `gather_flows` does for several flows."""
+    """Run *flow*, and return a list that contains only its result."""
     return [(yield from flow)]
 
 
@@ -203,7 +204,7 @@ class _VariantResults:
     Attributes:
         transformation: The model's texts. The standalone form is dropped if the question starts a
             new topic.
-        choice: The variants chosen as keyword evidence, and the variants chosen for searching.
+        choice: The variants that count as keyword evidence, and the variants to search.
         results: The responses that could be read, at most one per variant.
     """
 
@@ -214,18 +215,18 @@ class _VariantResults:
 
 @dataclass(eq=False, repr=False, slots=True)
 class _VariantChoice:
-    """The variants chosen as keyword evidence, and the variants chosen for searching.
+    """The variants that count as keyword evidence, and the variants to search.
 
     Attributes:
         question_keywords: The keywords of the question or, in a conversation, of its standalone
             form.
         evidence_variants: The variants whose words count as keyword evidence.
-        searched: The variants to search.
+        searched_variants: The variants to search.
     """
 
     question_keywords: str
     evidence_variants: Sequence[Variant]
-    searched: Sequence[Variant]
+    searched_variants: Sequence[Variant]
 
 
 class _Pipeline:
@@ -272,7 +273,7 @@ class _Pipeline:
     def run(self) -> Flow[Retrieval]:
         """Run the whole flow and return its result.
 
-        If qtmiddleware itself fails, the result of the unchanged call is returned.
+        If qtmiddleware itself fails, the flow returns the function's result without any changes.
         """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
@@ -299,7 +300,7 @@ class _Pipeline:
         """
         transformation = NOTHING
         try:
-            stage, transformation = self._prepare_stage()
+            stage, transformation = self._prepare_stage_and_transformation()
             if stage is not None:
                 transformation = yield from stage.run(self._find_llm_deadline())
         except Exception as error:
@@ -309,7 +310,7 @@ class _Pipeline:
 
     def _improve_retrieval(self) -> Flow[Retrieval]:
         """Search, ask the model and rerank. The module's docstring lists the possible orders."""
-        stage, transformation = self._prepare_stage()
+        stage, transformation = self._prepare_stage_and_transformation()
         variants: _VariantResults | None = None
         # None until the keyword search has run. If it must not run, its list of results is empty.
         keyword_results: list[SearchResult] | None = (
@@ -322,11 +323,11 @@ class _Pipeline:
         # The first response of a function shows how `embed=` is called and whether responses can
         # be read. Until then its variants wait.
         learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
-        width, flows = self.request.search_width, list[Flow[Any]]()
+        search_width, flows = self.request.search_width, list[Flow[Any]]()
         if self._original_outcome is None and not learns and keyword_results is None:
             flows.append(
                 self._search_by_keywords(
-                    width, self.deadline if stage is None else self._find_llm_deadline()
+                    search_width, self.deadline if stage is None else self._find_llm_deadline()
                 )
             )
         alone = stage is None and (
@@ -334,18 +335,22 @@ class _Pipeline:
         )
         if not (self._original_outcome is not None or gated or alone):
             flows.append(
-                self._ask_model_and_search(stage, transformation, width, should_search=not learns)
+                self._ask_model_and_search(
+                    stage, transformation, search_width, should_search=not learns
+                )
             )
             # If the stage stayed set, the model would be asked a second time after the search.
             stage = None
         if flows:
-            response, results = yield from self._search_original_and_run_flows(flows, width)
+            response, results = yield from self._perform_original_search_and_run_flows(
+                flows, search_width
+            )
             keyword_results = (
                 results.pop(0) if keyword_results is None and not learns else keyword_results
             )
             transformation, variants = results[0] if results else (transformation, None)
         else:
-            response = yield from self._search_original()
+            response = yield from self._perform_original_search()
         try:
             options = self.settings.keyword_evidence
             initial = self._original_search.initial
@@ -358,7 +363,7 @@ class _Pipeline:
         self.learned.record_passages(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
         )
-        if stage is not None and (not gated or self._decide_escalation(original_result)):
+        if stage is not None and (not gated or self._should_ask_model(original_result)):
             transformation = yield from stage.run(self._find_llm_deadline())
         if keyword_results is None:
             keyword_results = yield from self._search_by_keywords(
@@ -378,10 +383,10 @@ class _Pipeline:
         standing = self._measure_confidence(fusion, evidence, choice.question_keywords)
         self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
-            ranked, rerank_scores = yield from rerank(
+            ranked, rerank_scores = yield from rerank_candidates(
                 ranked, self.request, self.deadline, self.trace, self.degradations
             )
-        response, matches = build_result(
+        response, matches = build_response_and_matches(
             [original_result, *others], fusion, ranked, rerank_scores, self.request
         )
         return self._build_retrieval(
@@ -390,7 +395,7 @@ class _Pipeline:
             variants=(
                 self.original,
                 *(result.ranking.variant for result in keyword_results),
-                *choice.searched,
+                *choice.searched_variants,
             ),
             transformation=transformation,
             offsets=fusion.offsets,
@@ -406,7 +411,7 @@ class _Pipeline:
 
     # --- before the first search ------------------------------------------------------------------
 
-    def _prepare_stage(self) -> tuple[TransformStage | None, Transformation]:
+    def _prepare_stage_and_transformation(self) -> tuple[TransformStage | None, Transformation]:
         """Return the stage that asks the model, and the transformation from the cache.
 
         The stage is ``None`` if the model is not asked. The transformation is `NOTHING` if it is
@@ -417,7 +422,7 @@ class _Pipeline:
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
-            self._read_glossary(request.glossary)
+            self._find_glossary_terms(request.glossary)
         trace.record_stage("preprocess", trace.measure_elapsed())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
@@ -487,32 +492,32 @@ class _Pipeline:
 
     # --- the original's own search, and the model -------------------------------------------------
 
-    def _search_original(self) -> Flow[Any]:
+    def _perform_original_search(self) -> Flow[Any]:
         """Search for the question and return the response.
 
-        If the caller has already made this search, the response to that search is returned.
+        If the caller has already made this search, its response is returned without another search.
         """
         if self._original_outcome is not None:
             return self._original_outcome.value
-        began, width = perf_counter(), self.request.search_width
-        response = yield from self._perform_search(self._build_original_search(width))
-        self._record_original_search(began, perf_counter() - began, width)
+        began, search_width = perf_counter(), self.request.search_width
+        response = yield from self._perform_search(self._build_original_search(search_width))
+        self._record_original_search(began, perf_counter() - began, search_width)
         return response
 
-    def _search_original_and_run_flows(
-        self, flows: Sequence[Flow[Any]], width: int | None
+    def _perform_original_search_and_run_flows(
+        self, flows: Sequence[Flow[Any]], search_width: int | None
     ) -> Flow[tuple[Any, list[Any]]]:
-        """Search for the question while *flows* run, and return the response and their results.
+        """Search for the question while *flows* run; return the response and the flows' results.
 
         Args:
             flows: The flows to run during the search.
-            width: How many passages the search asks for.
+            search_width: How many passages the search asks for.
         """
         limit = self.settings.limits.max_concurrency
         flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
-        outcome, beside = yield Beside(self._build_original_search(width), flow, limit)
+        outcome, beside = yield Beside(self._build_original_search(search_width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
-        self._record_original_search(outcome.began, outcome.seconds, width)
+        self._record_original_search(outcome.began, outcome.seconds, search_width)
         if outcome.error is not None:
             self._search_error = outcome.error
             try:
@@ -527,7 +532,7 @@ class _Pipeline:
     def _should_search_by_keywords(self) -> bool:
         """Return whether to search the configured text fields for the question's keywords.
 
-        If not, the reason is added to the trace, unless it need not be reported.
+        If configured fields cannot be searched for this question, the reason is added to the trace.
         """
         reason = self.request.keyword_search_skip_reason
         if reason:
@@ -535,16 +540,16 @@ class _Pipeline:
         return reason is None and bool(self._keywords)
 
     def _search_by_keywords(
-        self, width: int | None, deadline: Deadline
+        self, search_width: int | None, deadline: Deadline
     ) -> Flow[list[SearchResult]]:
         """Search the text fields for the question's keywords.
 
-        Returns a list with the one result, or an empty list if the search fails.
+        Returns a list with one result, or an empty list if the search fails.
         """
         results, self._keyword_search_error = yield from search_by_keywords(
             self._keywords,
             self.request,
-            width=width or self.request.top_k,
+            search_width=search_width or self.request.top_k,
             deadline=deadline,
             trace=self.trace,
             degradations=self.degradations,
@@ -554,7 +559,7 @@ class _Pipeline:
     def _record_rejected_keyword_search(self) -> None:
         """Stop further keyword searches if the function has just rejected one.
 
-        The rejection is ignored if the function also rejected the requested number of passages,
+        A rejection is ignored if the function also rejected the requested number of passages,
         because this number may be the only cause.
         """
         error, learned = self._keyword_search_error, self.learned
@@ -574,10 +579,9 @@ class _Pipeline:
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Negate the scores in *results* if lower scores are better in *original_result*.
+        """Negate the scores in *results* in place if lower is better in *original_result*.
 
-        In *results*, higher scores are better. Afterwards, all lists have the same direction.
-        Returns *results*, changed in place.
+        In *results*, higher scores must be better at first. Returns *results*.
         """
         direction = find_score_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
@@ -591,7 +595,7 @@ class _Pipeline:
         self,
         stage: TransformStage | None,
         transformation: Transformation,
-        width: int | None,
+        search_width: int | None,
         *,
         should_search: bool,
     ) -> Flow[tuple[Transformation, _VariantResults | None]]:
@@ -600,49 +604,50 @@ class _Pipeline:
         Args:
             stage: Asks the model. If it is ``None``, *transformation* is used instead.
             transformation: A transformation from the cache.
-            width: How many passages each search asks for.
+            search_width: How many passages each search asks for.
             should_search: Whether to search the variants. If false, the results are ``None``.
         """
         if stage is not None:
             transformation = yield from stage.run(self._find_llm_deadline())
         return transformation, (
-            (yield from self._collect_variant_results(transformation, width))
+            (yield from self._collect_variant_results(transformation, search_width))
             if should_search
             else None
         )
 
     def _collect_variant_results(
-        self, transformation: Transformation, width: int | None
+        self, transformation: Transformation, search_width: int | None
     ) -> Flow[_VariantResults]:
-        """Search the variants of *transformation*, each for *width* passages.
+        """Choose and search the variants of *transformation*, and return their results.
 
-        The standalone form is not searched if the question starts a new topic.
+        Each search asks for *search_width* passages. The standalone form is not searched if the
+        question starts a new topic.
         """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
-        variants, results = yield from self._search_variants(transformation, width)
+        variants, results = yield from self._search_variants(transformation, search_width)
         return _VariantResults(transformation, variants, results)
 
-    def _build_original_search(self, width: int | None) -> Search:
-        """Build the search for the question, which asks for *width* passages.
+    def _build_original_search(self, search_width: int | None) -> Search:
+        """Build the search step for the question, with *search_width* passages.
 
-        The trace gets a note if *width* is smaller than usual because passages are long.
+        If *search_width* was reduced because the passages are long, the trace gets a note.
         """
-        if (full := self.request.full_search_width) is not None and width != full:
-            count, chars = width or self.request.top_k, self.learned.passage_chars
+        if (full := self.request.full_search_width) is not None and search_width != full:
+            count, chars = search_width or self.request.top_k, self.learned.passage_chars
             self.trace.note(
                 "keyword_evidence",
                 f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
             )
         self._original_search = Search(
-            self.query.text, width, may_narrow=True, weight=self.original.weight
+            self.query.text, search_width, may_narrow=True, weight=self.original.weight
         )
         return self._original_search
 
     def _perform_search(self, step: Search) -> Flow[Any]:
-        """Perform the search *step*, count its calls and return the response.
+        """Perform the search *step*, count its calls, and return the response.
 
-        An error of the function is raised unchanged.
+        Errors of the function pass through unchanged.
         """
         try:
             return (yield step)
@@ -653,27 +658,36 @@ class _Pipeline:
         finally:
             self.trace.count_search(step.calls, step.reads)
 
-    def _record_original_search(self, began: float, seconds: float, width: int | None) -> None:
+    def _record_original_search(
+        self, start_time: float, search_seconds: float, search_width: int | None
+    ) -> None:
         """Record the start and duration of the search for the question in the trace.
 
-        If the function rejected a search for *width* passages, a note is added.
+        If the function rejected a search for *search_width* passages, a note is added.
+
+        Args:
+            start_time: The start of the search, as returned by `time.perf_counter`.
+            search_seconds: The duration of the search, in seconds.
+            search_width: How many passages the search asked for.
         """
         search = self._original_search
-        self.trace.original_ms = seconds * 1e3
+        self.trace.original_ms = search_seconds * 1e3
         if search.embed_seconds:
-            self.trace.record_stage("embed", search.embed_seconds, detail="original", began=began)
-        self.trace.record_stage("search.original", seconds, began=began)
-        if width is not None and search.was_refused and self.learned.refuses_widening:
-            self.trace.note("keyword_evidence", f"the function rejects {width} candidates")
+            self.trace.record_stage(
+                "embed", search.embed_seconds, detail="original", began=start_time
+            )
+        self.trace.record_stage("search.original", search_seconds, began=start_time)
+        if search_width is not None and search.was_refused and self.learned.refuses_widening:
+            self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     def _find_llm_deadline(self) -> Deadline:
         """Return the deadline for the model's reply."""
         return self.deadline.sooner(self.settings.limits.model_seconds)
 
-    def _decide_escalation(self, original_result: SearchResult) -> bool:
-        """Return whether to ask the model. The gate decides this from *original_result*."""
+    def _should_ask_model(self, original_result: SearchResult) -> bool:
+        """Return whether the gate decides, from *original_result*, to ask the model."""
         text_field = self.settings.keyword_evidence.text_field
-        self.trace.decision = self.learned.gate.decide(
+        self.trace.decision = self.learned.gate.decide_model_call(
             original_result.ranking.scores,
             (read_text(item, text_field) for item in original_result.ranking.items),
             self.query.keywords,
@@ -685,9 +699,9 @@ class _Pipeline:
     # --- after the model --------------------------------------------------------------------------
 
     def _search_variants(
-        self, transformation: Transformation, width: int | None
+        self, transformation: Transformation, search_width: int | None
     ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
-        """Choose and search the variants of *transformation*, and return the choice and results.
+        """Choose and search the variants of *transformation*; return the choice and the results.
 
         If fewer searches succeed than ``fusion.minSuccesses``, the list of results is empty.
         """
@@ -702,7 +716,7 @@ class _Pipeline:
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        evidence_variants, searched = self._choose_evidence_and_searches(variants)
+        evidence_variants, searched = self._select_evidence_and_search_variants(variants)
         # With `_sub_responses`, each search answers one sub-query. This variant asks the whole
         # question.
         if self._glossary_variant is not None and self._sub_responses is None:
@@ -710,7 +724,7 @@ class _Pipeline:
         results = yield from search_variants(
             searched,
             self.request,
-            width=width,
+            search_width=search_width,
             # Nothing is known yet about whether a new function allows so many passages.
             may_narrow=self._is_new,
             deadline=self.deadline,
@@ -727,12 +741,13 @@ class _Pipeline:
             return _VariantChoice(question_keywords, (), searched), []
         return _VariantChoice(question_keywords, evidence_variants, searched), results
 
-    def _choose_evidence_and_searches(
+    def _select_evidence_and_search_variants(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
-        """Return two lists: the variants used as keyword evidence, and the variants to search.
+        """Return two lists: the variants for keyword evidence, and the variants to search.
 
-        If the sub-queries are answered separately, each has its own search, up to the limit.
+        If the sub-queries are answered separately, every variant is searched on its own, up to
+        ``limits.maxSearches``.
         """
         # A page keeps its passages. Variants may only change their order.
         if self.request.page:
@@ -756,15 +771,15 @@ class _Pipeline:
         if self._can_prefer_hypothetical_passage(variants):
             variants, notes = prefer_hypothetical_passage(variants, self.request.fusion_settings)
             self.trace.notes.extend(notes)
-        searched, notes = choose_searches(variants, self.query.text, count)
+        searched, notes = select_search_variants(variants, self.query.text, count)
         self.trace.notes.extend(notes)
         return variants, searched
 
     def _can_prefer_hypothetical_passage(self, variants: Sequence[Variant]) -> bool:
         """Return whether a hypothetical passage may replace the other variants of a follow-up.
 
-        True if the fusion method uses weights, and ``limits.maxSearches`` is unset or too low for
-        one search per variant.
+        Two conditions must be met: the fusion method uses weights, and ``limits.maxSearches`` is
+        unset or too low for one search per variant.
         """
         most_searches = self.settings.limits.max_searches
         return self.settings.fusion.row.weighs and (
@@ -783,26 +798,28 @@ class _Pipeline:
             original_result.ranking, [result.ranking for result in other_results], options
         )
         text_field = self.settings.keyword_evidence.text_field
-        original_ranking, *rankings = separate_chunks(
+        original_ranking, *rankings = make_chunk_keys_unique(
             [original_result.ranking, *selected_rankings], text_field
         )
-        direction, scores_are_usable = find_score_direction(rankings), has_usable_scores(rankings)
+        direction, are_scores_usable = find_score_direction(rankings), has_usable_scores(rankings)
         # Remembered for lists whose order does not show the direction, such as a single passage.
-        if direction and scores_are_usable:
+        if direction and are_scores_usable:
             self.learned.lower_is_better = direction > 0
         try:
-            fused = fuse(
+            fused = fuse_rankings(
                 rankings,
                 options.method,
                 rrf_k=options.rrf_k,
                 lower_is_better=self.learned.lower_is_better,
-                scores_are_usable=scores_are_usable,
+                are_scores_usable=are_scores_usable,
             )
         except FusionPluginError as error:
             self._record_failed_fusion(error)
             # Go on with the question's own list, as if no variant had found anything.
             rankings = [original_ranking]
-            fused = fuse(rankings, options.method, lower_is_better=self.learned.lower_is_better)
+            fused = fuse_rankings(
+                rankings, options.method, lower_is_better=self.learned.lower_is_better
+            )
         if fused.method != options.method and other_results:
             self.trace.note(
                 "fusion",
@@ -842,7 +859,7 @@ class _Pipeline:
             fusion.original_ranking.scores,
             self.trace,
             language=self.query.language,
-            width=request.search_width or request.top_k,
+            search_width=request.search_width or request.top_k,
             top_k=request.top_k,
             add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
             score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
@@ -853,8 +870,8 @@ class _Pipeline:
         self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
 
-    def _read_glossary(self, glossary: Glossary) -> None:
-        """Find the question's glossary terms, and build the variant with other forms of them.
+    def _find_glossary_terms(self, glossary: Glossary) -> None:
+        """Find the glossary terms in the question, and build a variant with their other forms.
 
         If the glossary fails, no terms are used and a degradation is recorded.
         """
@@ -869,7 +886,7 @@ class _Pipeline:
             self._record_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:
-            self._note_glossary_terms(
+            self._add_glossary_notes(
                 [str(term) for term in self._glossary_terms if term.is_certain]
             )
 
@@ -880,7 +897,7 @@ class _Pipeline:
     def _build_glossary_term_adder(
         self, transformation: Transformation, question_keywords: str
     ) -> AddTerms | None:
-        """Return a function that adds glossary terms to texts with other forms of these terms.
+        """Return a function that adds a glossary term to each text with another form of this term.
 
         Returns ``None`` if the question has no glossary terms, or if the glossary fails.
 
@@ -905,7 +922,7 @@ class _Pipeline:
             return None
         from qtmiddleware.retrieval.glossary import add_glossary_terms, choose_term_meanings
 
-        def add_terms(texts: list[str | None]) -> list[str | None]:
+        def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
             try:
                 settled, undecided = choose_term_meanings(
                     glossary_terms, texts, question_keywords, language
@@ -914,13 +931,13 @@ class _Pipeline:
             except Exception as error:
                 self._record_failed_glossary(error)
                 return texts
-            self._note_glossary_terms([*map(str, settled), *undecided])
+            self._add_glossary_notes([*map(str, settled), *undecided])
             return written
 
-        return add_terms
+        return add_terms_to_texts
 
-    def _note_glossary_terms(self, sentences: Sequence[str]) -> None:
-        """Add *sentences* about glossary terms to the trace. Known sentences are not repeated."""
+    def _add_glossary_notes(self, sentences: Sequence[str]) -> None:
+        """Add *sentences* about glossary terms to the trace, except those that it already has."""
         for sentence in sentences:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
@@ -961,7 +978,7 @@ class _Pipeline:
     def _measure_confidence(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Compare the result with results of earlier questions, and return the confidence in it.
+        """Compare the result with the results of earlier questions, and return its confidence.
 
         Args:
             fusion: The fused list, and the rankings that it was made from.
@@ -985,7 +1002,7 @@ class _Pipeline:
     def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
         """Remember whether the function's passages contain texts.
 
-        Keywords and rerankers need texts. If there are no texts, this problem is recorded.
+        Keywords and rerankers need texts. If there are no texts, a problem is recorded.
         """
         if self.learned.holds_text or not (
             self.request.uses_keyword_evidence or self.request.uses_reranker
@@ -1047,8 +1064,8 @@ class _Pipeline:
     ) -> Flow[Retrieval]:
         """Return a result with *response* unchanged, because its passages cannot be read.
 
-        If the search asked for more passages than the caller, the search is repeated with the
-        caller's number of passages.
+        If this search asked for more passages than the caller, it is repeated with the caller's
+        number of passages.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.search_width is not None:
@@ -1067,7 +1084,7 @@ class _Pipeline:
         return self._build_retrieval(response, matches=(), variants=(self.original,))
 
     def _record_internal_error(self, error: Exception) -> None:
-        """Log *error*, raised by qtmiddleware itself, and record a degradation with its type."""
+        """Log an internal *error* of qtmiddleware, and record its type as a degradation."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
         self.request.sampler.log(

@@ -42,12 +42,12 @@ class Request:
         cache: The cache of transformations, shared by all functions of a middleware.
         sampler: Limits how often degradations are logged, shared by all functions of a middleware.
         top_k: How many passages the caller asks for; ``None`` if unknown.
-        problem: Why the query cannot be used; ``None`` if it can be used. With a problem, the call
-            is passed through unchanged.
+        problem: Why the query cannot be used; ``None`` if it can be used. If there is a problem,
+            the call is passed through unchanged.
         history_problem: How many messages of the history could not be read; ``None`` if all were
             read.
         page: The name of the argument that selects a page of results; ``""`` if there is none.
-        page_is_known: Whether the user declared the argument in *page*.
+        page_is_known: Whether the user declared that the argument in *page* selects a page.
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
         model: The language model's name; ``""`` if there is no model.
         models: The models whose names are reported to observers (`steps.Models`).
@@ -55,10 +55,11 @@ class Request:
         text_fields: The fields for an extra keyword search.
         response_only: Whether the caller uses only the response. If true, no matches are built.
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
-        shares: Whether this request may wait for a running model call for the same question. Must
-            be false for flows that run in lockstep.
-        find_wait_reason: Returns an error if the model must not be asked at present; ``None`` if it
-            may be asked.
+        can_share_reply: Whether this request may wait for a running model call for the same
+            question. Must be false if several requests run step by step in one thread, because
+            waiting for another request would then never end.
+        find_blocking_error: Returns the error that a model call would raise now; ``None`` if the
+            model may be called.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
         observation: The operation that this retrieval is part of.
@@ -87,8 +88,8 @@ class Request:
     text_fields: tuple[str, ...] = ()
     response_only: bool = False
     reranker_is_unloaded: bool = False
-    shares: bool = True
-    find_wait_reason: Callable[[], ModelError | None] = lambda: None
+    can_share_reply: bool = True
+    find_blocking_error: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
@@ -109,8 +110,8 @@ class Request:
     def skip_reason(self) -> str:
         """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        A page of results can only be reordered. For a page, the model is asked only if its texts
-        count as keyword evidence.
+        Only requests for a page of results have such a reason: their passages can only be
+        reordered. The model is asked only if the words of its texts count as keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -128,10 +129,11 @@ class Request:
 
     @property
     def max_searches(self) -> int | None:
-        """The most searches, including the search for the question; ``None`` for one per variant.
+        """The maximum number of searches, including the search for the question.
 
-        For a page it is 1, because its passages must not change. If the settings set no limit and
-        the variants' words count as keyword evidence, the transform's limit applies.
+        ``None`` stands for one search per variant. For a page, the maximum is 1, because the
+        passages of a page must not change. If the settings set no limit and the variants' words
+        count as keyword evidence, the transform's limit applies.
         """
         settings = self.settings
         if self.page:
@@ -153,9 +155,10 @@ class Request:
 
     @property
     def keyword_search_skip_reason(self) -> str | None:
-        """Why `text_fields` are not searched for the keywords, as a sentence.
+        """The reason not to search `text_fields` for the keywords, as a sentence.
 
-        ``None`` if they are searched. ``""`` if the reason need not be reported.
+        ``None`` if they are searched. ``""`` if no keyword search was expected, for example because
+        no text fields are configured.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches
@@ -178,16 +181,16 @@ class Request:
         """The problems that are known before the first search."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
-            problems.append(Degradation("query", PAGED, describe_paging(self.page)))
+            problems.append(Degradation("query", PAGED, build_paging_message(self.page)))
         return problems
 
     @property
     def search_width(self) -> int | None:
         """How many passages a search asks for; ``None`` for as many as the caller asked for.
 
-        A search asks for more passages than the caller, to have candidates for reranking.
+        A search usually asks for more passages than the caller, to have candidates for reranking.
 
-        - If passages are long, it asks for fewer, so that their total length is at most
+        - If the passages are long, it asks for fewer, so that their total length is at most
           `KeywordEvidenceSettings.max_chars`.
         - If the passages have no texts and there are no variants, it asks for no more than the
           caller.
@@ -209,7 +212,8 @@ class Request:
     def _choose_search_width(self, candidate_count: int) -> int | None:
         """Return how many passages to ask for; ``None`` for as many as the caller asked for.
 
-        *candidate_count* is the number that keyword evidence needs. A reranker may need more.
+        *candidate_count* is the number of passages that keyword evidence needs. A reranker may need
+        more.
         """
         if self.page or (
             self.learned.holds_text is False and self.settings.transformation_type == "none"
@@ -293,16 +297,19 @@ def validate_clock(clock: Clock | None) -> Clock | None:
     raise ConfigError(f"{message}; pass lambda: datetime.now(zone)", path="clock")
 
 
-def describe_paging(argument: str) -> str:
-    """Return a message that *argument* selects a page, with the consequence and the fix."""
+def build_paging_message(argument_name: str) -> str:
+    """Return a warning that the argument *argument_name* selects a page of results.
+
+    The message says what this changes, and how to fix it if it is not true.
+    """
     return (
-        f"`{argument}` selects a page, so the passages of the plain call are only reordered;"
+        f"`{argument_name}` selects a page, so the passages of the plain call are only reordered;"
         " wrap with page_arg=False if it does not select a page"
     )
 
 
 def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
-    """Return why *query* cannot be used: it is not text, too long or blank.
+    """Return the reason why *query* cannot be used: it is not text, too long or blank.
 
     Returns ``None`` if the query can be used.
     """
@@ -318,33 +325,34 @@ def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
     return None
 
 
-def validate_query(query: Any, argument: str, settings: Settings) -> str:
-    """Return *query* unchanged.
+def validate_query(query: Any, argument_name: str, settings: Settings) -> str:
+    """Return *query* unchanged if it can be used.
 
     Raises:
-        InvalidQuery: The query is not text, too long or blank. The message names *argument*.
+        InvalidQuery: The query is not text, too long or blank. The message contains
+            *argument_name*.
     """
     problem = find_query_problem(query, settings)
     if problem is None:
         return query  # type: ignore[no-any-return]
-    raise build_query_error(problem, argument)
+    raise build_query_error(problem, argument_name)
 
 
-def build_query_error(problem: Degradation, argument: str) -> InvalidQuery:
-    """Return the error for *problem*, found in the query that was passed as *argument*."""
+def build_query_error(problem: Degradation, argument_name: str) -> InvalidQuery:
+    """Return the error for *problem* with the query that was passed as *argument_name*."""
     messages = {
-        "not_text": f"{argument} must be text, not {problem.detail}",
-        "too_long": f"{argument} has {problem.detail}",
-        "blank": f"{argument} must not be blank",
-        "missing": f"{argument} is missing",
+        "not_text": f"{argument_name} must be text, not {problem.detail}",
+        "too_long": f"{argument_name} has {problem.detail}",
+        "blank": f"{argument_name} must not be blank",
+        "missing": f"{argument_name} is missing",
     }
-    return InvalidQuery(messages.get(problem.reason, problem.detail), argument=argument)
+    return InvalidQuery(messages.get(problem.reason, problem.detail), argument=argument_name)
 
 
 def prepare_query(original: str, settings: Settings) -> Query:
-    """Return *original* with its keywords, its language and the text to search.
+    """Return *original* with its keywords, its language and the text to search for.
 
-    If the ``preprocess`` settings are off, all texts are *original*.
+    If the ``preprocess`` settings are off, the keywords and the text are *original*.
     """
     options = settings.preprocess
     if not options.enabled:
@@ -373,16 +381,18 @@ def collect_weighted_keywords(
 ) -> list[tuple[str, float]]:
     """Return (keywords, weight) for each group of keywords that count as evidence.
 
-    - The first group has weight 1. It contains the question's keywords and those the model named.
-    - Each variant that may contain words of an answer adds a group, even if it is not searched. Its
-      weight is a fraction of the variant's weight in the fusion.
+    - The first group has weight 1. It contains the question's keywords and the keywords that the
+      model named.
+    - Each variant that may contain words of an answer adds a group, even if it is not searched. The
+      group's weight is a fraction of the variant's weight in the fusion.
     - A step-back question adds no group, because it is more general than the question.
 
     Args:
         question_keywords: The keywords of the question or of its standalone form.
         transformation: The model's texts.
         variants: The variants of the question.
-        settings: The fraction is ``keywordEvidence.variants``. If it is 0, no variant counts.
+        settings: The settings; ``keywordEvidence.variants`` is the fraction. If it is 0, no variant
+            adds a group.
     """
     groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants

@@ -45,7 +45,7 @@ class _Passage(FusedPassage):
     answers_question: bool = True
 
 
-def build_result(
+def build_response_and_matches(
     results: Sequence[SearchResult],
     fusion: FusionResult,
     ranked: FusedList,
@@ -54,15 +54,19 @@ def build_result(
 ) -> tuple[Any, tuple[Match, ...]]:
     """Return (response, matches) with the best passages of *ranked*.
 
-    The response has the type of the function's own response, and as many passages as the caller
-    asked for. If this number is unknown, it has as many passages as the longest list. With the
-    ``concat`` fusion, it has all passages. It never has fewer passages than the unchanged call.
+    The response has the type of the function's own response. Its number of passages is:
+
+    - with the ``concat`` fusion, the number of passages in all lists
+    - otherwise, the number that the caller asked for
+    - if this number is unknown, the length of the longest list
+
+    The response never has fewer passages than the unchanged call.
 
     Args:
         results: The responses that were read, the original's first.
-        fusion: The fused list, and the rankings that it was made from.
+        fusion: The fused list, and the rankings that were fused.
         ranked: The fused list after keyword evidence and reranking.
-        rerank_scores: The reranker's scores of the first passages of *ranked*.
+        rerank_scores: The reranker's scores for the first passages in *ranked*.
         request: The query, its settings and the number of passages asked for.
     """
     original_result, settings = results[0], request.settings
@@ -88,7 +92,7 @@ def build_result(
             passages, fusion.question_ranking, settings.keyword_evidence.score_field
         )
     if shows_fused_scores:
-        falling = make_strictly_falling([passage.score for passage in passages])
+        falling = make_scores_strictly_decreasing([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
             passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
     response = _rebuild_response(
@@ -133,17 +137,21 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
 
 
 def hide_field(
-    retrieval: Retrieval, field: str, custom_shape: Shape | None, options: KeywordEvidenceSettings
+    retrieval: Retrieval,
+    field_name: str,
+    custom_shape: Shape | None,
+    options: KeywordEvidenceSettings,
 ) -> Retrieval:
-    """Return *retrieval* without *field* in its passages, because the caller did not ask for it.
+    """Return *retrieval* without the field *field_name* in its passages.
 
-    If the response cannot be rebuilt, *retrieval* is returned unchanged.
+    This field was requested for qtmiddleware, not by the caller. If the response cannot be rebuilt,
+    *retrieval* is returned unchanged.
     """
     response = retrieval.response
     try:
         shape = custom_shape or find_shape(response, options)
         items = shape.items(response)
-        shown = [remove_field(item, field) for item in items]
+        shown = [remove_field(item, field_name) for item in items]
         if all(item is stripped for item, stripped in zip(items, shown, strict=True)):
             return retrieval
         response = shape.rebuild(response, shown)
@@ -162,18 +170,18 @@ def _choose_passages(
 ) -> list[_Passage]:
     """Return the best passages of *ranked*, and add missing passages of *original_ranking*.
 
-    - If *original_ranking* has fewer than *top_k* passages, or *top_k* is unknown, all its passages
-      are included. If this gives more than *top_k* passages, passages that only variants found are
-      removed, the last one first.
-    - A passage that is twice in *original_ranking* is included twice only if the result is
-      otherwise shorter than this ranking.
+    - If *original_ranking* has fewer than *top_k* passages, the result contains all of them. To
+      make room for them, passages that only variants found are removed, the last one first.
+    - If *top_k* is unknown, the result contains all passages of *original_ranking* too.
+    - A passage that occurs twice in *original_ranking* occurs twice in the result only if the
+      result would be shorter than this ranking.
 
     Args:
         ranked: The fused list after keyword evidence and reranking.
         original_ranking: The ranking that the search for the question returned.
         passage_count: How many of the best passages to take.
-        top_k: How many passages the caller asked for. ``None`` if that is unknown or the call is
-            for a page.
+        top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
+            is for a page.
     """
     is_merged = ranked.is_merged
     if not is_merged:
@@ -213,7 +221,7 @@ def _choose_passages(
         ]
     scores = [passage.score for passage in chosen]
     if is_merged:
-        scores = make_strictly_falling(scores)
+        scores = make_scores_strictly_decreasing(scores)
     return [
         _Passage(passage.key, passage.item, score, passage.sources, passage.item)
         for passage, score in zip(chosen, scores, strict=True)
@@ -223,9 +231,10 @@ def _choose_passages(
 def _find_missing_and_repeated_indexes(
     keys: Sequence[Key], chosen_keys: set[Key]
 ) -> tuple[list[int], list[int]]:
-    """Return two lists of indexes: of *keys* that are not in *chosen_keys*, and of repeated *keys*.
+    """Return the indexes of missing keys, and the indexes of repeated keys.
 
-    Each missing key is listed once.
+    A key is missing if it is not in *chosen_keys*; each missing key is listed once. A key is
+    repeated if it occurred earlier in *keys*.
     """
     seen: set[Key] = set()
     missing: list[int] = []
@@ -239,8 +248,8 @@ def _find_missing_and_repeated_indexes(
     return missing, repeated
 
 
-def make_strictly_falling(scores: Sequence[float]) -> list[float]:
-    """Sort *scores* from highest to lowest, and make equal scores different.
+def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
+    """Sort *scores* from highest to lowest, and lower equal scores a little.
 
     A score that equals the score before it is lowered by about a millionth.
     """
@@ -254,12 +263,12 @@ def make_strictly_falling(scores: Sequence[float]) -> list[float]:
 def _show_question_scores(
     passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
 ) -> None:
-    """Show the scores that were computed for the user's question.
+    """Change *passages* in place to show the scores that were computed for the user's question.
 
-    Each passage is replaced by its version in *question_ranking*, the list found by the question.
-    A passage that only variants found is shown with the lowest score of this list, because a
-    passage with a higher score would be in the list. If the list has no scores, such a passage is
-    shown unchanged.
+    - A passage that is in *question_ranking* is shown as in this list.
+    - A passage that only variants found is shown with the lowest score of this list, because a
+      passage with a higher score would be in the list.
+    - If the list has no scores, passages that only variants found are shown unchanged.
     """
     scores = [score for score in question_ranking.scores if score is not None]
     lowest = None
@@ -279,7 +288,7 @@ def _show_question_scores(
 
 def _build_match(
     passage: _Passage,
-    found_by: tuple[str, ...],
+    variant_kinds: tuple[str, ...],
     options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
@@ -287,7 +296,7 @@ def _build_match(
 
     Args:
         passage: A passage of the result.
-        found_by: The kinds of variant that found the passage.
+        variant_kinds: The kinds of variant that found the passage.
         options: The settings that name the fields of ids, texts and scores.
         rerank_scores: The reranker's scores by key.
     """
@@ -298,7 +307,7 @@ def _build_match(
         fused_score=passage.score,
         text=read_text(passage.item, options.text_field),
         metadata=read_metadata(passage.item),
-        found_by=found_by,
+        found_by=variant_kinds,
         rerank_score=rerank_scores.get(passage.key),
         raw=get_raw(passage.item),
         key=passage.key,
@@ -308,9 +317,9 @@ def _build_match(
 def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
     """Return the kinds of variant that found a passage.
 
-    Bit i of *source_bits* is set if ranking i found the passage, and its kind is ``kinds[i]``. If
-    no bit is set, ``original`` is returned: the passage comes from the search for the question, and
-    this search was not fused.
+    If ranking i found the passage, bit i of *source_bits* is set, and the kind of its variant is
+    ``kinds[i]``. If no bit is set, ``original`` is returned, because only the search for the
+    question, which was not fused, found the passage.
     """
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(kinds) if source_bits >> bit & 1)
@@ -320,8 +329,8 @@ def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ..
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
     """Return the result whose response is the template for the final response.
 
-    This is the first result. If its response is ``None`` or an empty list, which may not show the
-    structure, the first result with passages is returned.
+    This is the first result, unless its response is ``None`` or an empty list, which may not show
+    the structure. The template is then the first result with passages.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):

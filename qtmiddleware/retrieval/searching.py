@@ -51,31 +51,32 @@ WEIGHT_OF_EXPANDED: Final = 1.0
 
 
 def build_variants(
-    transformation: Transformation, original: str, options: FusionSettings, keywords: str = ""
+    transformation: Transformation, question: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants made from the model's texts, and (kind, note) for each repeated text.
 
-    The weight of each kind of text is divided equally between the texts of this kind. A text that
-    repeats *original* becomes a variant only if the settings exclude the original from the fusion.
+    If the model wrote several texts of one kind, they share the weight of this kind equally. A
+    text that repeats *question* becomes a variant only if the settings exclude the question from
+    the fusion.
 
     Args:
         transformation: The model's texts.
-        original: The question's text.
-        options: The weights, and whether the original is included in the fusion.
-        keywords: The question's keywords; ``""`` to skip the following check. If the texts of a
-            kind contain less than the fraction `ON_TOPIC` of the keywords, the model may have
-            answered another question. The weight of the kind is then lowered in proportion.
+        question: The question's text.
+        options: The weights, and whether the question is included in the fusion.
+        keywords: The question's keywords, used to lower the weight of texts that may answer another
+            question. If the texts of one kind contain less than the fraction `ON_TOPIC` of the
+            keywords, the weight of this kind is lowered in proportion. ``""`` keeps all weights.
     """
     if transformation is NOTHING:
         return (), ()
     # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 
-    # Without the original in the fusion, a rewrite that repeats it is the only search for it.
+    # Without the question in the fusion, a rewrite that repeats it is the only search for it.
     if not options.include_original:
         if ("rewrite", SAME) in transformation.notes:
-            transformation = replace(transformation, rewrite=original)
-        original = ""
+            transformation = replace(transformation, rewrite=question)
+        question = ""
     candidates = [
         (row, text)
         for row in TEXT_FIELDS.values()
@@ -85,7 +86,7 @@ def build_variants(
     ]
     texts: dict[TextField, list[str]] = {}
     notes: list[tuple[str, str]] = []
-    repeats = find_repeats([text for _, text in candidates], original=original)
+    repeats = find_repeats([text for _, text in candidates], original=question)
     for (row, text), repeat in zip(candidates, repeats, strict=True):
         if repeat is None:
             texts.setdefault(row, []).append(text)
@@ -105,25 +106,26 @@ def build_variants(
 def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
     """Return how relevant *texts* are to a question with these *terms*, from 0 to 1.
 
-    The relevance is the fraction of *terms* in *texts*, divided by `ON_TOPIC`, but at most 1. It is
-    always 1 if there are fewer than `TELLING` terms.
+    The relevance is the fraction of *terms* in *texts*, divided by `ON_TOPIC`, but at most 1.
+    Fewer than `TELLING` terms prove nothing, so the relevance is then 1.
     """
     if len(terms) < TELLING:
         return 1.0
     return min(1.0, len(terms & find_terms(" ".join(texts))) / len(terms) / ON_TOPIC)
 
 
-def choose_searches(
+def select_search_variants(
     variants: Sequence[Variant], question: str, max_searches: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants to search, and (kind, note) for each variant without its own search.
 
-    - If *max_searches* allows it, every variant is searched separately.
-    - If not, the variants with the largest weights are searched separately. The last search is for
-      one joined text: the *question* and the other variants that may contain words of an answer.
-    - If *max_searches* is too small in a conversation, only the joined text is searched. It begins
-      with the standalone form instead of the question. Measurements showed no gain from more
-      searches.
+    - If *max_searches* allows one search per variant, every variant is searched separately.
+    - Otherwise, the variants with the largest weights are searched separately. The last search is
+      for one joined text: the *question* and the other variants that may contain words of an
+      answer.
+    - In a conversation, if *max_searches* is smaller than the number of variants, only the joined
+      text is searched. The joined text then begins with the standalone form instead of the
+      question. In measurements, more searches brought no gain.
 
     Args:
         variants: The variants of the question.
@@ -162,10 +164,10 @@ def choose_searches(
 def build_glossary_variant(
     question: str, glossary_terms: Sequence[Term], request: Request
 ) -> Variant | None:
-    """Return a variant of *question* with other forms of its glossary terms added.
+    """Return a variant of *question* that also contains other forms of its glossary terms.
 
-    Returns ``None`` if there are no other forms, or if the settings or the request rule out a
-    search for the variant.
+    Returns ``None`` if the terms have no other forms, or if this extra search is switched off or
+    not possible for *request*.
     """
     settings, limit = request.settings, request.settings.limits.max_searches
     extra_searches = int(request.keyword_search_skip_reason is None)
@@ -184,10 +186,10 @@ def build_glossary_variant(
     return None if text == question else Variant(GLOSSARY, text, weight)
 
 
-def count_max_searches(request: Request) -> int:
-    """Return how many searches *request* may cause at most, including the search for the question.
+def compute_max_searches(request: Request) -> int:
+    """Return the maximum number of searches for *request*, including the search for the question.
 
-    A follow-up question may make one search more than ``limits.maxSearches`` allows.
+    For a follow-up question, this may be one search more than ``limits.maxSearches``.
     """
     settings, most_searches = request.settings, request.max_searches
     extra_searches = int(request.keyword_search_skip_reason is None)
@@ -222,15 +224,15 @@ def count_max_searches(request: Request) -> int:
 def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Search only the hypothetical passage of a follow-up, if it is relevant enough.
+    """Return only the hypothetical passage of a follow-up if it is relevant enough.
 
     In a conversation, most candidates concern the same topic, so they all match the standalone
-    form. A hypothetical answer separates them better.
+    form. A hypothetical passage distinguishes the candidates better.
 
     - If the hypothetical passage is relevant enough (`LEADS_FROM`), it becomes the only variant.
       Its weight is the weight of the standalone form times the passage's relevance.
     - Otherwise, the hypothetical passage is dropped.
-    - If there is no hypothetical passage or no standalone form, nothing changes.
+    - If there is no hypothetical passage or no standalone form, all *variants* are returned.
 
     Returns:
         The remaining variants, and (kind, note) for each kind of variant that was dropped.
@@ -250,10 +252,10 @@ def prefer_hypothetical_passage(
 
 
 def select_sub_query_texts(transformation: Transformation) -> Transformation:
-    """Keep only the texts of *transformation* that are needed to answer sub-queries separately.
+    """Return *transformation* with only the texts for separate searches of the sub-queries.
 
-    These are the sub-queries and, as a fallback, the standalone form of a follow-up. If there are
-    fewer than two sub-queries, *transformation* is returned unchanged.
+    These texts are the sub-queries and, in a conversation, the standalone form. If there are fewer
+    than two sub-queries, *transformation* is returned unchanged.
     """
     if len(transformation.sub_queries) < 2:
         return transformation
@@ -266,7 +268,7 @@ def search_variants(
     variants: Sequence[Variant],
     request: Request,
     *,
-    width: int | None,
+    search_width: int | None,
     may_narrow: bool = False,
     deadline: Deadline,
     trace: Trace,
@@ -280,9 +282,10 @@ def search_variants(
     Args:
         variants: The variants to search.
         request: The query, its settings and the function's known limits.
-        width: How many passages each search asks for; ``None`` for as many as the caller asked for.
+        search_width: How many passages each search asks for; ``None`` for as many as the caller
+            asked for.
         may_narrow: Whether to repeat a search with the caller's number of passages if the function
-            rejects *width*.
+            rejects *search_width*.
         deadline: The deadline of the searches.
         trace: Receives the durations and counts.
         degradations: Receives the failures.
@@ -307,11 +310,11 @@ def search_variants(
             )
             return []
     began = perf_counter()
-    widths = {"sub_query": request.settings.fusion.sub_query_top_k or width}
+    widths = {"sub_query": request.settings.fusion.sub_query_top_k or search_width}
     steps = [
         Search(
             variant.text,
-            widths.get(variant.kind, width),
+            widths.get(variant.kind, search_width),
             vector,
             may_narrow=may_narrow,
             kind=variant.kind,
@@ -332,17 +335,19 @@ def search_by_keywords(
     keywords: str,
     request: Request,
     *,
-    width: int | None,
+    search_width: int | None,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[list[SearchResult], BaseException | None]]:
-    """Search the request's text fields for *keywords*, with a text clause.
+    """Search the text fields of *request* for *keywords*.
+
+    The keywords are sent as a text clause, the keyword part of a hybrid search.
 
     Returns:
-        A list and an error. The list holds the response; it is empty if the search failed, which is
-        recorded as a degradation. The error is the function's, or the error in reading its
-        response; ``None`` if the search succeeded or was late.
+        A list and an error. The list contains the response, or nothing if the search failed. The
+        error is ``None`` if the search succeeded or was late. A failed search is also recorded as a
+        degradation.
     """
     hybrid = request.settings.hybrid
     weight = (
@@ -351,7 +356,9 @@ def search_by_keywords(
         / (hybrid.vector_weight or 1.0)
     )
     variant = Variant(TEXT_CLAUSE, keywords, weight)
-    step = Search(keywords, width, fields=request.text_fields, kind=variant.kind, weight=weight)
+    step = Search(
+        keywords, search_width, fields=request.text_fields, kind=variant.kind, weight=weight
+    )
     began = perf_counter()
     outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
     trace.count_search(step.calls, step.reads)
@@ -368,7 +375,7 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the responses in *outcomes* that can be read.
+    """Return the readable responses in *outcomes*.
 
     Failed searches and unreadable responses are recorded as degradations.
     """
@@ -397,12 +404,11 @@ def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
 class Searching:
     """A context manager that registers a running call of a wrapped function.
 
-    Code inside the call can find the call, and record in *step* how it searched. If the call is
-    repeated, *step* counts it again and the earlier records are deleted.
+    While the call runs, code inside the function can record details of the search in *step*. If
+    the call is repeated, *step* counts another call and drops the earlier details.
 
-    `is_nested_call` recognises a call only after the caller has set *fn* inside the ``with`` block.
-    The context holds only a weak reference to the call, so an interrupt such as Ctrl+C leaves no
-    call registered.
+    To let `is_nested_call` recognise the call, set *fn* inside the ``with`` block. Only a weak
+    reference to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
 
     Attributes:
         step: The search that the call is made for.
@@ -467,26 +473,27 @@ def record_embedding_time(seconds: float) -> None:
 def record_read_units(response: Any) -> None:
     """Add the read units that *response* reports to the current search.
 
-    Nothing is recorded if *response* reports none, or if no search is running.
+    Does nothing if *response* reports no read units, or if no search is running.
     """
     units = read_usage(response)
     if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 
 
-def record_initial_list(name: str, ranking: Ranking) -> None:
-    """Record *ranking* as a list that the function merges in the current search.
+def record_initial_list(list_name: str, ranking: Ranking) -> None:
+    """Record *ranking* as one of the lists that the current search merges.
 
-    A second list with the same *name* is appended to the first list.
+    If a list with this *list_name* was already recorded, *ranking* is appended to it. Does nothing
+    if no search is running.
     """
     step = _find_running_step()
     if step is None:
         return
-    if (earlier := step.initial.get(name)) is not None:
+    if (earlier := step.initial.get(list_name)) is not None:
         ranking = replace(
             ranking,
             keys=[*earlier.keys, *ranking.keys],
             scores=[*earlier.scores, *ranking.scores],
             items=[*earlier.items, *ranking.items],
         )
-    step.initial[name] = ranking
+    step.initial[list_name] = ranking

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import replace_at_path
+from qtmiddleware.wrapping.nested import replace_value_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
@@ -47,24 +47,24 @@ class ClauseProblem(WrapError):
 
     Attributes:
         reason: the reason in one word, such as ``missing``.
-        found: the value in the clauses; ``""`` if there is none.
+        clause_value: the value in the question's place; ``""`` if there is none.
     """
 
-    def __init__(self, message: str, reason: str, found: Any = "") -> None:
+    def __init__(self, message: str, reason: str, clause_value: Any = "") -> None:
         super().__init__(message)
         self.reason = reason
-        self.found = found
+        self.clause_value = clause_value
 
     def __reduce__(self) -> tuple[Any, ...]:
         # An exception is pickled by its `args`, which hold only the message here.
-        return type(self), (str(self), self.reason, self.found)
+        return type(self), (str(self), self.reason, self.clause_value)
 
 
 def are_clauses(value: Any) -> bool:
     """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
-    Returns ``False`` if the type of a clause is unknown, and for an iterator, because an iterator
-    can be read only once.
+    Returns ``False`` if the type of a clause is unknown. Also returns ``False`` for an iterator,
+    because an iterator can be read only once.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
@@ -111,14 +111,14 @@ def can_add_text_clause(clauses: Any) -> bool:
 
 
 def read_question(clauses: Any) -> Any:
-    """Return the question in *clauses*, or a list if the clauses hold several questions.
+    """Return the question in *clauses*. If a clause holds a list of questions, return the list.
 
     Raises `ClauseProblem` with one of these reasons:
 
     - ``missing``: there is no question.
     - ``not_text``: the clause holds a vector.
     - ``lucene``: a query string uses Lucene's syntax.
-    - ``several_questions``: the clauses hold different texts.
+    - ``several_questions``: two clauses hold different questions.
     """
     if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
@@ -156,34 +156,36 @@ def read_question(clauses: Any) -> Any:
 def replace_question(clauses: Any, question: Any) -> Any:
     """Return a copy of *clauses* with *question*, a text or a vector, as the new question.
 
-    If *clauses* is not a list of known clauses, it is returned unchanged.
+    If *clauses* is not a valid list of clauses, return *clauses* unchanged.
     """
     if not are_clauses(clauses):
         return clauses
-    changed = [_replace_in_clause(clause, read_clause_type(clause), question) for clause in clauses]
+    changed = [
+        _replace_clause_question(clause, read_clause_type(clause), question) for clause in clauses
+    ]
     return tuple(changed) if isinstance(clauses, tuple) else changed
 
 
-def build_text_clause(fields: Sequence[str], keywords: str) -> list[dict[str, Any]]:
-    """Return clauses that search *fields* for *keywords* by BM25."""
+def build_text_clauses(fields: Sequence[str], keywords: str) -> list[dict[str, Any]]:
+    """Return a list with one clause, which searches *fields* for *keywords* by BM25."""
     return [{"type": TEXT, "query": keywords, "fields": list(fields)}]
 
 
-def find_lucene_operator(text: str) -> str:
-    """Return the first Lucene operator in *text*, or ``""`` if there is none.
+def find_lucene_operator(query_string: str) -> str:
+    """Return the first Lucene operator in *query_string*, or ``""`` if there is none.
 
     A question mark at the end does not count, although Lucene uses it as a wildcard.
     """
-    match = _SYNTAX.search(text.rstrip().rstrip("?"))
+    match = _SYNTAX.search(query_string.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 
-def strip_lucene_syntax(text: str) -> str:
-    """Return *text* without Lucene syntax, so that a query string contains only words.
+def strip_lucene_syntax(query_string: str) -> str:
+    """Return *query_string* without Lucene syntax, so that only words remain.
 
-    If *text* consists only of syntax, it is returned unchanged.
+    If *query_string* contains only syntax, return *query_string* unchanged.
     """
-    plain, before = text, ""
+    plain, before = query_string, ""
     # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
     # in "{-".
     while plain != before:
@@ -191,24 +193,24 @@ def strip_lucene_syntax(text: str) -> str:
             plain,
             _SYNTAX.sub(lambda match: match[0].lower() if match[0].isalpha() else " ", plain),
         )
-    return " ".join(plain.split()) or text
+    return " ".join(plain.split()) or query_string
 
 
-def _replace_in_clause(clause: Any, clause_type: str, question: Any) -> Any:
+def _replace_clause_question(clause: Any, clause_type: str, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, PLACES[clause_type]) == question:
             return clause  # keep the caller's own text unchanged, a question mark included
         question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
     elif clause_type == SPARSE:
         question = _to_sparse_vector(question)
-    return replace_at_path(clause, (PLACES[clause_type],), question)
+    return replace_value_at_path(clause, (PLACES[clause_type],), question)
 
 
 def _to_sparse_vector(vector: Any) -> Any:
     """Convert *vector* to Pinecone's sparse format: the non-zero values and their indices.
 
-    *vector* holds one number per term of the model's vocabulary. If it already has indices, it is
-    returned unchanged.
+    *vector* holds one number per term of the model's vocabulary. A vector that already has indices
+    is returned unchanged.
     """
     if isinstance(vector, Mapping) or hasattr(vector, "indices"):
         return vector

@@ -200,7 +200,7 @@ class BudgetHealth:
 class Health:
     """The health of a middleware at one moment, as known from past calls.
 
-    Printing it shows one line per attribute.
+    Print it to see one line per attribute.
 
     Attributes:
         model: the model that transforms questions. If it is also the chat model, both share one
@@ -285,16 +285,16 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         ),
         redis=redis,
         budget=BudgetHealth(
-            _round_spending(calls, budget.max_llm_calls_per_minute),
-            _round_spending(tokens, budget.max_tokens),
-            _round_spending(usd, budget.max_usd),
+            _build_spending(calls, budget.max_llm_calls_per_minute),
+            _build_spending(tokens, budget.max_tokens),
+            _build_spending(usd, budget.max_usd),
             budget.hours,
         ),
     )
 
 
-def _round_spending(amount: float, limit: float | None) -> Spending:
-    """Round *amount*, and return it with its *limit* and the remaining amount, at least 0."""
+def _build_spending(amount: float, limit: float | None) -> Spending:
+    """Return the rounded *amount*, its *limit*, and the remaining amount, which is at least 0."""
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     amount = round(amount, 9)
     return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
-from qtmiddleware.retrieval.request import Request, describe_paging
+from qtmiddleware.retrieval.request import Request, build_paging_message
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import Searching, record_read_units
@@ -96,9 +96,10 @@ class Invocation:
 
     @property
     def can_await_calls(self) -> bool:
-        """Whether searches or embeddings are awaited in the caller's event loop.
+        """Whether the caller's event loop awaits searches or embeddings.
 
-        Embeddings are always awaited there, because the client's connections belong to that loop.
+        The loop awaits searches if the function is asynchronous. The loop awaits all embeddings,
+        because the embedding client's connections belong to the loop.
         """
         return self.is_async or self.context.embedder is not None
 
@@ -120,9 +121,9 @@ class Invocation:
     def search(self, step: Search) -> Any:
         """Call the function for the text of *step*, and return its response.
 
-        If the function rejects the larger number of passages or the added field, it is called again
-        with the caller's arguments, provided that *step* allows this. All later calls then use the
-        caller's arguments too. Exceptions from the last attempt pass through.
+        If the function rejects a larger number of passages or an added field, and *step* allows
+        another attempt, the function is called again without that change. Later calls of the
+        function also leave that change out. Exceptions from the last attempt pass through.
         """
         query: Any = step.text
         if self._should_embed(step):
@@ -170,7 +171,7 @@ class Invocation:
         return response
 
     def _should_embed(self, step: Search) -> bool:
-        """Return whether to embed the text of *step* before the function is called."""
+        """Return whether the function gets a vector instead of the text of *step*."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
@@ -197,7 +198,13 @@ class Invocation:
         )
 
     def _record_rejections(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
-        """Record what the function rejected before it accepted *attempt*."""
+        """Record what the function rejected: a larger number of passages, or a field.
+
+        Args:
+            step: the search.
+            attempt: the attempt that succeeded.
+            first_attempt: the attempt with the largest request.
+        """
         learned, step.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
@@ -232,7 +239,7 @@ class Invocation:
             )
         # Nothing to replace: the function gets the caller's arguments as they are.
         elif query is None or (attempt.top_k is None and query is self.original):
-            args, moved_kwargs = signature.move_text(args, kwargs)
+            args, moved_kwargs = signature.move_query_text(args, kwargs)
             kwargs = dict(moved_kwargs)
         else:
             args, kwargs = signature.replace_arguments(
@@ -284,7 +291,7 @@ class Invocation:
         self._warn_about_setup_once(retrieval)
         log = self.context.log
         if log is not None:
-            degradation = log.append(retrieval)
+            degradation = log.append_record(retrieval)
             if degradation is not None:
                 retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):
@@ -294,15 +301,15 @@ class Invocation:
         return retrieval
 
     def _warn_about_setup_once(self, retrieval: Retrieval) -> None:
-        """Warn about pages of results, and about results that cannot be improved, once each."""
+        """Warn once about pages of results, and once about results that cannot be improved."""
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True
             # A user who named the argument knows about the pages.
-            if not self.signature.paging.is_named:
+            if not self.signature.paging.is_set_by_user:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    describe_paging(learned.page), learned.page,
+                    build_paging_message(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.about_problem:
@@ -344,7 +351,7 @@ class Invocation:
         from qtmiddleware.wrapping.query_log import PlainResult
 
         self._warn_about_setup_once(retrieval)
-        dropped = self.context.components.shadow_runs.count_newly_dropped()
+        dropped = self.context.components.shadow_runs.count_newly_dropped_retrievals()
         plain = PlainResult(
             read_matches(Variant("original", self.original, 1.0), response, request),
             response_ms,
@@ -365,7 +372,7 @@ class Invocation:
             seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(response_ms / 1e3, 6),
         )  # fmt: skip
         if self.context.log is not None:
-            self.context.log.append(retrieval, plain)
+            self.context.log.append_record(retrieval, plain)
 
     def _log_texts(self, retrieval: Retrieval) -> None:
         """Log the query's keywords and the searched texts at DEBUG, after redacting them."""

@@ -15,24 +15,24 @@ BUNDLE: Final = ("query_str",)
 _BUNDLED_VECTORS: Final = ("embedding", "custom_embedding_strs")
 
 
-def read_path(holder: Any, path: Sequence[str]) -> Any:
+def read_value_at_path(holder: Any, path: Sequence[str]) -> Any:
     """Return the value at the end of *path* inside *holder*.
 
-    Returns ``None`` if there is no value, or if reading it raises an exception.
+    Returns ``None`` if there is no such value, or if reading the value raises an exception.
     """
     with suppress(Exception):
         return functools.reduce(read_field, path, holder)
     return None
 
 
-def replace_at_path(holder: Any, path: Sequence[str], value: Any) -> Any:
+def replace_value_at_path(holder: Any, path: Sequence[str], value: Any) -> Any:
     """Return a copy of *holder* with *value* at the end of *path*.
 
     The objects along the path are copied too, so that *holder* does not change.
     """
     if not path:
         return value
-    new = {path[0]: replace_at_path(read_field(holder, path[0]), path[1:], value)}
+    new = {path[0]: replace_value_at_path(read_field(holder, path[0]), path[1:], value)}
     if path == BUNDLE and new != {path[0]: read_field(holder, path[0])}:
         # The bundle's vectors belong to its former text. Without them, they are computed again.
         new |= dict.fromkeys(

@@ -28,12 +28,14 @@ def check_options(
         if name not in known_names:
             raise WrapError(
                 f"{caller.__name__}() has no option {name!r};"
-                f" {_build_advice(name, caller, known_names)}"
+                f" {_build_option_advice(name, caller, known_names)}"
             )
 
 
-def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection[str]) -> str:
-    if is_secret_name(name):
+def _build_option_advice(
+    option_name: str, caller: Callable[..., Any], known_names: Collection[str]
+) -> str:
+    if is_secret_name(option_name):
         return (
             "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"
             " client="
@@ -49,10 +51,10 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
             ),
         }
     )
-    if name in _MIDDLEWARE_OPTIONS:
+    if option_name in _MIDDLEWARE_OPTIONS:
         return "it is an option of QueryMiddleware"
     settings = _list_setting_paths()
-    nearest = find_nearest(name, [*names, *settings]) or ""
+    nearest = find_nearest(option_name, [*names, *settings]) or ""
     if nearest in names:
         return f"did you mean {nearest}?"
     if not (paths := settings.get(nearest)):
@@ -62,7 +64,7 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         "the config of QueryMiddleware: ",
     )
     return f"it is a setting: put it into {destination}" + " or ".join(
-        map(_write_config_example, paths)
+        map(_format_config_example, paths)
     )
 
 
@@ -80,7 +82,7 @@ def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
     return {name: paths for name, paths in paths_by_name.items() if len(paths) <= _MOST_GROUPS}
 
 
-def _write_config_example(path: Sequence[str]) -> str:
+def _format_config_example(path: Sequence[str]) -> str:
     """Return a JSON object that sets the key at *path*, such as ``{"fusion": {"rrfK": ...}}``."""
     key, *rest = path
-    return f'{{"{to_camel_case(key)}": {_write_config_example(rest) if rest else "..."}}}'
+    return f'{{"{to_camel_case(key)}": {_format_config_example(rest) if rest else "..."}}}'

@@ -1,4 +1,4 @@
-"""Compare passages in the plain order and under the rules, and advise whether to keep the rules.
+"""Compare the plain order of passages with the keyword rules' order, and give advice on the rules.
 
 Without relevance judgements, nobody knows whether a changed order is better. In a trial on ten
 small collections, the fraction of questions with a changed order did not predict which collections
@@ -34,7 +34,7 @@ SIGNIFICANT: Final = 0.05
 
 
 class Advice(StrEnum):
-    """The advice on one feature, such as the rules.
+    """The advice on one feature, such as the keyword rules.
 
     ``UNSEEN`` means that the feature had no effect on the questions that were asked.
     """
@@ -51,7 +51,7 @@ class SampleQuestion:
 
     Attributes:
         text: the question.
-        relevant: the ids of its relevant passages; empty if the user named none.
+        relevant: the ids of the question's relevant passages; empty if the user named none.
     """
 
     text: str = field(repr=False)
@@ -60,7 +60,7 @@ class SampleQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SamplePassage:
-    """A passage of an example.
+    """A passage in an `OrderExample`.
 
     Attributes:
         id: the passage's id, or ``None``.
@@ -73,12 +73,12 @@ class SamplePassage:
 
 @dataclass(frozen=True, slots=True)
 class OrderExample:
-    """A question for which the rules put another passage first.
+    """A question for which the keyword rules put another passage first.
 
     Attributes:
         question: the question's text.
         before: the first passage in the plain order.
-        after: the first passage under the rules.
+        after: the first passage in the rules' order.
     """
 
     question: str = field(repr=False)
@@ -88,18 +88,18 @@ class OrderExample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """The positions of the answers to judged questions, in the plain order and under the rules.
+    """How the keyword rules move the answers to judged questions.
 
-    A question is judged if the user named its relevant passages. Its answer is the first relevant
-    passage in a list.
+    A question is judged if the user named the relevant passages. The answer is the first relevant
+    passage in an order.
 
     Attributes:
         questions: the number of judged questions that were asked.
-        found: the number of them with an answer in at least one of the two lists.
-        first_before: the number of them whose answer comes first in the plain order.
-        first_after: the number of them whose answer comes first under the rules.
-        better: the number of them whose answer moves up.
-        worse: the number of them whose answer moves down.
+        found: the number of questions with an answer in the plain order or in the rules' order.
+        first_before: the number of questions whose answer is first in the plain order.
+        first_after: the number of questions whose answer is first in the rules' order.
+        better: the number of questions whose answer moves up.
+        worse: the number of questions whose answer moves down.
     """
 
     questions: int
@@ -119,18 +119,18 @@ class JudgedSample:
 
 @dataclass(frozen=True, slots=True)
 class OrderSample:
-    """The effect of the rules, without a model, on the order of passages for several questions.
+    """How the keyword rules, without a model, change the order of passages for several questions.
 
     Attributes:
         asked: the number of questions that were asked with and without the rules.
-        left_out: the number of questions that were not asked, because the list was longer than
+        left_out: the number of questions that were not asked, because there were more than
             `MOST_ASKED`.
         failed: the number of questions that were asked but failed.
-        other_first: the number of questions for which another passage comes first.
-        changed: the number of questions for which any passage is new or moves.
-        examples: at most two questions for which another passage comes first. Questions whose first
-            passage had a clear lead in the plain order are preferred.
-        judged: the positions of the answers; ``None`` if no question names relevant passages.
+        other_first: the number of questions for which the rules put another passage first.
+        changed: the number of questions for which at least one passage is new or moves.
+        examples: at most two questions for which the rules put another passage first. Questions
+            whose first passage had a clear lead in the plain order come first.
+        judged: how the answers move; ``None`` if no question names relevant passages.
         errors: the reasons why questions failed, each reason once.
     """
 
@@ -155,8 +155,8 @@ class OrderSample:
           at 5 %). Examples: 5 of 5 moved answers, 7 of 8, or 9 of 10.
         - Leave the rules off if no order changes, or if at least three more answers move down than
           up. This threshold is lower because leaving the rules off costs nothing.
-        - Otherwise, measure the effect. If too few questions were asked and no order changed, the
-          effect is unseen.
+        - Otherwise, measure the effect. If no order changed, and too few questions were asked to
+          advise against the rules, the advice is ``UNSEEN``.
         """
         if self.compared >= FEWEST_ASKED and not self.changed:
             return (
@@ -164,7 +164,7 @@ class OrderSample:
                 f"the order does not change for any of {self.compared} questions",
             )
         judged = self.judged
-        if judged is not None and is_significant(judged.better, judged.worse):
+        if judged is not None and is_gain_significant(judged.better, judged.worse):
             return Advice.KEEP, str(judged)
         if judged is not None and judged.worse - judged.better >= MORE_WORSE:
             return Advice.LEAVE_OFF, str(judged)
@@ -189,21 +189,21 @@ class OrderSample:
         return text
 
 
-def is_significant(better: int, worse: int) -> bool:
+def is_gain_significant(moved_up_count: int, moved_down_count: int) -> bool:
     """Return whether significantly more answers moved up than down: a one-sided sign test at 5 %.
 
     Args:
-        better: The number of answers that moved up.
-        worse: The number of answers that moved down.
+        moved_up_count: The number of answers that moved up.
+        moved_down_count: The number of answers that moved down.
     """
-    moved = better + worse
+    moved = moved_up_count + moved_down_count
     # If the rules did nothing, each answer would be as likely to move up as down. Then 2 ** moved
     # outcomes would be equally likely.
-    ways = sum(comb(moved, count) for count in range(better, moved + 1))
+    ways = sum(comb(moved, count) for count in range(moved_up_count, moved + 1))
     return ways < SIGNIFICANT * (1 << moved)
 
 
-def read_questions(value: Any) -> list[SampleQuestion] | None:
+def read_sample_questions(value: Any) -> list[SampleQuestion] | None:
     """Return the questions in *value*, or ``None`` if *value* is not a list of questions.
 
     A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list with a single text
@@ -230,7 +230,7 @@ def read_questions(value: Any) -> list[SampleQuestion] | None:
 
 
 def read_relevant_ids(value: Any) -> frozenset[str]:
-    """Return the ids of relevant passages in *value*. ``None`` means that there are no ids.
+    """Return the ids of relevant passages in *value*. If *value* is ``None``, return no ids.
 
     Raises `InvalidQuery` if *value* is not a list of ids.
     """
@@ -257,19 +257,19 @@ Matches = Sequence[Match]
 """The passages of one list, best first."""
 
 
-def sample_orders(
+def compare_orders(
     questions: Sequence[SampleQuestion],
-    compare: Callable[[str], Flow[tuple[Matches, Matches]]],
+    get_orders: Callable[[str], Flow[tuple[Matches, Matches]]],
     describe_error: Callable[[Exception], str],
     *,
     unasked_count: int = 0,
 ) -> Flow[OrderSample]:
-    """Ask *questions*, and return how the rules change the order of their passages.
+    """Ask *questions*, and return how the keyword rules change the order of the passages.
 
     Args:
         questions: the questions to ask.
-        compare: returns a question's passages in the plain order and under the rules. If it raises
-            an exception, the question counts as failed.
+        get_orders: returns a question's passages in the plain order and in the rules' order. If
+            *get_orders* raises an exception, the question counts as failed.
         describe_error: returns a description of an exception.
         unasked_count: the number of further questions, which are not asked.
     """
@@ -278,7 +278,7 @@ def sample_orders(
     positions: list[tuple[int | None, int | None]] = []
     for question in questions:
         try:
-            before, after = yield from compare(question.text)
+            before, after = yield from get_orders(question.text)
             keys = [match.key for match in before], [match.key for match in after]
             # The rules never return fewer passages. Additional ones at the end change nothing.
             changed += keys[0] != keys[1][: len(keys[0])]
@@ -288,7 +288,7 @@ def sample_orders(
                     _shorten_passage(before[0]),
                     _shorten_passage(after[0]),
                 )
-                examples.append((_measure_lead(before), example))
+                examples.append((_measure_first_lead(before), example))
             if question.relevant:
                 positions.append(
                     (
@@ -306,16 +306,16 @@ def sample_orders(
         other_first=len(examples),
         changed=changed,
         examples=tuple(example for _, example in examples[:MOST_EXAMPLES]),
-        judged=_count_moves(positions) if positions else None,
+        judged=_count_answer_moves(positions) if positions else None,
         errors=tuple(dict.fromkeys(errors)),
     )
 
 
-def _count_moves(positions: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
+def _count_answer_moves(positions: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
     """Count the judged questions whose answer is found, comes first, moves up or moves down.
 
-    *positions* holds a pair per question: the answer's position in the plain order and under the
-    rules, counted from 0. A position is ``None`` if the list holds no answer.
+    *positions* holds a pair per question: the answer's position in the plain order and in the
+    rules' order, counted from 0. A position is ``None`` if the order holds no answer.
     """
     # An answer that is not in a list is worse than any position.
     absent = float("inf")
@@ -337,7 +337,7 @@ def _find_answer_position(matches: Matches, relevant_ids: frozenset[str]) -> int
     return next((index for index, match in enumerate(matches) if match.id in relevant_ids), None)
 
 
-def _measure_lead(matches: Matches) -> float:
+def _measure_first_lead(matches: Matches) -> float:
     """Return the first passage's lead over the second, as a fraction of the range of scores.
 
     Returns 0 if a score is unknown, or if all scores are equal.
@@ -358,5 +358,5 @@ def _shorten_passage(match: Match) -> SamplePassage:
     return SamplePassage(match.id, shorten_text((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
 
 
-def _format_question_count(questions: int) -> str:
-    return f"{questions} question{'' if questions == 1 else 's'}"
+def _format_question_count(question_count: int) -> str:
+    return f"{question_count} question{'' if question_count == 1 else 's'}"

@@ -1,8 +1,8 @@
 """Find the argument with which a call selects a page of results, by name, type and value.
 
-A page must hold the plain function's passages. Otherwise, a reader who turns the pages would see
-some passages twice and miss others. The name alone is not enough: an argument called ``cursor`` or
-``start`` may also be a database cursor or a date.
+On a page, qtmiddleware must not add or drop passages. Otherwise, a reader of all pages would see
+some passages twice and miss others. An argument's name alone is not enough: ``cursor`` or ``start``
+may also be a database cursor or a date.
 """
 
 from __future__ import annotations
@@ -145,15 +145,17 @@ class Parameters(Protocol):
     """The methods and attributes of `signatures.Parameters` that this module uses."""
 
     named: dict[str, Parameter]
-    any_keyword: bool
+    takes_any_keyword: bool
 
-    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value of parameter *name* in a call, or else the parameter's default."""
+    def read_value(
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
+    ) -> Any:
+        """Return the value that a call passes for *parameter_name*, or else the default."""
 
     def read_passed_value(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
     ) -> Any:
-        """Return the value that a call passes for parameter *name*, or ``None``."""
+        """Return the value that a call passes for *parameter_name*, or ``None``."""
 
 
 class Paging:
@@ -194,29 +196,29 @@ class Paging:
                 (
                     name,
                     folded_name,
-                    _is_declared_page(
+                    _is_page_parameter(
                         folded_name, parameter.annotation, parameter.default, folded.values()
                     ),
                 )
                 for name, folded_name, parameter in candidates
             )
-        shows_page = self.is_named or any(
+        shows_page = self.is_set_by_user or any(
             folded_name in _NAMES for _, folded_name, _ in self._declared
         )
         # Whether only some calls can show that the function has pages, because its signature does
         # not show it.
-        self.is_open = not shows_page and bool(self._homes or parameters.any_keyword)
+        self.is_open = not shows_page and bool(self._homes or parameters.takes_any_keyword)
 
     @property
-    def is_named(self) -> bool:
-        """Whether the user named the page argument or declared that there is none."""
+    def is_set_by_user(self) -> bool:
+        """Whether the user named the page argument, or said that the function has none."""
         return self._named is not None
 
     def find_page_argument(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         """Return the name of the argument that selects a page in this call, or ``""``."""
         if self._named is not None:
             return self._named or ""
-        if not (self._declared or self._homes or self._parameters.any_keyword):
+        if not (self._declared or self._homes or self._parameters.takes_any_keyword):
             return ""
         # Reading a user's object may raise any exception.
         with suppress(Exception):
@@ -231,7 +233,7 @@ class Paging:
             value = parameters.read_passed_value(name, args, kwargs)
             if _is_page_argument(folded_name, value) if value is not None else is_page:
                 yield name
-        if parameters.any_keyword:
+        if parameters.takes_any_keyword:
             named_parameters = parameters.named
             yield from (
                 name
@@ -251,41 +253,45 @@ def _fold_name(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
 
 
-def _may_hold_page(name: str) -> bool:
-    return name in _NAMES or name.startswith(_HOLDER)
+def _may_hold_page(folded_name: str) -> bool:
+    return folded_name in _NAMES or folded_name.startswith(_HOLDER)
 
 
-def _is_page_argument(name: str, value: Any, depth: int = _DEEPEST) -> bool:
-    """Return whether an argument with this *name* and *value* selects a page.
+def _is_page_argument(folded_name: str, value: Any, max_depth: int = _DEEPEST) -> bool:
+    """Return whether an argument with this *folded_name* and *value* selects a page.
 
-    *name* is folded by `_fold_name`. *value* is not ``None``. Objects inside *value* are read down
-    to *depth* levels.
+    *folded_name* comes from `_fold_name`. *value* is not ``None``. Objects inside *value* are read
+    down to *max_depth* levels.
     """
     if isinstance(value, str):
-        if name in _OFTEN_DATES:
+        if folded_name in _OFTEN_DATES:
             return value.strip().isdecimal()
-        return name in _NAMES and not re.match(_DATE, value[:_LONGEST_DATE])
+        return folded_name in _NAMES and not re.match(_DATE, value[:_LONGEST_DATE])
     # `paginate=True` is a switch, not a page number.
     if isinstance(value, bool):
         return False
     if hasattr(type(value), "__index__"):
-        return name in _NAMES
-    if isinstance(value, bytes) or (isinstance(value, Mapping) and name in _TOKENS):
-        return name in _TOKENS
+        return folded_name in _NAMES
+    if isinstance(value, bytes) or (isinstance(value, Mapping) and folded_name in _TOKENS):
+        return folded_name in _TOKENS
     if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "_fields")):
         # A token may be a list: the values of the last passage, from which the search continues.
-        return name in _TOKENS and all(isinstance(item, str | int | float | None) for item in value)
+        return folded_name in _TOKENS and all(
+            isinstance(item, str | int | float | None) for item in value
+        )
     return (
-        name.startswith(_HOLDER) and next(_iterate_page_fields(value, depth - 1), None) is not None
+        folded_name.startswith(_HOLDER)
+        and next(_iterate_page_fields(value, max_depth - 1), None) is not None
     )
 
 
-def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the names of those fields of *holder*, a mapping or an object, that select a page.
+def _iterate_page_fields(holder: Any, max_depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield the names of the fields of *holder* that select a page.
 
-    If a field of an object is ``None``, its annotation decides.
+    *holder* is a mapping or an object. If a field of an object is ``None``, the field's annotation
+    decides.
     """
-    if holder is None or isinstance(holder, str) or not depth:
+    if holder is None or isinstance(holder, str) or not max_depth:
         return
     is_class = not isinstance(holder, Mapping)
     fields = list_fields(holder) if is_class else holder
@@ -295,52 +301,55 @@ def _iterate_page_fields(holder: Any, depth: int = _DEEPEST) -> Iterator[str]:
         if not _may_hold_page(folded_name):
             is_page = False
         elif value is not None:
-            is_page = _is_page_argument(folded_name, value, depth)
+            is_page = _is_page_argument(folded_name, value, max_depth)
         else:
-            is_page = is_class and _is_declared_page(
+            is_page = is_class and _is_page_parameter(
                 folded_name, _read_annotation(type(holder), name), None, folded.values()
             )
         if is_page:
             yield name
 
 
-def _read_annotation(class_: type, name: str) -> Any:
-    """Return the annotation of field *name* in *class_* or one of its parents.
+def _read_annotation(class_: type, field_name: str) -> Any:
+    """Return the annotation of field *field_name* in *class_* or one of its parents.
 
     Returns `Parameter.empty` if there is none.
     """
     annotations = map(read_annotations, class_.__mro__)
     return next(
         (
-            annotations_of_class[name]
+            annotations_of_class[field_name]
             for annotations_of_class in annotations
-            if name in annotations_of_class
+            if field_name in annotations_of_class
         ),
         Parameter.empty,
     )
 
 
-def _is_declared_page(name: str, annotation: Any, default: Any, siblings: Collection[str]) -> bool:
+def _is_page_parameter(
+    folded_name: str, annotation: Any, default: Any, sibling_names: Collection[str]
+) -> bool:
     """Return whether a parameter selects a page, judged by its name, annotation and default.
 
-    This decides for calls that omit the parameter, because such calls request the first page.
-    *siblings* are the names of the other parameters or fields. All names are folded by
-    `_fold_name`.
+    Used for calls that omit the parameter: such calls request the first page. *sibling_names* are
+    the names of the other parameters or fields. `_fold_name` has folded all names.
     """
-    if name not in _NAMES:
+    if folded_name not in _NAMES:
         return (
             default is not None
             and default is not Parameter.empty
-            and _is_page_argument(name, default)
+            and _is_page_argument(folded_name, default)
         )
-    if name == "after" and "before" in siblings and "first" not in siblings:
+    if folded_name == "after" and "before" in sibling_names and "first" not in sibling_names:
         return False  # `before` and `after` are the ends of a range of dates
     if annotation is Parameter.empty:
-        return default is None or default is Parameter.empty or _is_page_argument(name, default)
+        return (
+            default is None or default is Parameter.empty or _is_page_argument(folded_name, default)
+        )
     words = _read_type_names(annotation)
     if words & _GROUPS:
-        return name in _TOKENS
-    return bool(words & _NUMBERS) or (bool(words & _TEXTS) and name not in _OFTEN_DATES)
+        return folded_name in _TOKENS
+    return bool(words & _NUMBERS) or (bool(words & _TEXTS) and folded_name not in _OFTEN_DATES)
 
 
 def _read_type_names(annotation: Any) -> frozenset[str]:
@@ -363,9 +372,9 @@ def _read_type_names(annotation: Any) -> frozenset[str]:
     return frozenset({getattr(allowed_type, "__name__", str(allowed_type))})
 
 
-def _iterate_type_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names of the types in *node*, the syntax tree of an annotation."""
-    match node:
+def _iterate_type_names(annotation_node: ast.AST) -> Iterator[str]:
+    """Yield the names of the types in *annotation_node*, the syntax tree of an annotation."""
+    match annotation_node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             yield name
         case ast.Constant(value=str() as text):

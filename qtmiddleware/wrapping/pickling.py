@@ -37,9 +37,9 @@ def find_modules_pickled_by_value() -> frozenset[str] | None:
     return frozenset({"__main__", *registered})
 
 
-def is_in_modules(module: str, modules: frozenset[str]) -> bool:
-    """Return whether *module* or one of its parent packages is in *modules*."""
-    return any(module == parent or module.startswith(f"{parent}.") for parent in modules)
+def is_in_modules(module_name: str, modules: frozenset[str]) -> bool:
+    """Return whether *module_name* or one of its parent packages is in *modules*."""
+    return any(module_name == parent or module_name.startswith(f"{parent}.") for parent in modules)
 
 
 def _read_module_name(frame: Any) -> str:
@@ -58,7 +58,7 @@ def find_import_name(fn: Any, target: object) -> str | None:
     return name if holder is target else None
 
 
-def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
+def check_picklable(label: str, value: Any, *, can_pickle_by_value: bool) -> None:
     """Raise `PicklingError` if *value* cannot be pickled.
 
     Functions, strings and ``None`` can be pickled. Other objects may hold a key or a connection.
@@ -66,7 +66,7 @@ def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
     Args:
         label: The name for *value* in the error message.
         value: The object to check.
-        by_value: Whether the pickler accepts functions that cannot be imported.
+        can_pickle_by_value: Whether the pickler accepts functions that cannot be imported.
     """
     from pickle import PicklingError
 
@@ -80,7 +80,7 @@ def check_picklable(label: str, value: Any, *, by_value: bool) -> None:
         raise PicklingError(
             f"{label} must be a function to be pickled, not {kind}, which may hold a key; {ADVICE}"
         )
-    if not by_value and find_import_name(value, value) is None:
+    if not can_pickle_by_value and find_import_name(value, value) is None:
         raise PicklingError(
             f"{label} cannot be imported as {value.__module__}.{value.__qualname__}; pickle it with"
             f" cloudpickle, or {ADVICE}"

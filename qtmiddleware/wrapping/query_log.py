@@ -28,15 +28,21 @@ PASSAGE_CHARS: Final = 4_000
 _LABELS: Final = ("title", "url", "source")
 
 
-def _build_row(
-    key: Key,
+def _build_passage_row(
+    passage_key: Key,
     score: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a passage's row for a log record: the id, namespace, labels, score and text."""
+    """Return a passage's row for a log record: its id, namespace, labels, score and text.
+
+    The labels are the title, URL and source in *metadata*. Unknown values are left out.
+    """
     # In a key, the passage's text follows a NUL.
-    row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
+    row: dict[str, Any] = {
+        "id": passage_key[1].partition("\0")[0] or None,
+        "namespace": passage_key[0],
+    }
     row.update(
         {
             label: metadata[label]
@@ -51,18 +57,20 @@ def _build_row(
     return row
 
 
-def _build_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return one row per passage of a search's result."""
+def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
+    """Return one row per passage of *ranking*, the result of one search."""
     entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
-    return [_build_row(key, score, read_metadata(item)) for key, score, item in entries]
+    return [_build_passage_row(key, score, read_metadata(item)) for key, score, item in entries]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the two lists that a `Hybrid` search merged.
+    """Return the rows of the two lists that a `Hybrid` search merged, by the list's name.
 
     Returns an empty dict for other searches.
     """
-    return {f"initial_{name}": _build_rows(initial) for name, initial in ranking.initial.items()}
+    return {
+        f"initial_{name}": _build_search_rows(initial) for name, initial in ranking.initial.items()
+    }
 
 
 def _build_merged_rows(
@@ -77,19 +85,22 @@ def _build_merged_rows(
     }
     rows = zip_longest(keys, scores)
     return [
-        _build_row(key, score, read_metadata(items[key]) if key in items else None)
+        _build_passage_row(key, score, read_metadata(items[key]) if key in items else None)
         for key, score in rows
     ]
 
 
 def _build_match_rows(
-    matches: Iterable[Match], writer: TextWriter, *, use_backend_scores: bool = False
+    matches: Iterable[Match], writer: TextWriter, *, has_backend_scores: bool = False
 ) -> list[dict[str, Any]]:
-    """Return one row per match, with the fused scores or, if requested, the backend's scores."""
+    """Return one row per match, with the fused scores.
+
+    If *has_backend_scores* is true, the rows hold the backend's scores instead.
+    """
     return [
-        _build_row(
+        _build_passage_row(
             (match.namespace, match.id or "\0"),
-            match.score if use_backend_scores else match.fused_score,
+            match.score if has_backend_scores else match.fused_score,
             match.metadata,
             writer.prepare_passage(match.text),
         )
@@ -97,15 +108,15 @@ def _build_match_rows(
     ]
 
 
-def _format_timestamp(seconds: float) -> str | None:
-    """Return *seconds* since 1970 as a UTC time in ISO format.
+def _format_timestamp(unix_seconds: float) -> str | None:
+    """Return *unix_seconds*, the seconds since 1970, as a UTC time in ISO 8601 format.
 
     Returns ``None`` if `datetime` cannot represent the time.
     """
     from datetime import UTC, datetime
 
     try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat()
+        return datetime.fromtimestamp(unix_seconds, UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         return None
 
@@ -123,8 +134,8 @@ class TextWriter:
     Args:
         redact: The user's function that redacts a text. If it raises an exception or returns no
             text, the text is hashed. By default, texts are not redacted.
-        query_text: Whether to write query texts. If false, they are hashed.
-        passage_text: Whether to write passage texts. If false, they are left out.
+        query_text: Whether to write query texts. If false, their hashes are written.
+        passage_text: Whether to write passage texts. If false, no passage text is written.
 
     Attributes:
         failure: How *redact* failed, without any text; ``""`` if it did not fail.
@@ -173,14 +184,16 @@ class TextWriter:
         Keywords are in lower case, and *redact* may miss a name in lower case.
         """
         if keywords and self._query_text and (redacted := self.prepare_text(query)) != query:
-            words = set(_find_words(redacted))
+            words = set(_list_folded_words(redacted))
             keywords = " ".join(
-                keyword for keyword in keywords.split() if words.issuperset(_find_words(keyword))
+                keyword
+                for keyword in keywords.split()
+                if words.issuperset(_list_folded_words(keyword))
             )
         return self.prepare_text(keywords) if keywords else ""
 
 
-def _find_words(text: str) -> list[str]:
+def _list_folded_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
@@ -209,7 +222,7 @@ class PlainResult:
         """
         before, after = _list_keys(self.matches), _list_keys(retrieval.matches)
         return {
-            "plain": _build_match_rows(self.matches, writer, use_backend_scores=True),
+            "plain": _build_match_rows(self.matches, writer, has_backend_scores=True),
             "kept": self.count_kept_passages(retrieval),
             # Compared here, because a reader of the rows cannot tell passages without an id apart.
             "same_first": before[:1] == after[:1],
@@ -224,20 +237,22 @@ def _list_keys(matches: Iterable[Match]) -> list[Key]:
 
 
 def build_record(
-    retrieval: Retrieval, writer: TextWriter | None = None, plain: PlainResult | None = None
+    retrieval: Retrieval, writer: TextWriter | None = None, plain_result: PlainResult | None = None
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
     ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
-    final list, with the score and title of each passage. A `Hybrid` search merges two lists,
-    ``initial_vector`` and ``initial_bm25``. For the original query, they are in
-    ``retrieval_steps``. For a variant, they are in the variant's entry in ``searches``.
+    final list, with the score and title of each passage.
+
+    A `Hybrid` search merges two lists, ``initial_vector`` and ``initial_bm25``. The lists for the
+    original query are in ``retrieval_steps``. The lists for a variant are in the variant's entry in
+    ``searches``.
 
     Args:
         retrieval: the retrieval.
         writer: prepares the texts. By default, query texts are written unchanged and passage texts
             are left out.
-        plain: the plain function's result, if *retrieval* is a shadow retrieval.
+        plain_result: the plain function's result, if *retrieval* is a shadow retrieval.
     """
     writer = writer or TextWriter()
     prepare_text, trace = writer.prepare_text, retrieval.trace
@@ -267,7 +282,7 @@ def build_record(
         "retrieval_steps": {
             **initial,
             "searches": [
-                {"kind": ranking.variant.kind, "found": _build_rows(ranking)}
+                {"kind": ranking.variant.kind, "found": _build_search_rows(ranking)}
                 | (_build_initial_rows(ranking) if ranking.variant.kind != "original" else {})
                 for ranking in retrieval.rankings
             ],
@@ -275,7 +290,7 @@ def build_record(
             "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
             "final": _build_match_rows(retrieval.matches, writer),
         },
-        **({} if plain is None else {"shadow": plain.to_record(retrieval, writer)}),
+        **({} if plain_result is None else {"shadow": plain_result.to_record(retrieval, writer)}),
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
         "degradations": [
@@ -298,11 +313,11 @@ class QueryLog:
         query_text: whether to write query texts. If false, hashes are written and *redact* is not
             called.
         passage_text: whether to write passage texts.
-        redact: is called with every query and every text to search for, and returns the text to
-            write. It runs in the caller's thread or event loop, so it should be fast. If it raises
-            an exception or returns no text, the text's hash is written.
-        outage: counts failed writes. A warning is logged only when writing begins to fail and when
-            it works again.
+        redact: takes a query or another text to search for, and returns the text to write. Should
+            be fast, because it runs in the caller's thread or event loop. If *redact* raises an
+            exception or returns no text, the text's hash is written.
+        outage: counts failed writes, so that a warning is logged only when writing begins to fail
+            and when it works again.
     """
 
     def __init__(
@@ -325,14 +340,16 @@ class QueryLog:
     def __repr__(self) -> str:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
-    def append(self, retrieval: Retrieval, plain: PlainResult | None = None) -> Degradation | None:
+    def append_record(
+        self, retrieval: Retrieval, plain_result: PlainResult | None = None
+    ) -> Degradation | None:
         """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
 
-        Never raises. A warning is logged when writing begins to fail. Another one, with the number
-        of failures, is logged when writing works again.
+        Never raises. Logs a warning when writing begins to fail, and another warning, with the
+        number of failures, when writing works again.
         """
         try:
-            self.write(retrieval, plain)
+            self.write_record(retrieval, plain_result)
         except Exception as error:
             reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
@@ -357,15 +374,15 @@ class QueryLog:
             )
         return None
 
-    def write(self, retrieval: Retrieval, plain: PlainResult | None = None) -> None:
+    def write_record(self, retrieval: Retrieval, plain_result: PlainResult | None = None) -> None:
         """Append the record of *retrieval* to the file.
 
-        In shadow mode, *plain* is the plain function's result.
+        In shadow mode, *plain_result* is the plain function's result.
 
         Raises:
             OSError: if the file cannot be written.
-            ConfigError: if the file's folder is missing, or if *redact* failed. If *redact* failed,
-                the record is written all the same, with hashes instead of texts.
+            ConfigError: if the file's folder is missing, or if *redact* failed. A record for which
+                *redact* failed is written first, with hashes instead of texts.
         """
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
@@ -373,7 +390,9 @@ class QueryLog:
         writer = TextWriter(
             self._redact, query_text=self._query_text, passage_text=self._passage_text
         )
-        line = json.dumps(build_record(retrieval, writer, plain), ensure_ascii=False, default=str)
+        line = json.dumps(
+            build_record(retrieval, writer, plain_result), ensure_ascii=False, default=str
+        )
         try:
             # A query may hold half of a surrogate pair, which UTF-8 cannot encode.
             append_line(self._path, line.encode("utf-8", "replace"))

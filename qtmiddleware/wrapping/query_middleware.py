@@ -603,8 +603,8 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._resolve_call(config)
-        patient, call_seconds = separate_call_timeout(components.config, settings)
+        components, settings, model = self._resolve_call_settings(config)
+        patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
@@ -617,12 +617,12 @@ class QueryMiddleware:
         stream = TransformStream(
             model,
             build_request,
-            call_seconds=call_seconds,
+            call_timeout_seconds=call_timeout_seconds,
             settings=settings,
             pace=pace or Pace(limit),
             concurrency=limit,
         )
-        return stream.run(questions, in_order=in_order)
+        return stream.transform_questions(questions, in_order=in_order)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -643,7 +643,7 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._build_transform_flow(query, options))
 
-    def _resolve_call(
+    def _resolve_call_settings(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
@@ -677,8 +677,10 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            shares=is_reply_shared,
-            find_wait_reason=model.find_wait_reason if should_wait_for_model else lambda: None,
+            can_share_reply=is_reply_shared,
+            find_blocking_error=model.find_blocking_error
+            if should_wait_for_model
+            else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -692,7 +694,7 @@ class QueryMiddleware:
 
         The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._resolve_call(options.get("config"))
+        components, settings, model = self._resolve_call_settings(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
@@ -747,7 +749,9 @@ class QueryMiddleware:
         for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
                 check_picklable(
-                    f"{name}=", part, by_value=find_modules_pickled_by_value() is not None
+                    f"{name}=",
+                    part,
+                    can_pickle_by_value=find_modules_pickled_by_value() is not None,
                 )
         return self.config, self._arguments
 

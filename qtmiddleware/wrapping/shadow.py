@@ -32,8 +32,8 @@ logger: Final = get_logger("qtmiddleware")
 _random: Final = SystemRandom()
 
 
-def should_run_shadow(probability: float) -> bool:
-    """Decide at random whether to repeat a call in shadow mode.
+def should_start_shadow_retrieval(probability: float) -> bool:
+    """Decide at random whether to start a shadow retrieval for a call.
 
     Returns ``True`` with the given *probability*, from 0 to 1.
     """
@@ -61,7 +61,7 @@ class ShadowRuns:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the retrievals under way. After a fork, they belong to the parent process."""
+        """Forget the retrievals under way, which belong to the parent process after a fork."""
         self.running = 0
         self._tasks.clear()
 
@@ -70,7 +70,7 @@ class ShadowRuns:
     ) -> None:
         """Start *flow* in a thread of *bulkhead*. The thread calls *on_finish* with the result.
 
-        Never raises. *flow* is dropped if too many retrievals are under way or no thread is free.
+        Never raises. Drops *flow* if too many retrievals are under way or no thread is free.
         """
         if self._reserve_slot():
             try:
@@ -85,7 +85,7 @@ class ShadowRuns:
     ) -> None:
         """Start *flow* as a task in the running event loop.
 
-        The task calls *on_finish* with the result. Never raises. *flow* is dropped if too many
+        The task calls *on_finish* with the result. Never raises. Drops *flow* if too many
         retrievals are under way.
         """
         # In this loop, because the clients of an asynchronous function belong to it.
@@ -96,7 +96,7 @@ class ShadowRuns:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def count_newly_dropped(self) -> int:
+    def count_newly_dropped_retrievals(self) -> int:
         """Return how many retrievals were dropped since the last call of this method."""
         with self._lock.lock:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped

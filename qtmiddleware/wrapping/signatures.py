@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.fields import read_field, read_parameters
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.nested import BUNDLE, read_path, replace_at_path
+from qtmiddleware.wrapping.nested import BUNDLE, read_value_at_path, replace_value_at_path
 from qtmiddleware.wrapping.paging import PageArgument, Paging
 
 QUERIES: Final = (
@@ -181,12 +181,13 @@ class CallSignature:
     @property
     def takes_any_keyword(self) -> bool:
         """Whether the function takes ``**kwargs``."""
-        return self._parameters.any_keyword
+        return self._parameters.takes_any_keyword
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the query that a call passes. For a list with a single text, return the text.
+        """Return the query that a call passes.
 
-        Chroma takes such a list. Raises `WrapError` if the call has no query.
+        If the query is a list with a single text, as in calls of Chroma, returns that text. Raises
+        `WrapError` if the call has no query.
         """
         value = self.read_passed_query(args, kwargs)
         return (
@@ -213,7 +214,7 @@ class CallSignature:
         """
         top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
-            top_k = read_path(
+            top_k = read_value_at_path(
                 self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
             )
         elif top_k is None and (name := self._find_top_k_name(kwargs)) is not None:
@@ -232,7 +233,7 @@ class CallSignature:
         *,
         query: Any,
         top_k: int | None = None,
-        replaces_list: bool = False,
+        has_query_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with another query and number of passages.
 
@@ -241,17 +242,17 @@ class CallSignature:
             kwargs: the call's keyword arguments.
             query: the new query: a text, or a vector if the function takes vectors.
             top_k: the new number of passages; ``None`` to keep the number.
-            replaces_list: whether the call passes a list of queries, which *query* replaces.
+            has_query_list: whether the call passes a list of queries, which *query* replaces.
         """
         key, value = self._find_query(args, kwargs)
         # The caller's list of queries is not a list that the function itself takes, so the query
         # is passed as a plain text.
-        if replaces_list and isinstance(query, str) and isinstance(value, list | tuple):
+        if has_query_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._read_nested_top_k(key, value) is not None
         if top_k is not None and is_nested:
-            value = replace_at_path(value, ("top_k",), top_k)
+            value = replace_value_at_path(value, ("top_k",), top_k)
         self._replace_query(key, value, query, new_args, new_kwargs)
         if top_k is not None and self._top_k_path:
             self._replace_nested_top_k(top_k, new_args, new_kwargs)
@@ -264,7 +265,10 @@ class CallSignature:
         return tuple(new_args), new_kwargs
 
     def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Return whether this call takes a vector, if the function was wrapped with ``embed=``."""
+        """Return whether this call must get the query's vector instead of its text.
+
+        Used only if the function was wrapped with ``embed=``.
+        """
         return True
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:  # noqa: ARG002
@@ -277,15 +281,18 @@ class CallSignature:
         kwargs: Mapping[str, Any],  # noqa: ARG002
         field: str | None,  # noqa: ARG002
     ) -> str:
-        """Return *field* if this call could request *field* but does not, else ``""``."""
+        """Return *field* if this call could also request *field*, else ``""``.
+
+        Returns ``""`` if the call already requests the field or takes no list of fields.
+        """
         return ""
 
-    def move_text(
+    def move_query_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Move the query's text to the parameter that takes it, and return the new arguments.
 
-        The arguments are returned unchanged if the caller already passed the text there.
+        If the caller already passed the text there, the arguments are returned unchanged.
         """
         if self._home and args:
             with suppress(WrapError):
@@ -299,19 +306,19 @@ class CallSignature:
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
-        if parameters.any_keyword and not self._is_named and self._name not in QUERIES:
+        if parameters.takes_any_keyword and not self._is_named and self._name not in QUERIES:
             # The query's parameter was only guessed, and **kwargs may hold a better match.
             return (*((name, None) for name in QUERIES), query_location)
         return (
             (query_location,)
-            if parameters.takes_positions
+            if parameters.takes_any_position
             else (query_location, parameters.first_location)
         )
 
     def _find_target_keyword(self) -> str:
-        """Return the keyword that takes the query if the caller passes it as another argument.
+        """Return the keyword to move the query to if the caller passes it as another argument.
 
-        Returns ``""`` if the query never needs to be moved.
+        Returns ``""`` if the query can stay in any argument.
         """
         parameters = self._parameters
         if (
@@ -323,18 +330,28 @@ class CallSignature:
         return self._name
 
     def _replace_query(
-        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self,
+        argument_key: ArgumentKey,
+        argument: Any,
+        new_query: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
-        """Replace the query in *value*, the argument at *key*, with *query*."""
-        if self._home and key != self._home and isinstance(value, str):
-            _remove_argument(key, args, kwargs)
-            kwargs[self._home] = query
+        """Replace the query in *argument* with *new_query*, and update *args* or *kwargs*.
+
+        *argument_key* is the keyword or the position of *argument*.
+        """
+        if self._home and argument_key != self._home and isinstance(argument, str):
+            _remove_argument(argument_key, args, kwargs)
+            kwargs[self._home] = new_query
         else:
-            if _is_list_of_one_text(value) and isinstance(query, str):
-                query = [query]
+            if _is_list_of_one_text(argument) and isinstance(new_query, str):
+                new_query = [new_query]
             self._set_argument(
-                key,
-                replace_at_path(value, self._find_text_path(key, value), query),
+                argument_key,
+                replace_value_at_path(
+                    argument, self._find_text_path(argument_key, argument), new_query
+                ),
                 args,
                 kwargs,
             )
@@ -368,48 +385,58 @@ class CallSignature:
             return self._name, value
         raise self._build_missing_query_error()
 
-    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
-        """Return the path to the query's text inside *value*, or ``()`` if *value* is the text."""
-        if value is None or isinstance(value, _QUERY_TYPES):
+    def _find_text_path(self, argument_key: ArgumentKey, argument: Any) -> tuple[str, ...]:
+        """Return the path to the query's text inside *argument*.
+
+        Returns ``()`` if *argument* itself is the text.
+        """
+        if argument is None or isinstance(argument, _QUERY_TYPES):
             return ()
-        if self._path and key in (self._name, self._parameters.find_position(self._name)):
+        if self._path and argument_key in (self._name, self._parameters.find_position(self._name)):
             return self._path
-        if key == "inputs":
+        if argument_key == "inputs":
             return _NESTED[1:]
-        if isinstance(read_field(value, *BUNDLE), str):
+        if isinstance(read_field(argument, *BUNDLE), str):
             return BUNDLE
-        return _NESTED if read_field(value, "inputs") is not None else ()
+        return _NESTED if read_field(argument, "inputs") is not None else ()
 
     def _replace_nested_top_k(self, top_k: int, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Set the number of passages in a copy of the argument that holds it.
+        """Set the number of passages inside a copy of an argument, such as ``request.top_k``.
 
         Does nothing if the argument cannot be copied or changed.
         """
         with suppress(Exception):
             holder = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.set_argument(
-                self._top_k_home, replace_at_path(holder, self._top_k_path, top_k), args, kwargs
+                self._top_k_home,
+                replace_value_at_path(holder, self._top_k_path, top_k),
+                args,
+                kwargs,
             )
 
-    def _read_nested_top_k(self, key: ArgumentKey, value: Any) -> Any:
-        return read_field(value, "top_k") if self._find_text_path(key, value) == _NESTED else None
+    def _read_nested_top_k(self, argument_key: ArgumentKey, argument: Any) -> Any:
+        return (
+            read_field(argument, "top_k")
+            if self._find_text_path(argument_key, argument) == _NESTED
+            else None
+        )
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
         """Return the name of the parameter for the number of passages, or ``None``."""
         if self._top_k_path:
             return None
-        if self.top_k_argument is not None or not self._parameters.any_keyword:
+        if self.top_k_argument is not None or not self._parameters.takes_any_keyword:
             return self.top_k_argument
         return next((name for name in TOP_KS if name in kwargs), None)
 
     def _set_argument(
-        self, key: ArgumentKey, value: Any, args: list[Any], kwargs: dict[str, Any]
+        self, argument_key: ArgumentKey, value: Any, args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        """Set the argument at *key*, a keyword or a position, to *value*."""
-        if isinstance(key, int):
-            args[key] = value
+        """Set the argument at *argument_key*, a keyword or a position, to *value*."""
+        if isinstance(argument_key, int):
+            args[argument_key] = value
         else:
-            self._parameters.set_argument(key, value, args, kwargs)
+            self._parameters.set_argument(argument_key, value, args, kwargs)
 
     def _build_missing_query_error(self) -> WrapError:
         advice = (
@@ -435,14 +462,23 @@ class PineconeSearchSignature(CallSignature):
         return "inputs"
 
     def _replace_query(
-        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self,
+        argument_key: ArgumentKey,
+        argument: Any,
+        new_query: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
-        value_to_pass = {"text": query} if isinstance(value, str) and key != "inputs" else query
-        super()._replace_query(key, value, value_to_pass, args, kwargs)
+        value_to_pass = (
+            {"text": new_query}
+            if isinstance(argument, str) and argument_key != "inputs"
+            else new_query
+        )
+        super()._replace_query(argument_key, argument, value_to_pass, args, kwargs)
 
-    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
-        path = super()._find_text_path(key, value)
-        return path or (() if value is None or isinstance(value, _QUERY_TYPES) else _NESTED)
+    def _find_text_path(self, argument_key: ArgumentKey, argument: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(argument_key, argument)
+        return path or (() if argument is None or isinstance(argument, _QUERY_TYPES) else _NESTED)
 
 
 class ClauseSignature(CallSignature):
@@ -475,7 +511,7 @@ class ClauseSignature(CallSignature):
         *,
         query: Any,
         top_k: int | None = None,
-        replaces_list: bool = False,  # noqa: ARG002
+        has_query_list: bool = False,  # noqa: ARG002
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 
@@ -498,16 +534,16 @@ class ClauseSignature(CallSignature):
         """
         replaced, new_kwargs = self.replace_arguments(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
-        clause = clauses.build_text_clause(fields, keywords)
+        clause = clauses.build_text_clauses(fields, keywords)
         self._parameters.set_argument(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def move_text(
+    def move_query_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Move a text passed beside the clauses into the clauses, and return the new arguments.
+        """Move a text passed in addition to the clauses into them, and return the new arguments.
 
-        The arguments are returned unchanged if there is no such text.
+        If the caller passed no such text, the arguments are returned unchanged.
         """
         key = self._find_text_key(args, kwargs)
         if key is None or not self.read_clauses(args, kwargs):
@@ -523,7 +559,7 @@ class ClauseSignature(CallSignature):
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         """Return the clauses of this call, or ``()`` if they cannot be read.
 
-        A partial may set the clauses instead of the caller.
+        The clauses may come from the caller or from a `functools.partial`.
         """
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
         return value if clauses.are_clauses(value) else ()
@@ -531,7 +567,10 @@ class ClauseSignature(CallSignature):
     def find_missing_field(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
     ) -> str:
-        """Return *field* if this call could request *field* but does not, else ``""``."""
+        """Return *field* if this call could also request *field*, else ``""``.
+
+        Returns ``""`` if the call already requests the field or takes no list of fields.
+        """
         name = clauses.INCLUDE_FIELDS
         if not field or not (name in self._parameters.named or name in kwargs):
             return ""
@@ -558,23 +597,33 @@ class ClauseSignature(CallSignature):
         return ""
 
     def _replace_query(
-        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self,
+        argument_key: ArgumentKey,
+        argument: Any,
+        new_query: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
         # The text now is in the clauses. The function may have no parameter for it.
         if (text_key := self._find_text_key(args, kwargs)) is not None:
             _remove_argument(text_key, args, kwargs)
-        self._set_argument(key, clauses.replace_question(value, query), args, kwargs)
+        self._set_argument(
+            argument_key, clauses.replace_question(argument, new_query), args, kwargs
+        )
 
     def _find_text_key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ArgumentKey | None:
-        """Return the keyword or position of a text passed beside the clauses, or ``None``."""
+        """Return the keyword or position of a text passed in addition to the clauses.
+
+        Returns ``None`` if there is no such text.
+        """
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
-        if not parameters.any_keyword:
+        if not parameters.takes_any_keyword:
             for name in QUERIES:
                 if name in kwargs and name not in parameters.named:
                     return name
         return (
             first_position
-            if not parameters.takes_positions and len(args) > first_position
+            if not parameters.takes_any_position and len(args) > first_position
             else None
         )
 
@@ -612,32 +661,45 @@ class VectorSignature(CallSignature):
         return self._name if not parameters.is_loose or self._is_named or is_query_method else ""
 
     def _replace_query(
-        self, key: ArgumentKey, value: Any, query: Any, args: list[Any], kwargs: dict[str, Any]
+        self,
+        argument_key: ArgumentKey,
+        argument: Any,
+        new_query: Any,
+        args: list[Any],
+        kwargs: dict[str, Any],
     ) -> None:
-        if isinstance(query, str) or self._is_vector_key(key):
+        if isinstance(new_query, str) or self._is_vector_key(argument_key):
             self._set_argument(
-                key,
-                replace_at_path(value, self._find_text_path(key, value), query),
+                argument_key,
+                replace_value_at_path(
+                    argument, self._find_text_path(argument_key, argument), new_query
+                ),
                 args,
                 kwargs,
             )
             return
         # If the function has a parameter for the text, the text stays there.
-        if self._parameters.is_pinecone_search or self._parameters.find_parameter_name(key) is None:
-            _remove_argument(key, args, kwargs)
+        if (
+            self._parameters.is_pinecone_search
+            or self._parameters.find_parameter_name(argument_key) is None
+        ):
+            _remove_argument(argument_key, args, kwargs)
             name = None if self._top_k_path else self.top_k_argument
-            if name is not None and (top_k := self._read_nested_top_k(key, value)) is not None:
+            if (
+                name is not None
+                and (top_k := self._read_nested_top_k(argument_key, argument)) is not None
+            ):
                 self._parameters.set_argument(name, top_k, args, kwargs)
-        self._parameters.set_argument(self._name, query, args, kwargs)
+        self._parameters.set_argument(self._name, new_query, args, kwargs)
 
-    def _find_text_path(self, key: ArgumentKey, value: Any) -> tuple[str, ...]:
-        path = super()._find_text_path(key, value)
+    def _find_text_path(self, argument_key: ArgumentKey, argument: Any) -> tuple[str, ...]:
+        path = super()._find_text_path(argument_key, argument)
         return () if path == BUNDLE else path
 
-    def _is_vector_key(self, key: ArgumentKey) -> bool:
-        if isinstance(key, str):
-            return key == self._name
-        return key == self._parameters.find_position(self._name) or (
+    def _is_vector_key(self, argument_key: ArgumentKey) -> bool:
+        if isinstance(argument_key, str):
+            return argument_key == self._name
+        return argument_key == self._parameters.find_position(self._name) or (
             self._parameters.is_loose and not self._home
         )
 
@@ -654,10 +716,11 @@ class Parameters:
     Attributes:
         function_name: the function's qualified name.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
-        any_keyword: whether the function takes ``**kwargs``.
+        takes_any_keyword: whether the function takes ``**kwargs``.
         first_location: the location of the first positional argument after ``self`` or ``cls``.
         has_positional: whether a named parameter may be passed by position.
-        takes_positions: whether any argument may be passed by position, also through ``*args``.
+        takes_any_position: whether at least one argument may be passed by position, also through
+            ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
         is_pinecone_search: whether the signature is that of Pinecone's search.
     """
@@ -675,7 +738,7 @@ class Parameters:
             for name, parameter in all_parameters.items()
             if parameter.kind not in _VARIADIC
         }
-        self.any_keyword = any(
+        self.takes_any_keyword = any(
             parameter.kind is parameter.VAR_KEYWORD for parameter in all_parameters.values()
         )
         any_position = any(
@@ -691,10 +754,10 @@ class Parameters:
         self._positional = by_position[first_position:]
         self.first_location: Location = ("", first_position)
         self.has_positional = bool(self._positional)
-        self.takes_positions = self.has_positional or any_position
+        self.takes_any_position = self.has_positional or any_position
         free = self.named.keys() - self._fixed.keys() - {"self", "cls"}
         can_hold = not free.isdisjoint((*self._positional, *QUERIES, *VECTORS))
-        self.is_loose = (any_position or self.any_keyword) and not can_hold
+        self.is_loose = (any_position or self.takes_any_keyword) and not can_hold
         self.is_pinecone_search = {
             "inputs",
             "namespace",
@@ -707,19 +770,19 @@ class Parameters:
         """
         if query_arg is not None:
             self._check_has_parameter(query_arg.partition(".")[0], "query_arg")
-            return self._check_not_set(query_arg)
+            return self._require_unset_argument(query_arg)
         if clauses.SCORE_BY in self.named and self._inner.keys().isdisjoint(QUERIES):
             return clauses.SCORE_BY
         if self.is_pinecone_search and not takes_vector:
-            self._check_not_set("query")
-            return self._check_not_set("inputs.text")
+            self._require_unset_argument("query")
+            return self._require_unset_argument("inputs.text")
         # Search the inner function's parameters, so that a partial that sets the query is reported.
         for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
             if name in self._inner:
                 if not takes_vector and self._is_vector_parameter(name):
                     raise self._build_error(_NO_TEXT_REASON)
-                return self._check_not_set(name)
-        return self._choose_first_positional(takes_vector)
+                return self._require_unset_argument(name)
+        return self._choose_positional_query_name(takes_vector)
 
     def find_top_k_name(self, top_k_arg: str | None) -> str | None:
         """Return the name of the parameter for the number of passages, or ``None``.
@@ -741,49 +804,61 @@ class Parameters:
             )
         self._check_has_parameter(page_arg.partition(".")[0], "page_arg")
 
-    def find_position(self, name: str) -> int | None:
-        """Return the position of parameter *name*, or ``None`` if it is passed by keyword only."""
-        return self._positions.get(name)
+    def find_position(self, parameter_name: str) -> int | None:
+        """Return the position of *parameter_name*, or ``None`` for a keyword-only parameter."""
+        return self._positions.get(parameter_name)
 
-    def find_parameter_name(self, key: ArgumentKey) -> str | None:
-        """Return the name of the parameter at *key*, a keyword or a position.
+    def find_parameter_name(self, argument_key: ArgumentKey) -> str | None:
+        """Return the name of the parameter at *argument_key*, a keyword or a position.
 
         Returns ``None`` if the function has no such parameter.
         """
-        names = self.named if isinstance(key, str) else self._positions
-        return next((name for name in names if key in (name, self._positions.get(name))), None)
+        names = self.named if isinstance(argument_key, str) else self._positions
+        return next(
+            (name for name in names if argument_key in (name, self._positions.get(name))), None
+        )
 
-    def read_default(self, name: str) -> Any:
-        """Return the default of parameter *name*, or ``None`` if there is no default."""
-        parameter = self.named.get(name)
+    def read_default(self, parameter_name: str) -> Any:
+        """Return the default of *parameter_name*, or ``None`` if the parameter has no default."""
+        parameter = self.named.get(parameter_name)
         return (
             None if parameter is None or parameter.default is parameter.empty else parameter.default
         )
 
-    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value of parameter *name* in a call, or else the parameter's default."""
-        return self.read_passed_value(name, args, kwargs, self.read_default(name))
+    def read_value(
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Return the value that a call passes for *parameter_name*, or else the default."""
+        return self.read_passed_value(
+            parameter_name, args, kwargs, self.read_default(parameter_name)
+        )
 
     def read_passed_value(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
+        self,
+        parameter_name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        default: Any = None,
     ) -> Any:
-        """Return the value that a call passes for parameter *name*, or else *default*."""
-        if name in kwargs:
-            return kwargs[name]
-        index = self._positions.get(name)
+        """Return the value that a call passes for *parameter_name*, or else *default*."""
+        if parameter_name in kwargs:
+            return kwargs[parameter_name]
+        index = self._positions.get(parameter_name)
         return args[index] if index is not None and index < len(args) else default
 
-    def set_argument(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Set parameter *name* to *value* in *args* or *kwargs*.
+    def set_argument(
+        self, parameter_name: str, value: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Set the parameter *parameter_name* to *value* in *args* or *kwargs*.
 
         If the call does not pass this parameter yet, *value* is passed by keyword if possible.
         """
-        index = self._positions.get(name)
-        if name not in kwargs and index is not None:
+        index = self._positions.get(parameter_name)
+        if parameter_name not in kwargs and index is not None:
             if index < len(args):
                 args[index] = value
                 return
-            if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+            if self.named[parameter_name].kind is inspect.Parameter.POSITIONAL_ONLY:
                 # The parameters before this one can only be passed by position, too.
                 args.extend(
                     self.read_default(skipped_name)
@@ -791,9 +866,9 @@ class Parameters:
                 )
                 args.append(value)
                 return
-        kwargs[name] = value
+        kwargs[parameter_name] = value
 
-    def _choose_first_positional(self, takes_vector: bool) -> str:
+    def _choose_positional_query_name(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
         chosen = next(
             iter(free if takes_vector else sorted(free, key=self._rank_as_query_text)), None
@@ -821,24 +896,24 @@ class Parameters:
         )
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
-    def _is_vector_parameter(self, name: str) -> bool:
-        """Return whether parameter *name* takes a vector, judged by its name and annotation."""
-        parameter = self._inner.get(name)
+    def _is_vector_parameter(self, parameter_name: str) -> bool:
+        """Return whether *parameter_name* takes a vector, judged by its name and annotation."""
+        parameter = self._inner.get(parameter_name)
         annotation = "" if parameter is None else str(parameter.annotation)
-        return name in VECTORS or bool(
+        return parameter_name in VECTORS or bool(
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _rank_as_query_text(self, name: str) -> int:
-        """Return a rank for how likely parameter *name* takes the query's text. 0 is most likely.
+    def _rank_as_query_text(self, parameter_name: str) -> int:
+        """Return how likely *parameter_name* takes the query's text, from 0 (most likely) to 3.
 
         - 0: a required parameter annotated as text.
         - 1: a parameter annotated as text with a default, or without an annotation.
         - 2: a parameter with another annotation.
         - 3: the number of passages.
         """
-        parameter = self.named[name]
-        if name in TOP_KS:
+        parameter = self.named[parameter_name]
+        if parameter_name in TOP_KS:
             return 3
         if parameter.annotation is parameter.empty:
             return 1
@@ -846,27 +921,32 @@ class Parameters:
             return 2
         return 0 if parameter.default is parameter.empty else 1
 
-    def _check_not_set(self, argument: str) -> str:
-        """Return *argument*. Raise `WrapError` if the function is a partial that sets it."""
-        name = argument.partition(".")[0]
+    def _require_unset_argument(self, argument_name: str) -> str:
+        """Return *argument_name* unchanged.
+
+        Raises `WrapError` if the function is a partial that already sets this argument.
+        """
+        name = argument_name.partition(".")[0]
         if name in self._fixed or (name in self._inner and name not in self.named):
             raise self._build_error(
                 f"is a partial that already sets {name!r}; leave the query out of the partial"
             )
-        return argument
+        return argument_name
 
-    def _check_has_parameter(self, name: str, option: str) -> None:
-        """Raise `WrapError` if the function has no parameter *name*.
+    def _check_has_parameter(self, parameter_name: str, option_name: str) -> None:
+        """Raise `WrapError` if the function has no parameter *parameter_name*.
 
-        The error message says that the user passed *name* as the option *option*.
+        The error message says that the option *option_name* names this parameter.
         """
-        if name in self.named or name in self._inner or self.any_keyword:
+        if parameter_name in self.named or parameter_name in self._inner or self.takes_any_keyword:
             return
         from difflib import get_close_matches
 
-        suggestions = get_close_matches(name, self.named, 1)
+        suggestions = get_close_matches(parameter_name, self.named, 1)
         hint = f"did you mean {suggestions[0]!r}?" if suggestions else self._describe_parameters()
-        raise self._build_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
+        raise self._build_error(
+            f"has no parameter {parameter_name!r}, but {option_name}= names it; {hint}"
+        )
 
     def _describe_parameters(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
@@ -875,14 +955,14 @@ class Parameters:
         return WrapError(f"{self.function_name}() {reason}")
 
 
-def returns_awaitable(fn: Any, kind: object) -> bool:
+def returns_awaitable(fn: Any, declared_kind: object) -> bool:
     """Return whether calls of *fn* must be awaited.
 
-    *kind* is the user's choice, ``"sync"`` or ``"async"``, or ``None`` to inspect *fn*. Raises
-    `WrapError` if *fn* cannot be wrapped.
+    *declared_kind* is the user's choice, ``"sync"`` or ``"async"``. ``None`` means to inspect *fn*.
+    Raises `WrapError` if *fn* cannot be wrapped.
     """
-    if kind not in (None, "sync", "async"):
-        raise WrapError(f"kind must be 'sync' or 'async', not {kind!r}")
+    if declared_kind not in (None, "sync", "async"):
+        raise WrapError(f"kind must be 'sync' or 'async', not {declared_kind!r}")
     if not callable(fn):
         methods = [name for name in _SEARCHES if callable(getattr(type(fn), name, None))]
         advice = (
@@ -901,12 +981,12 @@ def returns_awaitable(fn: Any, kind: object) -> bool:
             f"{getattr(fn, '__name__', fn)} yields its results one by one; wrap a function that"
             f" returns a list, for example {example}"
         )
-    return kind == "async" if kind else is_async(fn)
+    return declared_kind == "async" if declared_kind else is_async(fn)
 
 
-def has_parameter(fn: Callable[..., Any], name: str) -> bool:
-    """Return whether the signature of *fn* has a parameter *name*."""
-    return name in _read_parameters(fn)
+def has_parameter(fn: Callable[..., Any], parameter_name: str) -> bool:
+    """Return whether the signature of *fn* has a parameter *parameter_name*."""
+    return parameter_name in _read_parameters(fn)
 
 
 def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
@@ -917,12 +997,12 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_list_of_one_text(value: Any) -> bool:
-    """Return whether *value* is a list with a single text, as Chroma takes a query."""
+    """Return whether *value* is a list with a single text. Chroma takes a query as such a list."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
-def _remove_argument(key: ArgumentKey, args: list[Any], kwargs: dict[str, Any]) -> None:
-    if isinstance(key, int):
-        del args[key]
+def _remove_argument(argument_key: ArgumentKey, args: list[Any], kwargs: dict[str, Any]) -> None:
+    if isinstance(argument_key, int):
+        del args[argument_key]
     else:
-        kwargs.pop(key, None)
+        kwargs.pop(argument_key, None)

@@ -35,7 +35,7 @@ _THREADS: Final = 10_000
 
 
 class Question(Protocol):
-    """The interface of a question to transform, with its text and the conversation before it."""
+    """The interface of a question to transform: a text, and the conversation before it."""
 
     @property
     def text(self) -> str:
@@ -56,8 +56,8 @@ class Transformed(Generic[Q]):
     Attributes:
         question: the question.
         transformation: the question's transformation, which may be empty.
-        replies: the model's replies; empty if the transformation came from the cache or from an
-            equal question, or was not needed.
+        replies: the model's replies; empty if no model call was made. The transformation then came
+            from the cache or from an equal question, or was not needed.
         failure: the `ModelError` reason if the model call failed; ``""`` otherwise.
     """
 
@@ -96,12 +96,12 @@ def separate_call_timeout(config: Config, settings: Settings) -> tuple[Settings,
 class TransformStream:
     """Transforms a stream of questions with a model, within the settings' budget.
 
-    Several threads may run one stream, each more than once.
+    Several threads may use one stream, each more than once.
 
     Args:
         model: the model to call.
         build_request: returns the request for a question.
-        call_seconds: the timeout of each model call.
+        call_timeout_seconds: the timeout of each model call, in seconds.
         settings: the settings without deadlines, as `separate_call_timeout` returns them.
         pace: the rate limiter for the calls. It replaces the model's circuit breaker.
         concurrency: the number of model calls under way at once.
@@ -109,17 +109,19 @@ class TransformStream:
 
     def __init__(
         self, model: GovernedModel, build_request: Callable[[Any], Request], *,
-        call_seconds: float, settings: Settings, pace: Pace, concurrency: int,
+        call_timeout_seconds: float, settings: Settings, pace: Pace, concurrency: int,
     ) -> None:  # fmt: skip
         # The breaker is off, because the pace decides when to call again after a failure.
         self._model = GovernedModel(model.inner, settings, Breaker(0, 1.0), meter=model.meter)
         self._build_request = build_request
-        self._call_seconds = call_seconds
+        self._call_timeout_seconds = call_timeout_seconds
         self._pace = pace
         self._concurrency = concurrency
         self._bulkhead = Bulkhead(_THREADS)
 
-    def run(self, questions: Iterable[Q], *, in_order: bool = False) -> Generator[Transformed[Q]]:
+    def transform_questions(
+        self, questions: Iterable[Q], *, in_order: bool = False
+    ) -> Generator[Transformed[Q]]:
         """Yield one result per question, in order if *in_order* is true, else as soon as possible.
 
         Only a few questions are in memory at a time. Closing the generator drops the questions in
@@ -136,7 +138,7 @@ class TransformStream:
         try:
             for transformed in stream(
                 self._transform_question,
-                self._iterate_until_stopped(questions),
+                self._iterate_questions_until_error(questions),
                 self._bulkhead,
                 limit + SPARE,
             ):
@@ -153,14 +155,14 @@ class TransformStream:
             self._pace.stop()
             raise
 
-    def _iterate_until_stopped(self, questions: Iterable[Q]) -> Iterator[Q]:
+    def _iterate_questions_until_error(self, questions: Iterable[Q]) -> Iterator[Q]:
         for question in questions:
             if self._pace.error is not None:
                 return
             yield question
 
     def _transform_question(self, question: Q) -> Transformed[Q]:
-        model = _PacedModel(self._model, self._pace, self._call_seconds)
+        model = _PacedModel(self._model, self._pace, self._call_timeout_seconds)
         transformation = run(
             build_transform_flow(self._build_request(question)), ModelOnly(model, self._bulkhead)
         )
@@ -177,10 +179,10 @@ class _PacedModel:
 
     can_async = False
 
-    def __init__(self, inner: GovernedModel, pace: Pace, call_seconds: float) -> None:
-        self._inner = inner
+    def __init__(self, inner_model: GovernedModel, pace: Pace, call_timeout_seconds: float) -> None:
+        self._inner = inner_model
         self._pace = pace
-        self._call_seconds = call_seconds
+        self._call_timeout_seconds = call_timeout_seconds
         self.replies: list[Reply] = []
 
     @property
@@ -196,7 +198,7 @@ class _PacedModel:
 
     def _call_inner_model(self, prompt: Prompt) -> Reply:
         # The time counts from the call itself, not from the wait for the rate limiter.
-        return self._inner.complete(prompt, Deadline.after(self._call_seconds))
+        return self._inner.complete(prompt, Deadline.after(self._call_timeout_seconds))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return what `complete` returns."""
@@ -206,7 +208,7 @@ class _PacedModel:
 def _find_failure_reason(transformation: Transformation) -> str:
     """Return why the model call failed, according to the notes of *transformation*.
 
-    Returns ``""`` if no call failed, or if the transformation holds a text.
+    Returns ``""`` if no call failed, or if *transformation* is not empty.
     """
     reasons = [
         detail

@@ -45,7 +45,7 @@ from qtmiddleware.wrapping.pickling import (
     find_modules_pickled_by_value,
     is_in_modules,
 )
-from qtmiddleware.wrapping.shadow import should_run_shadow
+from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
@@ -371,17 +371,17 @@ class Wrapped(Generic[P, R]):
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
         from qtmiddleware.wrapping.check import build_check_flow
-        from qtmiddleware.wrapping.order_sample import read_questions
+        from qtmiddleware.wrapping.order_sample import read_sample_questions
 
         signature = self._signature.choose_signature(args, kwargs)
         try:
-            questions = read_questions(signature.read_passed_query(args, kwargs)) or []
+            questions = read_sample_questions(signature.read_passed_query(args, kwargs)) or []
         except WrapError:
             # A call without a question is checked too: the check reports the missing question.
             questions = []
         if questions:
             args, kwargs = signature.replace_arguments(
-                args, kwargs, query=questions[0].text, replaces_list=True
+                args, kwargs, query=questions[0].text, has_query_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, invocation = self._prepare_request(args, kwargs, *reserved)
@@ -413,7 +413,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace_arguments(args, kwargs, query=query, replaces_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
 
     def _prepare_request(
         self,
@@ -479,11 +479,11 @@ class Wrapped(Generic[P, R]):
             problem=problem,
             history_problem=conversation.problem,
             page=page,
-            page_is_known=self._signature.paging.is_named,
+            page_is_known=self._signature.paging.is_set_by_user,
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            find_wait_reason=model.find_wait_reason if model else lambda: None,
+            find_blocking_error=model.find_blocking_error if model else lambda: None,
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
@@ -508,7 +508,7 @@ class Wrapped(Generic[P, R]):
         if (
             problem is None
             and (share := context.settings.shadow) is not None
-            and should_run_shadow(share)
+            and should_start_shadow_retrieval(share)
         ):
             invocation.shadow = partial(invocation.start_shadow_retrieval, request)
         return request, invocation
@@ -555,7 +555,7 @@ class Wrapped(Generic[P, R]):
             response: The plain function's response, which the caller gets.
             response_seconds: The time that the plain function took, in seconds.
         """
-        if should_run_shadow(probability):
+        if should_start_shadow_retrieval(probability):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
                 request, invocation = self._prepare_request(args, kwargs)
@@ -604,7 +604,7 @@ class Wrapped(Generic[P, R]):
         try:
             query = signature.read_query(args, kwargs)
         except ClauseProblem as error:
-            return error.found, Degradation("query", error.reason, str(error))
+            return error.clause_value, Degradation("query", error.reason, str(error))
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query, settings)
@@ -708,7 +708,7 @@ class Wrapped(Generic[P, R]):
             **{f"{option}=": options[option] for option in options},
         }
         for label, part in parts_by_label.items():
-            check_picklable(label, part, by_value=modules is not None)
+            check_picklable(label, part, can_pickle_by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
         return _create_empty_object, (type(self),), (self._fn, middleware, options, layers)

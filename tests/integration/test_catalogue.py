@@ -160,13 +160,13 @@ FUSED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
-from qtmiddleware.retrieval.fusion import fuse
+from qtmiddleware.retrieval.fusion import fuse_rankings
 from qtmiddleware.types import Ranking, Variant
 
 def ranking(text, *ids):
     return Ranking(Variant("original", text), [("", it) for it in ids], [1.0 / n for n in range(1, len(ids) + 1)], ids)
 
-fused = fuse([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
+fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
     "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
@@ -268,7 +268,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
 from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
+from qtmiddleware.answering.flow import _build_no_answer_sentence as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Transformation
@@ -402,7 +402,7 @@ def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
     model: Any = as_language_model(None, settings)
     negotiator = model._negotiator
-    return negotiator.negotiate(prompt).send(None), settings.llm.base_url
+    return negotiator.negotiate_response(prompt).send(None), settings.llm.base_url
 
 
 @pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)

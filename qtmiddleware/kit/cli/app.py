@@ -27,13 +27,13 @@ COMMANDS = {
     "mcp": "mcp:app",
     "shadow": "shadow:app",
 }
-"""The module of this room, and the function or typer app in it, by the name of the command."""
+"""The module and the function or typer app of each command, as ``module:name``."""
 
 
 class _Commands(Mapping[str, Any]):
     """The typer commands by name. A command's module is imported when the command is looked up.
 
-    One command then starts without the modules of the others.
+    This makes a command start faster, because the modules of the other commands are not imported.
     """
 
     def __getitem__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Group(TyperGroup):
-    """The group behind ``qtm``, with commands that are imported when they are used."""
+    """The command group ``qtm``. It imports a command when the user runs the command."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

@@ -28,8 +28,14 @@ def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
       ids of its ``relevant`` passages
     - a record of a query log
 
-    If *path* is a table or the folder of a data set, `load_judged` reads it. Raises `ConfigError`
-    if the file cannot be read or contains no question.
+    If *path* is a table or the folder of a data set, `load_judged` reads it.
+
+    Returns:
+        The questions as texts. If any question has relevant passages, one dict per question with
+        the keys ``question`` and ``relevant``.
+
+    Raises:
+        ConfigError: The file cannot be read, or it contains no question.
     """
     questions: dict[str, list[str]] = {}
     hashed = 0
@@ -68,15 +74,15 @@ def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
 
 def _read_judged_questions(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield each question of a table or data set, with the ids of its relevant passages."""
-    data = load_judged(path)
-    for question in data.questions:
-        yield question.text, [id_ for id_, grade in data.qrels[question.id].items() if grade > 0]
+    dataset = load_judged(path)
+    for question in dataset.questions:
+        yield question.text, [id_ for id_, grade in dataset.qrels[question.id].items() if grade > 0]
 
 
 def _read_question_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield the question in each line of the file, with the ids of its relevant passages.
 
-    Skips blank lines, and query-log records of queries that were not text. Errors contain the
+    Skips blank lines, and query-log records of queries that were not text. An error names the
     line's number.
     """
     for number, line in read_lines(path):
@@ -87,14 +93,14 @@ def _read_question_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the question in *line*, with the ids of its relevant passages.
 
-    If *line* is a JSON object, a blank question is skipped, and a missing question raises
-    `ValueError`.
+    *line* is the question itself or a JSON object. Yields nothing if the question in the object is
+    blank. Raises `ValueError` if the object has no question or its ids are not valid.
     """
     if not line.startswith("{"):
         yield line, []
         return
     record = parse_json_object(line)
-    text = _find_question(record)
+    text = _get_question_text(record)
     if text is None:
         raise ValueError(f"must have a question, under one of {', '.join(QUESTION_NAMES)}")
     if text.strip():
@@ -104,7 +110,7 @@ def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
             raise ValueError(str(error)) from None
 
 
-def _find_question(record: Mapping[str, Any]) -> str | None:
+def _get_question_text(record: Mapping[str, Any]) -> str | None:
     """Return the question in *record*, or ``None`` if *record* has no question.
 
     Returns an empty string for a query-log record of a query that was not text.

@@ -20,12 +20,12 @@ class Outcome:
 
     Attributes:
         question: The question.
-        retrieval: The retrieval; ``None`` if an error occurred before the retrieval ended.
+        retrieval: The search results; ``None`` if an error occurred before the search ended.
         answer: The answer, or ``None`` if there is no answer.
-        error: The error of the retrieval or the answer; ``None`` if both succeeded.
+        error: The error of the search or the answer; ``None`` if both succeeded.
         seconds: The duration of the whole call, in seconds.
-        streamed: The answer's text as it was streamed to the user. The text is incomplete if the
-            stream broke off.
+        streamed: The answer's text that was streamed to the user. It is incomplete if the stream
+            broke off, and empty without streaming.
     """
 
     question: str = field(repr=False)
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def passages(self) -> tuple[Match, ...]:
-        """The passages of the answer, or of the retrieval if there is no answer."""
+        """The passages of the answer or, without an answer, of the search."""
         if self.answer is not None:
             return self.answer.matches
         return () if self.retrieval is None else self.retrieval.matches
@@ -100,7 +100,7 @@ class Outcome:
         }
 
 
-def ask(
+def ask_index(
     middleware: QueryMiddleware,
     question: str,
     *,
@@ -110,17 +110,18 @@ def ask(
     write_piece: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Outcome:
-    """Ask the index *question*, and return the outcome.
+    """Send *question* to the index, and return the outcome.
 
-    The outcome contains this package's errors. Other exceptions are raised.
+    If this package raises an error, the outcome holds the error. Other exceptions pass through.
 
     Args:
-        middleware: The middleware that searches the index.
+        middleware: Searches the index.
         question: The question.
         transformation_type: The transformation type.
         generates_answer: Whether the model answers. If false, only passages are retrieved.
         history: The conversation so far.
-        write_piece: Receives each piece of the answer as soon as the model sends the piece.
+        write_piece: Receives each piece of the answer as soon as the model sends the piece. If
+            ``None``, the answer is not streamed.
         options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
     """
     # An option without a value is left out, so that the config decides.
@@ -157,7 +158,7 @@ def ask(
 
 
 def _build_match_dict(match: Match) -> dict[str, Any]:
-    """Return the passage's id, source, location and scores as a dict, ready for JSON."""
+    """Return the id, source, location and scores of a passage as a dict, ready for JSON."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,

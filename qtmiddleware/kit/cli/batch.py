@@ -33,7 +33,7 @@ _HOUR: Final = 3_600
 
 
 class BatchCommand(StrEnum):
-    """A step of ``--batch``."""
+    """A step of a batch run, such as submitting requests or collecting replies."""
 
     SUBMIT = "submit"
     STATUS = "status"
@@ -89,7 +89,7 @@ class BatchOptions:
         return self.command is not None or self.tokens is not None
 
     def run_step(self, work: BatchWork) -> BatchStatus:
-        """Run the step *command* on *work*, and return the new state of its batches."""
+        """Run the step `command` on *work*, and return the new status of its batches."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -101,20 +101,28 @@ class BatchOptions:
                 return work.status()
 
 
-def run_transform_batch(config: Config, file: str, output: str, options: BatchOptions) -> None:
-    """Run the batch step in *options* for the questions in *file*, and show the outcome.
+def run_transform_batch(
+    config: Config, question_file: str, output_file: str, options: BatchOptions
+) -> None:
+    """Run one batch step for the questions in *question_file*, and show the outcome.
 
-    Raises `typer.Exit` with code 1 if a question failed, or if ``collect`` leaves open requests.
+    Args:
+        config: The config.
+        question_file: The path of the questions.
+        output_file: The path for the transformed questions.
+        options: The step to run, and its options.
+
+    Raises:
+        typer.Exit: A question failed, or ``collect`` left open requests. The exit code is 1.
     """
     from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 
     with (
         open_bulk_progress() as show,
         show_warnings(),
-        open_batch_work(file, output, config=config, overwrite=options.overwrite, show=show) as (
-            work,
-            report,
-        ),
+        open_batch_work(
+            question_file, output_file, config=config, overwrite=options.overwrite, show=show
+        ) as (work, report),
     ):
         status = options.run_step(work)
     if options.as_json:
@@ -127,17 +135,17 @@ def run_transform_batch(config: Config, file: str, output: str, options: BatchOp
 
 def run_bench_batch(
     systems: Mapping[str, Mapping[str, Any]],
-    data: Path,
+    dataset_path: Path,
     bench_options: BenchOptions,
-    options: BatchOptions,
+    batch_options: BatchOptions,
 ) -> None:
-    """Run the batch step in *options* for all model calls of *systems* on *data*.
+    """Run one batch step for all model calls of *systems* on a data set, and show the outcome.
 
     Args:
         systems: The settings of the systems, by name.
-        data: The path of the data set.
+        dataset_path: The path of the data set.
         bench_options: The options for opening the data set.
-        options: The step to run, and its options.
+        batch_options: The step to run, and its options.
 
     Raises:
         typer.Exit: ``collect`` left open requests. The exit code is 1.
@@ -152,13 +160,13 @@ def run_bench_batch(
         closing(BatchService(settings)) as service,
         BatchState(bench_options.cache / "batch") as state,
     ):
-        bench_pass = BenchPass(systems, data, replace(bench_options, progress=update))
-        status = options.run_step(BatchWork(settings, service, state, bench_pass))
-    if options.as_json:
+        bench_pass = BenchPass(systems, dataset_path, replace(bench_options, progress=update))
+        status = batch_options.run_step(BatchWork(settings, service, state, bench_pass))
+    if batch_options.as_json:
         console.write_json(status.to_dict())
     else:
-        show_batch_status(status, options.command)
-    if options.command is BatchCommand.COLLECT:
+        show_batch_status(status, batch_options.command)
+    if batch_options.command is BatchCommand.COLLECT:
         if not bench_options.model_ms:
             write_note(
                 "The time of a batch reply is not known; each one counts as --model-ms (here 0 ms)."
@@ -170,7 +178,13 @@ def run_bench_batch(
 def show_batch_status(
     status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
 ) -> None:
-    """Write the state of the batches, and which command to run next."""
+    """Write the status of the batches, and which command to run next.
+
+    Args:
+        status: The status of the batches.
+        command: The step that was run.
+        report: The report on the transformed questions, if there is one.
+    """
     # `submit` shows only the batches it has just sent. The other steps show all batches.
     _show_batch_table(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
@@ -181,9 +195,9 @@ def show_batch_status(
         write_note(escape_line(line))
 
 
-def _show_batch_table(parts: tuple[Part, ...]) -> None:
-    """Write a table of the batches, with one row per batch."""
-    if not parts:
+def _show_batch_table(batch_parts: tuple[Part, ...]) -> None:
+    """Write a table of the batches to stdout, with one row per batch."""
+    if not batch_parts:
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in (
@@ -200,7 +214,7 @@ def _show_batch_table(parts: tuple[Part, ...]) -> None:
         table.add_column(
             heading, justify="left" if heading in ("batch", "status") else "right", no_wrap=True
         )
-    for part in parts:
+    for part in batch_parts:
         created, expires = part.batch.get("created_at"), part.batch.get("expires_at")
         age = "" if not created else _format_duration(time() - created)
         time_left = "" if part.settled or not expires else _format_duration(expires - time())
@@ -281,9 +295,9 @@ def _describe_problems(status: BatchStatus) -> Iterator[str]:
             yield f"{count:,} replies {problem} and were skipped"
 
 
-def _suggest_fix(error: str) -> str:
-    """Return advice on how to fix *error*, or ``""`` if no advice is known."""
-    if not error.startswith("token_limit_exceeded"):
+def _suggest_fix(error_message: str) -> str:
+    """Return advice on how to fix a rejected batch, or ``""`` if no advice is known."""
+    if not error_message.startswith("token_limit_exceeded"):
         return ""
     return "; submit again when other batches have ended, with --batch-tokens below that limit"
 

@@ -65,7 +65,7 @@ from qtmiddleware.kit.evaluation.bench import (
 )
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.gate import GateResult
-from qtmiddleware.kit.evaluation.tuning import nested
+from qtmiddleware.kit.evaluation.tuning import nest_settings
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 
@@ -279,40 +279,42 @@ def bench_command(
             comparison = opened_bench.measure(contenders, deep=is_deep, seed=seed, progress=update)
             for remark in comparison.notes[len(opened_bench.notes) :]:
                 write_note(remark)
-            verdicts = (
+            judged_answers = (
                 judge_answers(opened_bench, comparison, contenders, sample, show_progress=update)
                 if sample
                 else None
             )
-    if verdicts is not None:
-        comparison = replace(comparison, notes=(*comparison.notes, verdicts.summary()))
-    _report_outcome(comparison, opened_bench, verdicts, gating, report, json_output=json_output)
+    if judged_answers is not None:
+        comparison = replace(comparison, notes=(*comparison.notes, judged_answers.summary()))
+    _report_outcome(
+        comparison, opened_bench, judged_answers, gating, report, json_output=json_output
+    )
 
 
 def _report_outcome(
     comparison: Comparison,
     opened_bench: OpenedBench,
-    verdicts: Judged | None,
+    judged_answers: Judged | None,
     gating: Gating,
-    report: Path | None,
+    report_folder: Path | None,
     *,
     json_output: bool,
 ) -> None:
-    """Write the report files, and show the outcome of a comparison.
+    """Show the outcome of a run and, if *report_folder* is set, write the report files to it.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
-    gate = gating.judge_comparison(comparison, opened_bench.model_name)
-    json_values = _build_report_dict(comparison, opened_bench, verdicts, gate)
-    _write_report(comparison, opened_bench, report, verdicts, json_values)
-    is_worse = gating.is_rule_violated(gate)
+    gate_result = gating.judge_comparison(comparison, opened_bench.model_name)
+    json_values = _build_report_dict(comparison, opened_bench, judged_answers, gate_result)
+    _write_report(comparison, opened_bench, report_folder, judged_answers, json_values)
+    is_worse = gating.is_rule_violated(gate_result)
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
         if json_output:
             write_json(json_values)
         else:
-            _show_outcome(comparison, verdicts, gate)
+            _show_outcome(comparison, judged_answers, gate_result)
     if is_worse:
         raise typer.Exit(WORSE)
 
@@ -339,10 +341,10 @@ def _check_option_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if an option for embedding passages is used with ``--function``.
+    """Raise `ConfigError` if any of *options* is set, because ``--function`` excludes them.
 
     Args:
-        options: The values of these options, by option name.
+        options: The values of the options that only an index can use, by option name.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -352,14 +354,15 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
         raise ConfigError(message, path=needless[0])
 
 
-def split_system_names(text: str) -> list[str]:
-    """Return the names of systems in *text*, a list separated by commas.
+def split_system_names(names_option: str) -> list[str]:
+    """Split *names_option* at commas into the names of systems.
 
-    The name of a system may contain a comma itself, as in ``combined, auto``.
+    A comma inside the name of a built-in system, such as ``combined, auto``, does not split it.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
-        name.strip() for name in re.findall(rf"(?:{known_names})(?=\s*(?:,|$))|[^,\s][^,]*", text)
+        name.strip()
+        for name in re.findall(rf"(?:{known_names})(?=\s*(?:,|$))|[^,\s][^,]*", names_option)
     ]
 
 
@@ -376,14 +379,14 @@ def _find_shared_settings(
     Args:
         configs: The configs to compare, by the name of their file.
         paths: The paths of the config files.
-        model: The language model of ``--model``.
+        model: The language model of ``--model``, or ``None``.
         sets: The values of ``--set``.
         measures_function: Whether the user's function is measured. All systems then also share the
-            settings for reading its results.
+            settings for reading the function's results.
 
     Raises:
-        ConfigError: Two config files differ in a shared setting, a file has the name of a system or
-            of another file, or ``--set`` needs a config file.
+        ConfigError: Two config files differ in a shared setting, two files have the same name, a
+            file has the name of a system, or a setting of *sets* needs a config file.
     """
     shared_keys = (
         (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
@@ -434,9 +437,11 @@ def _find_shared_settings(
 def _read_explicit_settings(config: Config) -> System:
     """Return the settings that *config* sets itself, without default values.
 
-    The cache and the log have the same settings in all systems of a comparison.
+    The settings of the cache and the log are overridden, so that all compared systems share them.
     """
-    values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
+    values = nest_settings(
+        {name: value for name, value, origin in config.rows() if origin != "default"}
+    )
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
@@ -448,13 +453,17 @@ def _select_systems(
     named_systems: Mapping[str, System] | None,
     own_systems: Mapping[str, System],
 ) -> dict[str, System]:
-    """Return the systems to compare: the named or default systems, and the user's own systems.
+    """Return the settings of each system to compare, by name.
 
-    With a recording, default systems without recorded replies are skipped, and a note names them.
+    Args:
+        opened_bench: The data set, and the model or its recorded replies.
+        named_systems: The systems of ``--systems``. If ``None``, the default systems are compared.
+            Default systems without recorded replies are skipped, and a note names them.
+        own_systems: The systems of the user's config files.
 
     Raises:
-        ConfigError: A system needs a model and there is no model, or a named system or an own
-            system has no recorded replies.
+        ConfigError: A system needs a model and there is none, or a system that the user chose has
+            no recorded replies.
     """
     systems = dict(
         named_systems
@@ -493,7 +502,7 @@ def _select_systems(
 
 
 def _has_model_calls(settings: System) -> bool:
-    """Return whether a system with these *settings* calls the model."""
+    """Return whether a system with *settings* calls the language model."""
     return bool(settings.get("transformationType", "none") != "none")
 
 
@@ -501,7 +510,7 @@ def _write_report(
     comparison: Comparison,
     opened_bench: OpenedBench,
     folder: Path | None,
-    verdicts: Any,
+    judged_answers: Any,
     json_values: Mapping[str, Any],
 ) -> None:
     if folder is None:
@@ -509,28 +518,38 @@ def _write_report(
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened_bench.data),
-        reporting.page(comparison, opened_bench.data, judged=verdicts),
+        reporting.markdown(comparison, opened_bench.dataset),
+        reporting.page(comparison, opened_bench.dataset, judged=judged_answers),
         json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _build_report_dict(
-    comparison: Comparison, opened_bench: OpenedBench, verdicts: Any, gate: GateResult | None
+    comparison: Comparison,
+    opened_bench: OpenedBench,
+    judged_answers: Any,
+    gate_result: GateResult | None,
 ) -> dict[str, Any]:
-    """Return the comparison with its verdict, judgements and gate as a dict, ready for JSON."""
+    """Return the results of a run as a dict, ready for JSON.
+
+    Args:
+        comparison: The results of the systems.
+        opened_bench: Names the model.
+        judged_answers: The judge's verdicts, or ``None`` without ``--judge``.
+        gate_result: The comparison with the baseline, or ``None`` without ``--baseline``.
+    """
     from qtmiddleware.kit.evaluation import reporting
 
     return {
         **comparison.to_dict(),
         "verdict": reporting.verdict(comparison),
         "model": opened_bench.model_name,
-        "judged": None if verdicts is None else verdicts.to_dict(),
+        "judged": None if judged_answers is None else judged_answers.to_dict(),
         "gate": (
             None
-            if gate is None
-            else {**gate.to_dict(), "sentences": reporting.format_sentences(gate)}
+            if gate_result is None
+            else {**gate_result.to_dict(), "sentences": reporting.format_sentences(gate_result)}
         ),
     }
 
@@ -547,17 +566,22 @@ def generate_test_set(
 ) -> None:
     """Let the model write *count* questions about *docs*, and save them to *folder* as a data set.
 
-    Raises `ConfigError` if there is no model, or if the model writes no usable question.
+    Raises `ConfigError` if no model is configured, or if the model writes no usable question.
     """
-    from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
+    from qtmiddleware.kit.evaluation.testsets import (
+        generate_dataset,
+        read_passages,
+        require_new_folder,
+        write_dataset,
+    )
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    check_free(folder)  # Before the model costs money.
+    require_new_folder(folder)  # Before the model costs money.
     require_extras()
-    passages = passages_of(docs, settings)
+    passages = read_passages(docs, settings)
     with open_model(settings, cache=cache) as model:
-        generated = generate(
+        generated = generate_dataset(
             passages,
             model,
             count=count,
@@ -570,7 +594,7 @@ def generate_test_set(
             f"the model wrote no usable question about the {len(passages):,} passages"
             f" ({_describe_dropped_drafts(generated)})"
         )
-    write(generated.dataset, folder)
+    write_dataset(generated.dataset, folder)
     cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
     dropped = f"; dropped: {_describe_dropped_drafts(generated)}" if generated.dropped else ""
     write_note(
@@ -586,10 +610,13 @@ def _describe_dropped_drafts(test_set: Any) -> str:
 def draw_judged_questions(
     opened_bench: OpenedBench, systems: System, count: int, seed: int
 ) -> tuple[Question, ...]:
-    """Draw *count* random questions with a reference answer, for the model to judge the answers.
+    """Draw *count* random questions that have a reference answer, for ``--judge``.
 
-    The same *seed* draws the same questions. Raises `ConfigError` if no question has a reference
-    answer, if there is no model, or if there is only one system.
+    The same *seed* draws the same questions.
+
+    Raises:
+        ConfigError: No question has a reference answer, there is no model, or there is only one
+            system.
     """
     if len(systems) < 2:
         raise ConfigError("--judge needs a second system; name one with --systems", path="judge")
@@ -597,7 +624,7 @@ def draw_judged_questions(
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened_bench.data.questions
+        for question in opened_bench.dataset.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -605,7 +632,9 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
+    return (
+        opened_bench.dataset.select_questions(answered).sample_questions(count, seed=seed).questions
+    )
 
 
 def judge_answers(
@@ -616,9 +645,9 @@ def judge_answers(
     *,
     show_progress: ShowProgress,
 ) -> Judged:
-    """Let the model answer each question twice, and judge the two answers.
+    """Let the model answer each of *questions* twice, and judge which answer is better.
 
-    The first answer uses the baseline's passages. The second answer uses the passages of the best
+    The model answers once from the baseline's passages, and once from the passages of the best
     other system.
     """
     from qtmiddleware.kit.evaluation.judging import judge
@@ -627,8 +656,8 @@ def judge_answers(
     model = cast(LanguageModel, opened_bench.model)
     bench = replace(cast(Bench, opened_bench.bench), model=model)
 
-    def make_answer_function(system: str) -> Callable[[Question], str]:
-        wrapped = bench.build_wrapped_function(systems[system])
+    def make_answer_function(system_name: str) -> Callable[[Question], str]:
+        wrapped = bench.build_wrapped_function(systems[system_name])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
@@ -643,36 +672,38 @@ def judge_answers(
     )
 
 
-def _show_outcome(comparison: Comparison, verdicts: Judged | None, gate: GateResult | None) -> None:
+def _show_outcome(
+    comparison: Comparison, judged_answers: Judged | None, gate_result: GateResult | None
+) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
     show_comparison(comparison)
-    if verdicts is not None:
-        _show_judgements(verdicts)
-    if gate is not None:
-        out.print("\n" + "\n".join(reporting.format_sentences(gate)))
+    if judged_answers is not None:
+        _show_judgements(judged_answers)
+    if gate_result is not None:
+        out.print("\n" + "\n".join(reporting.format_sentences(gate_result)))
 
 
-def _show_judgements(verdicts: Judged) -> None:
-    """Write one line per question with the judge's verdict, then a summary."""
+def _show_judgements(judged_answers: Judged) -> None:
+    """Write the judge's verdict on each question as one line, then a summary of all verdicts."""
     from qtmiddleware.preprocessing.text import shorten_text
 
     out.print("\nJudged answers:")
-    for verdict in verdicts.verdicts:
+    for verdict in judged_answers.verdicts:
         reason = "".join(
             f" {shorten_text(judge_reason.text, 400)} ({judge_reason.legend})"
             for judge_reason in verdict.reasons[:1]
         )
         out.print(
-            f"  {shorten_text(verdict.question, 60)}: {verdicts.describe_outcome(verdict)}.{reason}"
+            f"  {shorten_text(verdict.question, 60)}: {judged_answers.describe_outcome(verdict)}.{reason}"
         )
-    out.print(verdicts.summary())
+    out.print(judged_answers.summary())
 
 
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, and *headline* below the table.
+    """Write the table of *comparison* to stdout, with *headline* below the table.
 
-    If *headline* is empty, the verdict on the comparison replaces it.
+    If *headline* is empty, the verdict on *comparison* is written instead.
     """
     from qtmiddleware.kit.evaluation import reporting
 
@@ -711,20 +742,22 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a letter for each name that is too long for a narrow table. The names are the keys."""
+    """Return a dict from each name that is too long for a narrow table to a letter."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 
 
 def _measure_table_width(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]
+    headings: Sequence[str], rows: Sequence[Sequence[str]], column_indices: Sequence[int]
 ) -> int:
     """Return the width of a table in characters.
 
     Args:
         headings: The headings of all columns.
-        rows: The rows of the table.
-        columns: The indices of the columns to show.
+        rows: The cells of each row.
+        column_indices: The indices of the columns to show.
     """
     # The padding and the box of the table take three characters per column.
-    return sum(3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in columns)
+    return sum(
+        3 + max(cell_len(row[column]) for row in (headings, *rows)) for column in column_indices
+    )

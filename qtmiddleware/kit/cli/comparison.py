@@ -28,12 +28,16 @@ _COLUMN_GAP: Final = 2
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
-def show_question(
+def show_question_results(
     asked_question: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
     """Show how the systems compare on one question: their costs, and how the passages move.
 
-    For one of many questions with a judge's *ranking*, only the ranking is shown.
+    Args:
+        asked_question: The question, and the results of all systems.
+        ranking: The judge's ranking of the answers, or ``None`` without a judge.
+        is_one_of_many: Whether the command compares several questions. If so, and if there is a
+            ranking, only the ranking is shown.
     """
     write_output(shorten_text(asked_question.question.text, _QUESTION_CHARS))
     if not (is_one_of_many and ranking is not None):
@@ -50,12 +54,12 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
         if (system_movements := asked_question.explain(answer.system)) is not None
     }
     _show_system_table(asked_question, movements)
-    numbers = _number_passages(asked_question)
-    if numbers:
-        _show_rank_tables(asked_question, movements, numbers)
+    numbered_passages = _number_passages(asked_question)
+    if numbered_passages:
+        _show_rank_tables(asked_question, movements, numbered_passages)
     else:
         write_output("No passage was found.")
-    for number, match in numbers.values():
+    for number, match in numbered_passages.values():
         score = "" if match.score is None else f" (score {match.score:.3f})"
         write_output(f"[{number}] {describe_passage_source(match)}{score}")
         if match.text:
@@ -63,32 +67,39 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in asked_question.systems:
         # Systems that move the same passages for the same reasons are explained once.
-        reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbers))
+        reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbered_passages))
         same_system = first_systems.setdefault(reasons, answer.system)
         lines = (
             reasons
             if same_system == answer.system or not reasons
             else [f"  passages as in {same_system}"]
         )
-        if lines := [*_describe_searches(answer), *lines, *_describe_answer(answer, numbers)]:
+        if lines := [
+            *_describe_variants_and_problems(answer),
+            *lines,
+            *_describe_answer(answer, numbered_passages),
+        ]:
             write_output(f"\n{answer.system}")
             for line in lines:
                 write_output(line)
 
 
-def show_ranking(ranked: RankedSystems) -> None:
+def show_ranking(ranked_systems: RankedSystems) -> None:
     """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import describe_ranking
 
     write_output()
-    write_output(describe_ranking(ranked))
-    if len(ranked.questions) > 1 and ranked.standings:
+    write_output(describe_ranking(ranked_systems))
+    if len(ranked_systems.questions) > 1 and ranked_systems.standings:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(
             headings,
-            [list(map(Text, _build_standing_row(standing))) for standing in ranked.standings],
+            [
+                list(map(Text, _build_standing_row(standing)))
+                for standing in ranked_systems.standings
+            ],
         )
-    write_output(ranked.summary())
+    write_output(ranked_systems.summary())
 
 
 # --- the systems ----------------------------------------------------------------------------------
@@ -119,16 +130,16 @@ def _show_system_table(asked_question: AskedQuestion, movements: dict[str, Movem
 
 
 def _has_failed_step(answer: SystemAnswer) -> bool:
-    """Return whether the system failed, or a step of it failed or was skipped."""
+    """Return whether the system failed, or whether one of its steps failed or was skipped."""
     return answer.error is not None or (
         answer.retrieval is not None and answer.retrieval.status == "degraded"
     )
 
 
 def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
-    """Return four table cells: the counts of passages that are new, up, down and dropped.
+    """Return four table cells: how many passages are new, moved up, moved down and dropped out.
 
-    The cells of the baseline are blank.
+    The cells are blank for the baseline, and if the movements are not known.
     """
     if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
@@ -144,12 +155,12 @@ def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -
     ]
 
 
-def _format_trace_count(answer: SystemAnswer, field: str) -> str:
-    return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field))
+def _format_trace_count(answer: SystemAnswer, field_name: str) -> str:
+    return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field_name))
 
 
-def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
-    cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field)
+def _format_trace_cost(answer: SystemAnswer, field_name: str) -> str:
+    cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field_name)
     return "?" if cost is None else f"{cost:.5f}" if cost else "0"
 
 
@@ -157,9 +168,9 @@ def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
 
 
 def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Match]]:
-    """Number the passages of all systems in order of appearance.
+    """Number the passages of all systems in order of appearance, from 1.
 
-    Returns the number and the match of each passage, by the passage's key.
+    Returns a dict from each passage's key to its number and match.
     """
     matches: dict[Key, Match] = {}
     for answer in asked_question.systems:
@@ -171,8 +182,8 @@ def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Matc
 def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return a key that identifies the passage in *match* in the lists of all systems.
 
-    The key contains the passage's id. If the id is missing or several chunks have this id, the key
-    also contains the text.
+    The key contains the passage's id. It also contains the text if there is no id, or if several
+    chunks have the same id.
     """
     text_key = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     id_key = (match.namespace, match.id) if match.id else text_key
@@ -182,7 +193,7 @@ def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
 def _show_rank_tables(
     asked_question: AskedQuestion,
     movements: dict[str, Movements],
-    numbers: dict[Key, tuple[int, Match]],
+    numbered_passages: dict[Key, tuple[int, Match]],
 ) -> None:
     """Show each passage's rank and movement in each system, as a table.
 
@@ -196,7 +207,7 @@ def _show_rank_tables(
             {}
             if system_movements is None
             else {
-                _choose_passage_key(movement.match, numbers): movement
+                _choose_passage_key(movement.match, numbered_passages): movement
                 for movement in system_movements.passages[::-1]
             }
         )
@@ -205,7 +216,9 @@ def _show_rank_tables(
         }
         dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
-            _choose_passage_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
+            _choose_passage_key(movement.match, numbered_passages): Text(
+                "out   ", style=_COLORS["out"]
+            )
             for movement in dropped
         }
     other_systems = [
@@ -232,7 +245,7 @@ def _show_rank_tables(
         names = [BASELINE, *fitting_systems]
         numbered_rows = [
             (key, numbered)
-            for key, numbered in numbers.items()
+            for key, numbered in numbered_passages.items()
             if any(key in cells[name] for name in names)
         ]
         label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
@@ -270,8 +283,8 @@ def _shorten_to_width(text: str, columns: int) -> str:
     return text
 
 
-def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
-    """Yield lines on a system's additional searches, its degradations and its error."""
+def _describe_variants_and_problems(answer: SystemAnswer) -> Iterator[str]:
+    """Yield lines on a system's variants of the question, its degradations and its error."""
     if answer.retrieval is not None:
         yield from (f"  {text}" for text in list_variant_texts(answer.retrieval))
     degradations = () if answer.retrieval is None else answer.retrieval.degradations
@@ -289,29 +302,40 @@ def _describe_searches(answer: SystemAnswer) -> Iterator[str]:
 
 
 def _explain_movements(
-    answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
+    answer: SystemAnswer,
+    movements: Movements | None,
+    numbered_passages: dict[Key, tuple[int, Match]],
 ) -> Iterator[str]:
-    """Yield one line per moved passage, with the reason for the movement."""
+    """Yield one line per moved passage, with its number and the reason for the movement.
+
+    *numbered_passages* contains the number of each passage. Yields nothing for the baseline.
+    """
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
-            number, _ = numbers.get(_choose_passage_key(movement.match, numbers), ("-", None))
+            number, _ = numbered_passages.get(
+                _choose_passage_key(movement.match, numbered_passages), ("-", None)
+            )
             yield f"  [{number}] {movement.why}"
         if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
 
 
 def _describe_answer(
-    system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
+    system_answer: SystemAnswer, numbered_passages: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
-    """Yield the model's answer, then one line per cited passage with its number in the tables."""
+    """Yield the model's answer, then one line per cited passage.
+
+    A passage's number in the tables, from *numbered_passages*, is added if it differs from the
+    number in the answer. Yields nothing without an answer.
+    """
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
         cited_matches = {
             citation.number: citation.match for citation in system_answer.answer.citations
         }
         for number, match in sorted(cited_matches.items()):
-            numbered = numbers.get(_choose_passage_key(match, numbers))
+            numbered = numbered_passages.get(_choose_passage_key(match, numbered_passages))
             table_note = (
                 "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             )
@@ -319,10 +343,9 @@ def _describe_answer(
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the message of *error*.
+    """Return the message of *error*, after the name of its class if another package raised it.
 
-    If *error* comes from other code, its class name comes first. Without it, the message may say
-    little, as in ``KeyError: 'id'``.
+    The message alone may say little: a ``KeyError`` says only ``'id'``.
     """
     is_clear = isinstance(error, QtMiddlewareError | TimeoutError)
     return str(error) if is_clear else f"{type(error).__name__}: {error}"
@@ -365,7 +388,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 
 def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield lines with the judge's opinion of one answer, and the systems that gave this answer."""
+    """Yield lines with the judge's opinion of one answer, and the systems that gave the answer."""
     standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
     yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (
@@ -407,19 +430,19 @@ def _find_output_width() -> int | None:
     return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
 
 
-def _show_table(headings: Sequence[str], body: Sequence[Sequence[Text]]) -> None:
+def _show_table(headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
     """Write a table to stdout. In a file or a pipe, no column is truncated."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )
     for column, heading in enumerate(headings):
         table.add_column(heading, justify="right" if column else "left", no_wrap=True)
-    for row in body:
+    for row in rows:
         table.add_row(*row)
     width = _find_output_width() or sum(
         _COLUMN_GAP
         + max(
-            measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in body))
+            measure_width(str(cell)) for cell in (headings[column], *(row[column] for row in rows))
         )
         for column in range(len(headings))
     )

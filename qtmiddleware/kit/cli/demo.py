@@ -33,7 +33,7 @@ from qtmiddleware.kit.demo import (
     load_dataset,
     load_recorded_model,
 )
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import (
     TOP_K,
     USUAL,
@@ -112,21 +112,21 @@ def demo_command(
         return
     # Checked before passages are embedded.
     require_extras()
-    data = load_dataset()
-    asked_data = data.select_first_questions(questions) if questions else data
-    example = _find_question(data, question)
+    dataset = load_dataset()
+    asked_dataset = dataset.select_first_questions(questions) if questions else dataset
+    example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, replays=recorded, record_file=record)
     notes.print(origin)
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     with (
         open_progress_bar() as update,
-        build_index(data, index, embedder, progress=update) as store,
+        build_index(dataset, index, embedder, progress=update) as store,
     ):
         bench = Bench(store, embedder, client)
         comparison = bench.measure(
-            asked_data,
+            asked_dataset,
             select_systems(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
@@ -144,7 +144,7 @@ def demo_command(
         return
     show_comparison(comparison)
     notes.print(_SMALL_COLLECTIONS)
-    _show_steps(data, example, retrieval)
+    _show_steps(dataset, example, retrieval)
 
 
 def _serve_playground(
@@ -167,17 +167,17 @@ def _serve_playground(
                 f" {_REPLY_SECONDS * 1e3:.0f} ms as if it had thought so long; tokens and money are"
                 f" estimated by the prices of {model}."
             )
-        embedder = embedder_named("all-MiniLM-L6-v2")
+        embedder = find_embedder("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
         data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
         names = {
-            folder: f"{_COLLECTIONS[folder]}, {len(data.passages)} passages"
-            for folder, data in data_by_folder.items()
+            folder: f"{_COLLECTIONS[folder]}, {len(dataset.passages)} passages"
+            for folder, dataset in data_by_folder.items()
         }
-        for folder, data in data_by_folder.items():
+        for folder, dataset in data_by_folder.items():
             with open_progress_bar() as update:
                 store = stack.enter_context(
-                    open_index(data, index.parent, embedder, progress=update)
+                    open_index(dataset, index.parent, embedder, progress=update)
                 )
             recording = load_recorded_model(folder) if is_recorded else None
             client = (
@@ -189,7 +189,7 @@ def _serve_playground(
             config = Config.load({"topK": 5}, environ={})
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
-            pages[folder] = _build_page(folder, data, middleware, recording, names, [origin])
+            pages[folder] = _build_page(folder, dataset, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
@@ -197,31 +197,32 @@ def _serve_playground(
 
 def _build_page(
     folder: str,
-    data: Dataset,
+    dataset: Dataset,
     middleware: QueryMiddleware,
-    recording: RecordedModel | None,
-    names: Mapping[str, str],
+    recorded_model: RecordedModel | None,
+    collection_names: Mapping[str, str],
     notes: Sequence[str],
 ) -> Page:
     """Return the playground's page for one demo collection.
 
     Args:
         folder: The collection's folder.
-        data: The collection's passages and questions.
-        middleware: The middleware of the collection's index.
-        recording: The collection's recorded replies, or ``None`` if a model is called.
-        names: The names of all collections, by folder.
+        dataset: The collection's passages and questions.
+        middleware: Searches the collection.
+        recorded_model: Replays the collection's recorded replies; ``None`` if a real model is
+            called.
+        collection_names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
-    has_recorded_reply = None if recording is None else partial(has_recording, recording)
+    has_recorded_reply = None if recorded_model is None else partial(has_recording, recorded_model)
     tiers = Tiers(
         middleware.retriever,
-        caches_replies=recording is None,
+        caches_replies=recorded_model is None,
         has_recorded_reply=has_recorded_reply,
     )
     example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
-    examples = [_find_question(data, id_) for id_ in example_types]
-    tiers.warm_up(data.questions[:SEEDED], searches_examples=True)
+    examples = [_find_question(dataset, id_) for id_ in example_types]
+    tiers.warm_up(dataset.questions[:SEEDED], searches_examples=True)
     # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
@@ -229,14 +230,16 @@ def _build_page(
     }
     return Page(
         tiers,
-        name=names[folder],
+        name=collection_names[folder],
         examples=examples,
         notes=notes,
-        qrels=data.qrels,
-        judged_questions=data.questions,
+        qrels=dataset.qrels,
+        judged_questions=dataset.questions,
         example_types=example_types,
-        collections=[(name, links[other_folder]) for other_folder, name in names.items()],
-        fold_reason=(
+        collections=[
+            (name, links[other_folder]) for other_folder, name in collection_names.items()
+        ],
+        skip_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
         ),
@@ -248,8 +251,10 @@ def _open_model(
 ) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    The model replays recorded replies if *replays* is true or no model is configured. Then there is
-    no model to record, so a *record_file* raises `ConfigError`.
+    Replies are replayed from a recording if *replays* is true or no model is configured. Otherwise,
+    a real model is called, and *record_file* receives its replies.
+
+    Raises `ConfigError` if *record_file* is set although replies are replayed.
     """
     settings = Settings(transformation_model=model_name)
     if replays or not has_language_model(settings):
@@ -275,18 +280,18 @@ def _open_model(
     return model, f"Asking {model_name}."
 
 
-def _find_question(data: Dataset, id_: str) -> Question:
-    for question in data.questions:
-        if question.id == id_:
+def _find_question(dataset: Dataset, question_id: str) -> Question:
+    for question in dataset.questions:
+        if question.id == question_id:
             return question
     raise typer.BadParameter(
-        f"the question must be one of q01 to q{len(data.questions):02d}, not {id_!r}"
+        f"the question must be one of q01 to q{len(dataset.questions):02d}, not {question_id!r}"
     )
 
 
-def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Show step by step how the passages for *question* were retrieved."""
-    relevant = data.qrels.get(question.id, {})
+def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
+    """Write to stdout, step by step, how the passages for *question* were retrieved."""
+    relevant = dataset.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:
         out.print(f"  {turn.role}: {turn.content}")
@@ -317,13 +322,14 @@ def _show_steps(data: Dataset, question: Question, retrieval: Retrieval) -> None
     )
 
 
-def _format_ids(ids: Sequence[str], grades: Any, count: int = 5) -> str:
-    """Return the first *count* ids as text, with a mark after each relevant passage.
+def _format_ids(passage_ids: Sequence[str], grades: Any, max_count: int = 5) -> str:
+    """Return the first *max_count* ids as text, with a mark after each relevant passage.
 
-    ``*`` marks a passage that answers the question, and ``+`` a passage that helps.
+    ``*`` marks a passage that answers the question (grade 2), and ``+`` a passage that helps
+    (grade 1). *grades* contains the grades by passage id.
     """
     mark = {2: "*", 1: "+"}
-    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in ids[:count])
+    return ", ".join(f"{id_}{mark.get(grades.get(id_, 0), '')}" for id_ in passage_ids[:max_count])
 
 
 def _build_example_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:

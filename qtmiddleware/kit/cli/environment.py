@@ -26,8 +26,8 @@ CREDENTIALS: Final = (
 )
 """The variables that a ``.env`` file may set.
 
-A folder may come from somebody else, who must not decide where keys are sent or which code is run.
-Therefore never add an address, path, proxy, certificate or setting here.
+Never add an address, path, proxy, certificate or setting. A folder may come from somebody else, who
+must not decide where keys are sent or which code is run.
 """
 
 CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
@@ -52,11 +52,11 @@ def load_dotenv_file() -> None:
     Variables that are already set keep their values. A note on stderr names the new variables, but
     not their values. ``${NAME}`` in a value is not replaced. Parent folders are not searched.
 
-    A note on stderr says so if the file is skipped, for one of these reasons:
+    The file is skipped, with a note on stderr, if it:
 
-    - It cannot be read or is not UTF-8.
-    - It is a link, or belongs to another account.
-    - Other accounts can write to it.
+    - cannot be read or is not UTF-8
+    - is a link, or belongs to another account
+    - can be written by other accounts
     """
     path = Path(".env").absolute()
     try:
@@ -82,17 +82,19 @@ def load_config(
 ) -> Config:
     """Return the config of a command.
 
-    The config file is *file*, else the file named by ``QTM_CONFIG``, else the first of
-    `CONFIG_FILES` in the current folder. A note on stderr names a file found in the current folder.
-    Such a file must belong to the user. It must not set which code is run, or where texts and keys
-    are sent.
+    The config file is the first of these:
+
+    1. *file*.
+    2. The file named by ``QTM_CONFIG``.
+    3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
+       user, and must not set which code is run or where texts and keys are sent. A note on stderr
+       names the file.
 
     Args:
         file: The file or preset of ``--config``.
         assignments: The values of ``--set``, which override the file.
-        transformation_type: The transformation type of ``--type``.
-        report_file: Receives the path of the config file, if there is one. Replaces the note on
-            stderr.
+        transformation_type: The transformation type of ``--type``, or ``None``.
+        report_file: Receives the path of the config file, if there is one. No note is then written.
 
     Raises:
         ConfigError: A setting is not valid, or is not allowed in a file found by default.
@@ -116,7 +118,7 @@ def load_config(
 
 
 def _find_default_config() -> str | None:
-    """Return the first usable config file of `CONFIG_FILES`, or ``None`` if there is none.
+    """Return the first of `CONFIG_FILES` that exists and is safe to read, or ``None``.
 
     A note on stderr names each file that exists but is not used.
     """
@@ -158,7 +160,7 @@ def _check_default_config(config: Config, file_name: str) -> None:
 
 
 def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[str]:
-    """Yield a phrase for each of *keys* that a config file found by default must not set."""
+    """Yield a phrase for each of *keys* that only a config named by the user may set."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
@@ -177,10 +179,10 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
 
 
 def _is_in_current_folder(path: str) -> bool:
-    """Return whether *path* is in the current folder, both as written and after resolving links.
+    """Return whether *path* is in the current folder, before and after resolving links.
 
-    *path* may be a glob pattern. Wildcards do not match links to folders, so one check of the
-    pattern covers all matching files.
+    *path* may be a glob pattern. Checking the pattern covers all matching files, because wildcards
+    do not match links to folders.
     """
     expanded = Path(path).expanduser()
     return all(
@@ -203,13 +205,13 @@ def report_default_files(
     config: object = None,
     write_line: Callable[[str], None] | None = None,
 ) -> None:
-    """Write a note to stderr that names the existing files the command uses by default.
+    """Write a note to stderr that names the existing files that a command uses by default.
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        config: The config named on the command line. Without a config, the note also names the file
-            in ``QTM_CONFIG``.
-        write_line: Receives the note instead of stderr.
+        config: The config named on the command line. Without it, the note also names the file in
+            ``QTM_CONFIG``.
+        write_line: Receives the note, which then does not go to stderr.
     """
     settings = None if config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
@@ -228,15 +230,15 @@ def report_default_files(
 
 
 def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
-    """Return the paths of the files that a command uses although the user did not name them.
+    """Return the paths of the files that a command uses by default.
 
-    The keys describe the files, such as ``index``. The path is ``None`` if the command does not use
-    such a file.
+    The keys describe the files, such as ``index``. A path is ``None`` if the command uses no such
+    file, or if an option names it.
 
     Args:
         config: The command's config.
-        ingests: Whether the command is an ingest. An ingest uses a ledger; the other commands use a
-            query log.
+        ingests: Whether the command ingests documents. It then uses a ledger of the documents, and
+            otherwise a query log.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
@@ -251,18 +253,18 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
     return {"index": index, "query log": settings.log.path}
 
 
-def _load_credentials(path: Path) -> None:
-    """Set the environment variables in `CREDENTIALS` from the ``.env`` file at *path*.
+def _load_credentials(dotenv_path: Path) -> None:
+    """Set the environment variables in `CREDENTIALS` from the file at *dotenv_path*.
 
-    Variables that are already set keep their values. A note on stderr lists the names that were set
-    and the names that were ignored.
+    Variables that are already set keep their values. A note on stderr lists the new variables and
+    the ignored variables, without values.
     """
     try:
         import dotenv
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
     # utf-8-sig skips the byte order mark that some editors write.
-    text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
+    text = read_trusted_file(dotenv_path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     credentials = {
         name: value
@@ -271,19 +273,26 @@ def _load_credentials(path: Path) -> None:
     }
     os.environ.update(credentials)
     # Names only: a value may be a key, and stderr often ends up in a log.
-    sentences = [f"{_join_names(list(credentials))} read from {path}"] if credentials else []
+    sentences = (
+        [f"{_join_variable_names(list(credentials))} read from {dotenv_path}"]
+        if credentials
+        else []
+    )
     if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if credentials else f"in {path}"
+        place = "there" if credentials else f"in {dotenv_path}"
         sentences.append(
-            f"ignored {place}: {_join_names(ignored)} (a .env file can set only keys:"
+            f"ignored {place}: {_join_variable_names(ignored)} (a .env file can set only keys:"
             f" {', '.join(CREDENTIALS)})"
         )
     if sentences:
         _write_escaped_note("; ".join(sentences))
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Join up to `_MOST_NAMES` of *names*, and add how many more there are."""
+def _join_variable_names(names: Sequence[str]) -> str:
+    """Join up to `_MOST_NAMES` of *names* with commas, and add how many more there are.
+
+    Only names that look like variables are shown.
+    """
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.
     plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]

@@ -28,7 +28,7 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
-from qtmiddleware.kit.documents import describe_left_out
+from qtmiddleware.kit.documents import format_file_counts
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
@@ -99,7 +99,7 @@ def ingest_command(
         advice = "save files that should be found in one of these formats"
         write_note(
             escape_line(
-                f"left out: {describe_left_out(report.left_out)}; supported:"
+                f"left out: {format_file_counts(report.left_out)}; supported:"
                 f" {' '.join(EXTENSIONS)}; {advice}"
             )
         )
@@ -131,14 +131,17 @@ def _refuse_memory_index(settings: Settings) -> None:
 
 @contextmanager
 def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows progress in a bar on the terminal, below any warnings."""
+    """Yield a function that shows the progress of an ingest in a bar on the terminal.
+
+    Warnings are shown above the bar.
+    """
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
 
 @contextmanager
 def _open_json_log() -> Iterator[None]:
-    """Write warnings and log records of the ingest to stderr, one JSON object per line."""
+    """Write log records to stderr as JSON during the ``with`` block, one object per line."""
     package, old_level = logging.getLogger("qtmiddleware"), _logger.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLineFormatter())
@@ -153,7 +156,7 @@ def _open_json_log() -> Iterator[None]:
 
 
 class _JsonLineFormatter(logging.Formatter):
-    """A formatter that writes a log record as one line of JSON."""
+    """Formats a log record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"level": record.levelname.lower(), "message": record.getMessage()}
@@ -163,7 +166,7 @@ class _JsonLineFormatter(logging.Formatter):
 
 
 def _summarize_ingest(report: IngestReport) -> str:
-    """Return a summary of an ingest in several lines: the documents, the chunks and the time."""
+    """Return a summary of *report* in several lines: the documents, the chunks and the time."""
     totals = (
         f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
     )

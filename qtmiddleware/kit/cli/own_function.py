@@ -50,10 +50,11 @@ Yes = Annotated[
 def load_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
-    """Return the function named by ``--function``, or ``None`` without this option.
+    """Import and return the function of ``--function``, or return ``None`` without this option.
 
     Raises:
-        ConfigError: Another option needs ``--function`` or does not fit a wrapped function.
+        ConfigError: An option is set that needs ``--function``, or ``--embed`` is set although the
+            function is already wrapped.
         typer.BadParameter: The function does not exist.
         WrapError: The function's module raised an exception during the import.
     """
@@ -81,7 +82,7 @@ def load_function_source(
 
 
 def _load_function(target: str) -> Any:
-    """Import the function that *target* names. What its module prints goes to stderr."""
+    """Import and return the function that *target* names. What its module prints goes to stderr."""
     with redirect_stdout(sys.stderr):
         return import_function(target)
 
@@ -93,13 +94,13 @@ def confirm_searches(
 
     Args:
         forecast: The maximum number of searches and their cost.
-        function_name: The function's name.
-        is_confirmed: Whether the user has confirmed with ``--yes``.
-        reducing_options: The options that reduce the number of searches.
+        function_name: The name of the function that searches.
+        is_confirmed: Whether the user has confirmed in advance with ``--yes``.
+        reducing_options: The options that reduce the number of searches, for the error message.
 
     Raises:
-        ConfigError: There is no terminal to ask the user.
-        typer.Exit: The user answered no.
+        ConfigError: There is no terminal to ask the user at.
+        typer.Exit: The user declined.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
     write_note(f"{function_name} is called at most {forecast.searches:,} times.{cost}")
@@ -123,10 +124,10 @@ def confirm_searches(
 
 @contextmanager
 def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
-    """Yield a function that shows progress while the user's function is measured.
+    """Yield a function that shows the progress of a measurement.
 
-    During the ``with`` block, the output of the user's function goes to stderr. An exception that
-    the function raises becomes a `WrapError` that names the function.
+    During the ``with`` block, other output to stdout goes to stderr. If the user's function raises
+    an exception, a `WrapError` names the function.
     """
     with (
         redirect_stdout(sys.stderr),
@@ -141,7 +142,8 @@ def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     """Turn an exception of the user's function into a `WrapError` that names the function.
 
-    All other exceptions pass through.
+    A `WrapError` that advises ``embed=`` also gets the advice for the command line. All other
+    exceptions pass through.
     """
     try:
         yield

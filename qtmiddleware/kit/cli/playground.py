@@ -1,4 +1,4 @@
-"""``qtm playground``: compare the results of all tiers on a local web page."""
+"""``qtm playground``: compare the results of several configurations on a local web page."""
 
 from __future__ import annotations
 
@@ -126,18 +126,18 @@ def serve_tiers(
     """Print the address of a page that compares *tiers*, and serve the page until Ctrl-C.
 
     Args:
-        tiers: The tiers to compare.
+        tiers: The configurations to compare.
         listener: The socket to serve on.
-        name: The name of the function or index.
+        name: The name of the function or index, for the page.
         examples: The example questions on the page.
         opens_browser: Whether the page is opened in a browser.
         searches_examples: Whether the examples are searched before the page opens. Set this only if
             a search costs nothing.
     """
-    fold_reason = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, fold_reason=fold_reason)
+    skip_reason = "" if tiers.has_model else NO_MODEL
+    page = Page(tiers, name=name, examples=examples, skip_reason=skip_reason)
     tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
-    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if fold_reason else []
+    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if skip_reason else []
     serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
 
 
@@ -154,7 +154,7 @@ def serve_pages(
     Args:
         page: The page at the printed address.
         listener: The socket to serve on.
-        other_pages: Further pages, by name.
+        other_pages: Further pages, by the name in their address.
         notes: Sentences to print before the address.
         opens_browser: Whether the page is opened in a browser.
     """

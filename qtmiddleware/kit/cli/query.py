@@ -13,7 +13,7 @@ import typer
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.kit.cli.asking import Outcome, ask
+from qtmiddleware.kit.cli.asking import Outcome, ask_index
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -99,7 +99,7 @@ def ask_command(
             if not json_output and (question is None or len(question) > 1):
                 write_output(format_question_heading(text))
             with open_piece_writer() as write_piece:
-                outcome = ask(
+                outcome = ask_index(
                     middleware,
                     text,
                     transformation_type=settings.transformation_type,
@@ -169,7 +169,9 @@ def query_command(
             else partial(choose_type_or_line, keyboard, own_types=own_types)
         )
         session = Session(
-            partial(ask, middleware, generates_answer=has_model and not no_answer, top_k=top_k),
+            partial(
+                ask_index, middleware, generates_answer=has_model and not no_answer, top_k=top_k
+            ),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
             is_chat=has_model and (keyboard is not None or chat),

@@ -21,18 +21,18 @@ def require_jinja() -> None:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_files_writable(folder: Path, names: Sequence[str], option: str) -> None:
-    """Create *folder*, and check that files with these *names* can be written to it.
+def check_files_writable(folder: Path, file_names: Sequence[str], option: str) -> None:
+    """Create *folder*, and check that the files *file_names* can be written to it.
 
     Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
-    option with the folder.
+    option that sets the folder.
     """
     # Creating a file shows on every system whether the folder is writable.
     with name_option_in_errors(folder, option):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
-    for name in names:
+    for name in file_names:
         with name_option_in_errors(folder / name, option):
             refuse_link(folder / name)
         if (folder / name).exists() and not (folder / name).is_file():
@@ -47,11 +47,9 @@ def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
     """Write the files of a report to *folder*, and name the folder on stderr.
 
     An interrupt leaves no incomplete file. The files get the default permissions, because teams
-    share reports. Reports quote questions of the data set.
+    share reports.
 
-    Args:
-        folder: The folder.
-        text_by_name: The text of each file, by file name.
+    *text_by_name* contains the text of each file, by file name.
     """
     for name, text in text_by_name.items():
         with name_option_in_errors(folder / name, "--report"):

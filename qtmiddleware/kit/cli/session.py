@@ -44,25 +44,25 @@ _PROMPT: Final = "> "
 
 
 class Session:
-    """An interactive session: each input line is a question or a command.
+    """An interactive session, in which each input line is a question or a command.
 
     Args:
-        ask: Asks the index a question; see `asking.ask`.
-        config: The config. The user's transforms in it are listed after the built-in types.
+        ask_index: Sends a question to the index, as `asking.ask_index` does.
+        config: The config. Its transforms are listed after the built-in transformation types.
         transformation_type: The transformation type at the start.
-        is_chat: Whether a question is asked together with the conversation so far.
-        choose_type: Asks the user at the terminal for another transformation type; see
-            `choose_type_or_line`. Without a terminal, ``None``.
+        is_chat: Whether each question is sent together with the conversation so far.
+        choose_type: Asks the user for another transformation type, as `choose_type_or_line` does.
+            ``None`` without a terminal.
         lock_reason: The reason why the type cannot be changed; empty if the type can be changed.
         streams_answers: Whether an answer is written while the model generates it.
         shows_questions: Whether the question is written above its answer.
-        writes_json: Whether one JSON object is written per question. All other output then goes to
-            stderr.
+        writes_json: Whether one JSON object is written per question. If true, all other output goes
+            to stderr.
     """
 
     def __init__(
         self,
-        ask: Callable[..., Outcome],
+        ask_index: Callable[..., Outcome],
         config: Config,
         transformation_type: TransformationType,
         *,
@@ -76,7 +76,7 @@ class Session:
         self.transformation_type = transformation_type
         self.own_types = tuple(config.settings.transforms)
         self.question_count = self.failure_count = 0
-        self._ask = ask
+        self._ask_index = ask_index
         self._config = config
         self._choose_type_or_line = choose_type
         self._lock_reason = lock_reason
@@ -93,7 +93,7 @@ class Session:
     def process_line(self, line: str) -> bool:
         """Process one line: a question, a command or the name of a transformation type.
 
-        Returns ``False`` if the line ends the session.
+        Returns whether the session continues; ``False`` after a line such as ``exit``.
         """
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
@@ -106,11 +106,11 @@ class Session:
         if text.startswith(":"):
             self._run_command(*text[1:].split(maxsplit=1))
         elif text:
-            self.ask(text)
+            self.ask_question(text)
         return True
 
-    def ask(self, question: str) -> None:
-        """Ask *question*, and show the answer or the passages."""
+    def ask_question(self, question: str) -> None:
+        """Send *question* to the index, and show the answer or the passages."""
         self.question_count += 1
         # The question is kept even if Ctrl-C stops its answer, because the next question may refer
         # to it.
@@ -119,7 +119,7 @@ class Session:
         if self._shows_questions:
             write_output(format_question_heading(question))
         with open_piece_writer() as write_piece:
-            outcome = self._ask(
+            outcome = self._ask_index(
                 question,
                 transformation_type=self.transformation_type,
                 history=history,
@@ -136,10 +136,10 @@ class Session:
             write_output()
 
     def _choose_type(self) -> bool:
-        """Let the user choose a transformation type.
+        """Let the user choose a transformation type, and return whether the session continues.
 
-        If the user types a question or a command instead, that line is processed. Returns ``False``
-        if that line ends the session.
+        If the user types a question or a command instead, processes it. Returns ``False`` if the
+        command ends the session.
         """
         if self._lock_reason:
             write_note(self._lock_reason)
@@ -156,17 +156,21 @@ class Session:
     def expect_type_next(self) -> None:
         """Make `process_line` read the next line as the number or name of a transformation type.
 
-        Used in sessions without a terminal.
+        A session without a terminal has no other way to choose a type.
         """
         self._expects_type = True
 
-    def _change_type(self, text: str) -> bool:
-        """Change the transformation type to the type named in *text*.
+    def _change_type(self, number_or_name: str) -> bool:
+        """Change the transformation type to the type with this number or name.
 
-        Returns whether *text* is valid. A blank *text* is valid and keeps the current type.
+        Returns whether *number_or_name* is valid. A blank text is valid and keeps the current type.
         """
         self._expects_type = False
-        kind = find_type(text, self.own_types) if text else self.transformation_type
+        kind = (
+            find_type(number_or_name, self.own_types)
+            if number_or_name
+            else self.transformation_type
+        )
         if kind is None:
             write_note(
                 f"The line after tt is not a type; the type stays {self.transformation_type}."
@@ -226,12 +230,12 @@ class Session:
             self._write_line(row)
 
 
-def find_type(text: str, own_types: Sequence[str] = ()) -> TransformationType | None:
-    """Return the transformation type with the number or name in *text*; ``None`` if none has it.
+def find_type(number_or_name: str, own_types: Sequence[str] = ()) -> TransformationType | None:
+    """Return the transformation type with this number or name, or ``None`` if there is none.
 
-    The user's own types are numbered after the built-in types.
+    The user's *own_types* are numbered after the built-in types.
     """
-    folded = fold_name(text.strip())
+    folded = fold_name(number_or_name.strip())
     for number, kind in enumerate((*KINDS, *own_types), start=1):
         if folded in (str(number), fold_name(kind)):
             return kind
@@ -243,8 +247,8 @@ def choose_type_or_line(
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty string.
 
-    If the user types a question or a command instead, returns *default* and that line. If the line
-    looks like a mistyped type, asks the user again.
+    If the user types a question or a command instead, returns *default* and the typed line. If the
+    typed line looks like a mistyped type, asks the user again.
     """
     show_types(own_types)
     write_note("\nPress Enter to keep the type in brackets, or type your question.")
@@ -274,7 +278,7 @@ def choose_type_or_line(
 
 
 def show_types(own_types: Sequence[str] = ()) -> None:
-    """Write a numbered list of transformation types to stderr, with the user's own types last."""
+    """Write a numbered list of transformation types to stderr. The user's *own_types* come last."""
     write_note("\nAvailable transformation types:")
     labels = {**KINDS, **dict.fromkeys(own_types, "your own (transforms)")}
     for number, (kind, label) in enumerate(labels.items(), start=1):
@@ -282,9 +286,9 @@ def show_types(own_types: Sequence[str] = ()) -> None:
 
 
 class Keyboard:
-    """A reader of the user's lines, with the terminal's basic line editing.
+    """Reads the lines that the user types, with the terminal's basic line editing.
 
-    Its methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
+    The methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
     """
 
     def read_question(self) -> str:
@@ -301,15 +305,14 @@ class Keyboard:
         return line
 
     def save_question(self, question: str) -> None:
-        """Do nothing, because this keyboard has no up arrow. Subclasses save *question*."""
+        """Do nothing. A subclass saves *question*, so that the up arrow shows it later."""
 
 
 class EditingKeyboard(Keyboard):
-    """A reader of the user's lines, with full line editing. The up arrow shows earlier questions.
+    """Reads lines with full line editing. The up arrow shows earlier questions.
 
     Args:
-        history_file: The file for questions. If ``None``, questions are kept until the process
-            ends.
+        history_file: The file that keeps the questions. If ``None``, they are kept in memory.
     """
 
     def __init__(self, history_file: Path | None) -> None:
@@ -343,10 +346,10 @@ class EditingKeyboard(Keyboard):
 
 
 def open_keyboard(*, saves_questions: bool) -> Keyboard:
-    """Return a keyboard that reads lines from this terminal.
+    """Return a reader for the lines that the user types at this terminal.
 
-    If *saves_questions* is true, the keyboard saves questions for the next session. A terminal
-    without line editing saves no questions.
+    If *saves_questions* is true, questions are saved for the next session. On a terminal that
+    cannot edit lines, nothing is saved.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
@@ -357,7 +360,7 @@ def create_history_file() -> Path | None:
     """Create the file for saved questions if it does not exist, and return its path.
 
     The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
-    the file. If the file cannot be created, writes a note and returns ``None``.
+    the file. If the file cannot be created, writes a note to stderr and returns ``None``.
     """
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
@@ -379,7 +382,7 @@ def create_history_file() -> Path | None:
 
 
 def _make_prompt_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves lines to the file at *path* as valid UTF-8."""
+    """Return a prompt_toolkit history that saves the user's lines to *path* as valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):

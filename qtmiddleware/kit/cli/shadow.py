@@ -130,7 +130,7 @@ def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict, the figures and the examples of a shadow-mode log to stdout."""
+    """Write the verdict on a shadow-mode log, its figures and *examples* to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import format_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
@@ -188,13 +188,13 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
 
 
 def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
-    """Return the name of the passage at *index*, shortened for a table; ``""`` if there is none."""
+    """Return the name of ``passages[index]``, shortened for a table; ``""`` beyond the end."""
     name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 
 
 def _show_judgements(shadow_report: ShadowReport) -> None:
-    """Write to stdout how often the judge preferred the plain list, our list, or neither."""
+    """Write how often the judge preferred the function's list, qtmiddleware's list or neither."""
     votes = shadow_report.count_verdicts()
     pairs = sum(votes.values())
     cost = "" if shadow_report.judge_cost_usd is None else f", ${shadow_report.judge_cost_usd:.4f}"

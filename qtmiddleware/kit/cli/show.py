@@ -93,7 +93,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how *settings* led to the passages in *outcome*."""
+    """Yield lines that explain how the passages in *outcome* were found with *settings*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -140,7 +140,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per cited passage. If no passage is cited, yield a line for each passage."""
+    """Yield one line per passage that the answer cites, or per passage if it cites none."""
     answer = outcome.answer
     cited_matches = (
         {}
@@ -167,7 +167,7 @@ def _list_passages(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _describe_variants(retrieval: Retrieval) -> Iterator[str]:
-    """Yield lines with the variants and the keywords of the question."""
+    """Yield one line per variant of the question, then a line with the keywords."""
     lines = list(list_variant_texts(retrieval))
     if retrieval.transformation.keywords:
         lines.append(f"keywords: {', '.join(retrieval.transformation.keywords)}")
@@ -178,9 +178,10 @@ def _describe_variants(retrieval: Retrieval) -> Iterator[str]:
 
 
 def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
-    """Yield one line per variant of the question. Variants with a separate search come first.
+    """Yield one line per variant of the question.
 
-    The line of any other variant gives the reason why it had no separate search.
+    Variants with a separate search come first. The lines of the other variants say why they had no
+    separate search.
     """
     searched_variants = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -204,7 +205,7 @@ def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
-    """Return one line with the time, searches, model calls, tokens, cost and degradations."""
+    """Return one line on *outcome*: time, searches, model calls, tokens, cost and degradations."""
     phrases = [f"{outcome.seconds:.2f} s", _format_searches(trace)]
     if trace.cache_hits:
         phrases.append("transformation remembered")
@@ -219,9 +220,9 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches, their read units and their cost as text.
+    """Return the number of searches, the read units and their cost, such as ``2 searches``.
 
-    The text omits the read units if every search takes one unit, and the cost if it is unknown.
+    The text omits the read units if there is one per search, and the cost if it is unknown.
     """
     text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
     if trace.read_units != trace.searches:
@@ -273,7 +274,7 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
 
 
 def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield two lines per passage: its rank and scores, and the reason for its rank.
+    """Yield two lines per passage: its rank and scores, then the reason for its rank.
 
     Passages that dropped out of the result come last.
     """
@@ -298,7 +299,7 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
 
 
 def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids in the first `EXPLAINED` *keys*, and add how many more there are."""
+    """Join the ids in the first `EXPLAINED` of *keys* with commas, and add how many more follow."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
     return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
@@ -319,9 +320,9 @@ def _format_source(match: Match) -> str:
 
 
 def describe_passage_source(match: Match) -> str:
-    """Return one line that says where a passage comes from.
+    """Return one line on where a passage comes from: title, source, and page, slide or rows.
 
-    The line contains the document's title and source, and the page, slide or rows.
+    If the metadata name no source, the passage's id replaces it.
     """
     metadata = match.metadata
     source = str(

@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
-"""The minimum cost shown as a number, in US dollars. A lower cost would be rounded to zero."""
+"""The lowest cost that is shown as a number, in US dollars. A lower cost would round to zero."""
 _SECONDS_BETWEEN_LINES: Final = 10.0
 _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
@@ -35,10 +35,9 @@ def check_file_options(
     query: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
-    """Check the options of `qtm transform` for a file of questions.
+    """Raise `ConfigError` if the options of ``qtm transform --file`` do not fit together.
 
-    Raises `ConfigError` if ``--file`` or ``--out`` is missing, or if a question or ``--history`` is
-    given.
+    ``--file`` and ``--out`` need each other, and exclude questions and ``--history``.
     """
     if file is None or output is None:
         missing, present = ("--out", "--file") if output is None else ("--file", "--out")
@@ -57,8 +56,8 @@ def check_file_options(
 
 def transform_question_file(
     config: Config,
-    file: str,
-    output: str,
+    question_file: str,
+    output_file: str,
     concurrency: int,
     *,
     overwrite: bool,
@@ -66,9 +65,13 @@ def transform_question_file(
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
-    """Transform the questions in *file*, and append the results to *output*.
+    """Transform the questions in *question_file*, and append the results to *output_file*.
 
-    Raises `typer.Exit` with code 1 if a question failed or a line could not be read.
+    Shows the progress on stderr, and a summary of the run on stdout.
+
+    Raises:
+        typer.Exit: A question failed or a line could not be read. The exit code is 1.
+        ModelError: The model stopped the run. The results so far are in *output_file*.
     """
     report = BulkReport()
 
@@ -84,19 +87,19 @@ def transform_question_file(
                 "overwrite": overwrite,
                 "engine": opened,
             }
-            transform_file(file, output, config=config, show=update_report, **options)
+            transform_file(question_file, output_file, config=config, show=update_report, **options)
     # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:
-        _write_next_step(file, output)
+        _write_next_step(question_file, output_file)
         raise
     except ModelError as error:
-        _write_next_step(file, output)
+        _write_next_step(question_file, output_file)
         raise ModelError(error.reason, _explain_stop(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _write_next_step(file, output)
+            _write_next_step(question_file, output_file)
         raise
-    for line in _describe_problems(report, file):
+    for line in _describe_problems(report, question_file):
         write_note(escape_line(line))
     if writes_json:
         console.write_json(report.to_dict())
@@ -107,7 +110,7 @@ def transform_question_file(
 
 
 def summarize_bulk_report(report: BulkReport) -> str:
-    """Return a summary of a run in two lines: the questions, tokens, cost and time."""
+    """Return a summary of *report* in two lines: the questions, tokens, cost and time."""
     phrases = [f"{report.asked:,} asked", f"{report.unasked:,} without a call"]
     phrases += [f"{report.failed.total():,} failed"] if report.failed else []
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
@@ -124,9 +127,10 @@ def summarize_bulk_report(report: BulkReport) -> str:
 
 @contextmanager
 def open_bulk_progress() -> Iterator[ShowBulk]:
-    """Yield a function that shows the progress, rate, cost and remaining time of a run.
+    """Yield a function that shows the progress, rate, cost and remaining time of a bulk run.
 
-    On a terminal, the function updates a bar. Otherwise, it writes a line at most every 10 seconds.
+    On a terminal, the function updates a bar. Otherwise, it writes a line to stderr at most every
+    10 seconds.
     """
     if not notes.is_terminal:
         yield _throttle_progress(
@@ -148,13 +152,16 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
         yield _throttle_progress(_SECONDS_BETWEEN_LOOKS, update_bar)
 
 
-def _throttle_progress(pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show*, unless the last call was *pause_seconds* ago or less."""
+def _throttle_progress(min_pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
+    """Return a function that calls *show* at most once per *min_pause_seconds*.
+
+    All other calls do nothing. The first pause begins now.
+    """
     last = monotonic()
 
     def show_sometimes(report: BulkReport) -> None:
         nonlocal last
-        if monotonic() - last >= pause_seconds:
+        if monotonic() - last >= min_pause_seconds:
             last = monotonic()
             show(report)
 
@@ -162,7 +169,7 @@ def _throttle_progress(pause_seconds: float, show: ShowBulk) -> Callable[[BulkRe
 
 
 def _describe_progress(report: BulkReport) -> str:
-    """Return a line with the number of finished questions, the rate, the cost and the time left."""
+    """Return a line with the finished questions, the rate, the cost and the remaining time."""
     total_text = "" if report.total is None else f" of {report.total:,}"
     phrases = [
         f"{report.done:,}{total_text} questions",
@@ -202,12 +209,12 @@ def _format_duration(seconds: float) -> str:
     )
 
 
-def _describe_problems(report: BulkReport, file: str) -> Iterator[str]:
+def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
     """Yield messages about failed questions and about lines that could not be read."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
-        name = "standard input" if file == STDIN else file
+        name = "standard input" if question_file == STDIN else question_file
         yield (
             f"{report.broken_lines:,} of {_format_count(report.done)} of {name} could not be read:"
             f" {lines}{suffix}"
@@ -220,17 +227,19 @@ def _describe_problems(report: BulkReport, file: str) -> Iterator[str]:
         )
 
 
-def _write_next_step(file: str, output: str) -> None:
-    """Write a note with the number of results in *output* and the command to continue the run."""
-    condition = "the same questions and the same command" if file == STDIN else "the same command"
+def _write_next_step(question_file: str, output_file: str) -> None:
+    """Write a note on how many results *output_file* holds, and how to continue the run."""
+    condition = (
+        "the same questions and the same command" if question_file == STDIN else "the same command"
+    )
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
-    lines = count_lines(Path(output))
-    write_note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
+    lines = count_lines(Path(output_file))
+    write_note(escape_line(f"{_format_count(lines)} in {output_file}; run {condition} to continue"))
 
 
 def _explain_stop(error: ModelError) -> str:
-    """Return a sentence on why the run stopped, with advice if the budget is used up."""
+    """Return a sentence on why *error* stopped the run, with advice if the budget is used up."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

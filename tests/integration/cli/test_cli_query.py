@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.kit.cli.asking import ask
+from qtmiddleware.kit.cli.asking import ask_index
 from qtmiddleware.kit.cli.session import (
     KINDS,
     LEAVING,
@@ -409,7 +409,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
         store=store,
         embedder=embedder,
     ) as it:
-        asked = ask(it, QUESTION, transformation_type="none", generates_answer=True)
+        asked = ask_index(it, QUESTION, transformation_type="none", generates_answer=True)
     show_outcome(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
     assert shown.err == "The answer was cut off; one sub-answer is shown instead:\n"
@@ -432,7 +432,7 @@ def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
         session = Session(
-            partial(ask, middleware, generates_answer=False), config, "none", is_chat=True
+            partial(ask_index, middleware, generates_answer=False), config, "none", is_chat=True
         )
         assert session.process_line(text)
         assert session.failure_count == 0

@@ -445,4 +445,4 @@ def test_a_reason_can_be_pickled() -> None:
     from qtmiddleware.wrapping.clauses import ClauseProblem
 
     error = pickle.loads(pickle.dumps(ClauseProblem("why", "lucene", "a*")))
-    assert (str(error), error.reason, error.found) == ("why", "lucene", "a*")
+    assert (str(error), error.reason, error.clause_value) == ("why", "lucene", "a*")

@@ -85,11 +85,11 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
     for _ in range(100):
         clock.now += 1
         folder.mkdir()
-        assert log.append(found) is None
+        assert log.append_record(found) is None
         shutil.rmtree(folder)
-        assert log.append(found) is not None
+        assert log.append_record(found) is not None
     folder.mkdir()
-    log.append(found)
+    log.append_record(found)
     counts = [int(it.partition("failed ")[2].split()[0]) for it in caplog.messages if "again" in it]
     assert [("again" in it) for it in caplog.messages] == [False, True] * 2
     assert caplog.messages[2].endswith("(writing failed 59 times before)")

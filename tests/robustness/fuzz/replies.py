@@ -139,7 +139,7 @@ def _streamed(chunks: list[bytes]) -> tuple[str, str]:
     reader = StreamReader()
     try:
         pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
-        pieces += reader.finish()
+        pieces += reader.read_rest()
     except ModelError as error:
         return error.reason, ""
     text = "".join(piece for piece in pieces if isinstance(piece, str))
@@ -170,4 +170,9 @@ def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
             given[it.start : it.end] == f"[{it.number}]" and 1 <= it.number <= 3,
             "a citation is its mark",
         )
-    return given, reading.found, [it.number for it in reading.citations], reading.invented
+    return (
+        given,
+        reading.is_answered,
+        [it.number for it in reading.citations],
+        reading.invented_count,
+    )

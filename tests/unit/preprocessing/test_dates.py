@@ -117,7 +117,7 @@ def test_today_is_asked_only_if_a_word_leans_on_it() -> None:
 def test_3_10_comes_after_3_9_and_4_2_takes_in_4_2_1() -> None:
     assert (3, 10) in VersionRange((3, 9), None)
     assert (4, 2, 1) in VersionRange((4, 2), (4, 2))
-    assert (4, 2, 1) not in VersionRange((4, 2), None, takes_low=False)
+    assert (4, 2, 1) not in VersionRange((4, 2), None, includes_low=False)
     assert (4, 20) not in VersionRange((4, 2), (4, 2))
 
 

@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.fusion import (
     FusionPluginError,
     FusionResult,
     find_score_direction,
-    fuse,
+    fuse_rankings,
     has_usable_scores,
     measure_spread,
     select_rankings,
@@ -68,14 +68,17 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
     options = FusionSettings(weights=FusionWeights(original=0.0))
     found = select_rankings(question, [ranked(weight=it) for it in others], options)
     assert [it.variant.weight for it in found] == [1.0, *others]
-    assert scores_of(fuse([*found, ranked()], "weighted_rrf")) == {"a": 1 / 61, "b": 1 / 62}
+    assert scores_of(fuse_rankings([*found, ranked()], "weighted_rrf")) == {
+        "a": 1 / 61,
+        "b": 1 / 62,
+    }
 
 
 # --- reciprocal rank fusion -----------------------------------------------------------------------
 
 
 def test_rrf_adds_one_over_sixty_plus_the_rank_and_nothing_for_an_absent_passage() -> None:
-    fused = fuse(
+    fused = fuse_rankings(
         [ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.6), ("d", 0.1))], "rrf"
     )
     assert names(fused) == ["b", "a", "c", "d"]
@@ -85,13 +88,13 @@ def test_rrf_adds_one_over_sixty_plus_the_rank_and_nothing_for_an_absent_passage
 
 
 def test_rrf_takes_another_constant() -> None:
-    fused = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7))], "rrf", rrf_k=1)
+    fused = fuse_rankings([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7))], "rrf", rrf_k=1)
     assert scores_of(fused) == pytest.approx({"b": 1 / 3 + 1 / 2, "a": 1 / 2}, rel=1e-12)
 
 
 def test_rrf_does_not_look_at_scores_or_weights() -> None:
-    plain = fuse([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.1))], "rrf")
-    odd = fuse(
+    plain = fuse_rankings([ranked(("a", 0.9), ("b", 0.8)), ranked(("b", 0.7), ("c", 0.1))], "rrf")
+    odd = fuse_rankings(
         [
             ranked(("a", None), ("b", NAN), weight=7.0),
             ranked(("b", -5.0), ("c", None), weight=0.01),
@@ -103,7 +106,7 @@ def test_rrf_does_not_look_at_scores_or_weights() -> None:
 
 
 def test_weighted_rrf_multiplies_each_list_by_its_weight() -> None:
-    fused = fuse(
+    fused = fuse_rankings(
         [ranked(("a", 1.0), ("b", 0.5), weight=2.0), ranked(("b", 1.0), weight=0.3)], "weighted_rrf"
     )
     assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 0.3 / 61}, rel=1e-12)
@@ -113,12 +116,12 @@ def test_weighted_rrf_multiplies_each_list_by_its_weight() -> None:
 def test_a_passage_twice_in_one_list_has_one_vote_from_its_better_place(
     method: FusionMethod,
 ) -> None:
-    fused = fuse([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.5))], method)
+    fused = fuse_rankings([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.5))], method)
     assert scores_of(fused) == pytest.approx({"a": 1 / 61, "b": 1 / 62 + 1 / 61}, rel=1e-12)
 
 
 def test_rrf_ties_go_to_the_better_rank_and_then_to_the_smaller_key() -> None:
-    fused = fuse([ranked(("z", 0.9), ("b", 0.8)), ranked(("a", 0.9), ("c", 0.8))], "rrf")
+    fused = fuse_rankings([ranked(("z", 0.9), ("b", 0.8)), ranked(("a", 0.9), ("c", 0.8))], "rrf")
     assert names(fused) == ["a", "z", "b", "c"]
 
 
@@ -130,7 +133,7 @@ def test_rrf_ties_hold_whatever_order_the_lists_come_in(data: st.DataObject) -> 
     shuffled = data.draw(st.permutations(lists))
     rankings = [ranked(*((name, None) for name in order)) for order in lists]
     other = [ranked(*((name, None) for name in order)) for order in shuffled]
-    assert names(fuse(rankings, "rrf")) == names(fuse(other, "rrf"))
+    assert names(fuse_rankings(rankings, "rrf")) == names(fuse_rankings(other, "rrf"))
 
 
 def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_smaller_key() -> (
@@ -141,7 +144,7 @@ def test_rrf_ties_between_passages_with_the_same_ranks_in_other_lists_go_to_the_
     letters = "abcdefg"
     turned = ["".join(letters[(i + shift) % 7] for i in range(7)) for shift in range(7)]
     rankings = [ranked(*((name, None) for name in order)) for order in turned]
-    assert names(fuse(rankings, "rrf")) == list(letters)
+    assert names(fuse_rankings(rankings, "rrf")) == list(letters)
 
 
 # --- anchored -------------------------------------------------------------------------------------
@@ -152,7 +155,7 @@ def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_l
 ):
     original = ranked(("a", 0.9), ("b", 0.7), ("c", 0.2), weight=1.0, kind="original")
     rewrite = ranked(("c", 0.8), ("d", 0.1), weight=0.5, kind="rewrite")
-    fused = fuse([original, rewrite])
+    fused = fuse_rankings([original, rewrite])
     assert fused.method == "anchored"
     assert scores_of(fused) == pytest.approx(
         {
@@ -168,7 +171,7 @@ def test_anchored_is_the_weighted_mean_where_an_absent_passage_takes_the_lists_l
 
 def test_anchored_lifts_what_a_variant_found_above_what_the_original_found_alone() -> None:
     original = ranked(("a", 0.50), ("b", 0.49), ("c", 0.1), kind="original")
-    fused = fuse([original, ranked(("b", 0.5), ("x", 0.1))])
+    fused = fuse_rankings([original, ranked(("b", 0.5), ("x", 0.1))])
     assert names(fused) == ["b", "a", "c", "x"]
     assert scores_of(fused)["a"] == pytest.approx((0.50 + 0.1) / 2)
 
@@ -176,7 +179,7 @@ def test_anchored_lifts_what_a_variant_found_above_what_the_original_found_alone
 def test_a_list_whose_scores_lie_close_together_counts_as_much_as_a_wide_one() -> None:
     wide = ranked(("a", 0.9), ("b", 0.5), ("c", 0.1), kind="original")
     narrow = ranked(("d", 0.32), ("b", 0.31), ("a", 0.30))
-    fused = fuse([wide, narrow])
+    fused = fuse_rankings([wide, narrow])
     # Spreads 0.8 and 0.02, their mean 0.41; the lowest scores 0.1 and 0.3, their mean 0.2.
     assert scores_of(fused) == pytest.approx(
         {
@@ -191,7 +194,7 @@ def test_a_list_whose_scores_lie_close_together_counts_as_much_as_a_wide_one() -
 
 def test_anchored_hears_a_list_whose_scores_are_all_equal_as_one_that_prefers_nothing() -> None:
     original = ranked(("a", 0.9), ("b", 0.1), kind="original")
-    fused = fuse([original, ranked(("b", 0.5), ("c", 0.5))])
+    fused = fuse_rankings([original, ranked(("b", 0.5), ("c", 0.5))])
     assert scores_of(fused) == pytest.approx({"a": 0.3 + 0.4, "b": 0.3, "c": 0.3})
 
 
@@ -218,31 +221,35 @@ def test_no_leader_lies_more_than_so_many_spreads_above_the_rest() -> None:
 
 def test_what_is_merged_by_rank_has_no_spread() -> None:
     lists = [ranked(("a", 0.9), ("b", 0.1)), ranked(("b", 0.9), ("c", 0.1))]
-    assert fuse(lists, "rrf").spread is None
-    assert fuse([ranked(("a", None), ("b", None))]).spread is None
-    assert fuse(lists[:1]).spread == pytest.approx(0.8)
+    assert fuse_rankings(lists, "rrf").spread is None
+    assert fuse_rankings([ranked(("a", None), ("b", None))]).spread is None
+    assert fuse_rankings(lists[:1]).spread == pytest.approx(0.8)
 
 
 def test_anchored_takes_an_empty_list_as_no_voice_at_all() -> None:
     original = ranked(("a", 0.9), ("b", 0.7), kind="original")
-    fused = fuse([original, ranked(weight=3.0), ranked(("b", 0.5), ("c", 0.3))])
+    fused = fuse_rankings([original, ranked(weight=3.0), ranked(("b", 0.5), ("c", 0.3))])
     assert scores_of(fused) == pytest.approx(
         {"a": (0.9 + 0.3) / 2, "b": (0.7 + 0.5) / 2, "c": (0.7 + 0.3) / 2}
     )
 
 
 def test_anchored_takes_the_better_place_of_a_passage_that_is_twice_in_a_list() -> None:
-    fused = fuse([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.6))])
+    fused = fuse_rankings([ranked(("a", 0.9), ("b", 0.8), ("a", 0.7)), ranked(("b", 0.6))])
     assert scores_of(fused) == pytest.approx({"a": (0.9 + 0.6) / 2, "b": (0.8 + 0.6) / 2})
 
 
 def test_anchored_keeps_the_originals_order_among_ties() -> None:
-    fused = fuse([ranked(("z", 0.5), ("m", 0.5), ("a", 0.5)), ranked(("b", 0.5), ("a", 0.5))])
+    fused = fuse_rankings(
+        [ranked(("z", 0.5), ("m", 0.5), ("a", 0.5)), ranked(("b", 0.5), ("a", 0.5))]
+    )
     assert names(fused) == ["z", "m", "a", "b"]
 
 
 def test_anchored_handles_negative_scores() -> None:
-    fused = fuse([ranked(("a", -1.0), ("b", -2.0), ("d", -3.0)), ranked(("b", -2.0), ("c", -4.0))])
+    fused = fuse_rankings(
+        [ranked(("a", -1.0), ("b", -2.0), ("d", -3.0)), ranked(("b", -2.0), ("c", -4.0))]
+    )
     expected = {"a": (-1 - 4) / 2, "b": (-2 - 2) / 2, "c": (-3 - 4) / 2, "d": (-3 - 4) / 2}
     assert scores_of(fused) == pytest.approx(expected)
     assert names(fused) == ["b", "a", "d", "c"]
@@ -251,7 +258,7 @@ def test_anchored_handles_negative_scores() -> None:
 def test_anchored_understands_distances_by_the_order_of_the_lists() -> None:
     near = [ranked(("a", 0.1), ("b", 0.4), ("c", 2.0)), ranked(("b", 0.2), ("d", 2.1))]
     assert find_score_direction(near) > 0
-    fused = fuse(near)
+    fused = fuse_rankings(near)
     # The lowest place of a list of distances is its largest distance.
     expected = {
         "a": -(0.1 + 2.1) / 2,
@@ -291,7 +298,7 @@ def test_higher_is_better_where_the_order_does_not_tell(rankings: list[Ranking])
 
 def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None:
     first, second = ranked(("a", 0.9), ("b", 0.3)), ranked(("b", 0.8), ("c", 0.5))
-    fused = fuse([first, second], "max")
+    fused = fuse_rankings([first, second], "max")
     assert list(zip(names(fused), fused.scores, strict=True)) == [
         ("a", 0.9),
         ("b", 0.8),
@@ -302,7 +309,7 @@ def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None
 
 
 def test_max_of_distances_is_the_smallest_one() -> None:
-    fused = fuse([ranked(("a", 0.1), ("b", 0.7)), ranked(("b", 0.3), ("c", 0.5))], "max")
+    fused = fuse_rankings([ranked(("a", 0.1), ("b", 0.7)), ranked(("b", 0.3), ("c", 0.5))], "max")
     assert list(zip(names(fused), fused.scores, strict=True)) == [
         ("a", -0.1),
         ("b", -0.3),
@@ -312,7 +319,7 @@ def test_max_of_distances_is_the_smallest_one() -> None:
 
 def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None:
     lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(), ranked(("b", 0.95), ("a", 0.1), ("c", 0.0))]
-    fused = fuse(lists, "concat")
+    fused = fuse_rankings(lists, "concat")
     assert names(fused) == ["a", "b", "b", "a", "c"]
     assert FusionResult(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
     assert [it.sources for it in fused.items] == [0b001, 0b001, 0b100, 0b100, 0b100]
@@ -321,12 +328,12 @@ def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None
 
 def test_concat_of_one_list_has_its_offset() -> None:
     ranking = ranked(("a", 0.9))
-    assert FusionResult(fuse([ranking], "concat"), (ranking,), ranking).offsets == (0,)
+    assert FusionResult(fuse_rankings([ranking], "concat"), (ranking,), ranking).offsets == (0,)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_fused_scores_are_higher_is_better_also_for_distances(method: FusionMethod) -> None:
-    fused = fuse([ranked(("a", 0.1), ("b", 0.7)), ranked(("c", 0.2), ("d", 0.9))], method)
+    fused = fuse_rankings([ranked(("a", 0.1), ("b", 0.7)), ranked(("c", 0.2), ("d", 0.9))], method)
     score = scores_of(fused)
     assert score["a"] > score["b"]
     assert score["c"] > score["d"]
@@ -340,7 +347,7 @@ def test_the_same_id_in_two_namespaces_is_two_passages(method: FusionMethod) -> 
     variant = Variant("paraphrase", "text")
     one = Ranking(variant, [("x", "1"), ("y", "1")], [0.9, 0.8], ["x1", "y1"])
     two = Ranking(variant, [("y", "1")], [0.7], ["y1 again"])
-    fused = fuse([one, two], method)
+    fused = fuse_rankings([one, two], method)
     assert sorted(fused.keys) == [("x", "1"), ("y", "1")]
     assert {it.key: it.sources for it in fused.items} == {("x", "1"): 0b01, ("y", "1"): 0b11}
 
@@ -352,13 +359,15 @@ def test_the_same_id_in_two_namespaces_is_two_passages(method: FusionMethod) -> 
 def test_a_missing_score_makes_ranks_decide(method: FusionMethod) -> None:
     lists = [ranked(("a", 0.9), ("b", None), weight=2.0), ranked(("b", 0.7), ("c", 0.6))]
     assert not has_usable_scores(lists)
-    fused = fuse(lists, method)
+    fused = fuse_rankings(lists, method)
     assert fused.method == "weighted_rrf"
     assert scores_of(fused) == pytest.approx({"a": 2 / 61, "b": 2 / 62 + 1 / 61, "c": 1 / 62})
 
 
 def test_ints_and_floats_mix() -> None:
-    assert names(fuse([ranked(("a", 3), ("b", 2), ("d", 1)), ranked(("b", 2.5), ("c", 0))])) == [
+    assert names(
+        fuse_rankings([ranked(("a", 3), ("b", 2), ("d", 1)), ranked(("b", 2.5), ("c", 0))])
+    ) == [
         "b",
         "a",
         "d",
@@ -374,14 +383,14 @@ def test_ints_and_floats_mix() -> None:
     "rankings", [[], [ranked()], [ranked(), ranked()]], ids=["none", "one", "two"]
 )
 def test_nothing_found_gives_nothing(method: FusionMethod, rankings: list[Ranking]) -> None:
-    fused = fuse(rankings, method)
+    fused = fuse_rankings(rankings, method)
     assert list(fused.items) == []
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_items_are_not_printed(method: FusionMethod) -> None:
     ranking = Ranking(Variant("original", "secret query"), [key("1")], [0.5], ["secret passage"])
-    assert "secret" not in repr(fuse([ranking, ranking], method))
+    assert "secret" not in repr(fuse_rankings([ranking, ranking], method))
 
 
 # --- weighted sums --------------------------------------------------------------------------------
@@ -439,7 +448,7 @@ many = st.lists(rankings_of(unique=False), min_size=2, max_size=5)
 
 @given(rankings_of(), st.sampled_from(MERGING))
 def test_one_list_is_returned_unchanged(ranking: Ranking, method: FusionMethod) -> None:
-    fused = fuse([ranking], method)
+    fused = fuse_rankings([ranking], method)
     assert list(fused.keys) == list(ranking.keys)
     assert [it.item for it in fused.items] == list(ranking.items)
     assert list(fused.scores) == list(ranking.scores)
@@ -447,7 +456,7 @@ def test_one_list_is_returned_unchanged(ranking: Ranking, method: FusionMethod) 
 
 @given(rankings_of(rising=True), st.sampled_from(MERGING))
 def test_one_list_of_distances_keeps_its_order(ranking: Ranking, method: FusionMethod) -> None:
-    fused = fuse([ranking], method)
+    fused = fuse_rankings([ranking], method)
     assert list(fused.keys) == list(ranking.keys)
     assert list(fused.scores) == sorted(fused.scores, reverse=True)
 
@@ -457,14 +466,14 @@ def test_one_list_keeps_its_order_whatever_its_scores(
     scores: list[float | None], method: FusionMethod
 ) -> None:
     rows = [(str(position), score) for position, score in enumerate(scores)]
-    assert names(fuse([ranked(*rows)], method)) == [name for name, _ in rows]
+    assert names(fuse_rankings([ranked(*rows)], method)) == [name for name, _ in rows]
 
 
 @given(many, st.sampled_from(MERGING))
 def test_the_result_is_the_distinct_passages_and_nothing_is_invented(
     rankings: list[Ranking], method: FusionMethod
 ) -> None:
-    fused = fuse(rankings, method)
+    fused = fuse_rankings(rankings, method)
     assert len(set(fused.keys)) == len(fused.keys)
     assert set(fused.keys) == {it for ranking in rankings for it in ranking.keys}
     for name, item, sources in [(it.key, it.item, it.sources) for it in fused.items]:
@@ -475,7 +484,7 @@ def test_the_result_is_the_distinct_passages_and_nothing_is_invented(
 
 @given(many, st.sampled_from(MERGING))
 def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: FusionMethod) -> None:
-    scores = list(fuse(rankings, method).scores)
+    scores = list(fuse_rankings(rankings, method).scores)
     assert scores == sorted(scores, reverse=True)
 
 
@@ -487,7 +496,7 @@ def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> FusedList
     method = FoundFusion(FusionMethodRow(name="own"), merge)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plugins, "find_fusion_method", {"own": method}.__getitem__)
-        return fuse(rankings, "own")
+        return fuse_rankings(rankings, "own")
 
 
 @given(many, st.data())
@@ -537,7 +546,7 @@ def test_anchored_equals_its_formula(rankings: list[Ranking]) -> None:
                 it.variant.weight * (least + (mean * (score - least) / own if own else 0.0))
             )
         expected[name] = sum(votes) / total
-    fused = fuse(rankings)
+    fused = fuse_rankings(rankings)
     assert dict(zip(fused.keys, fused.scores, strict=True)) == pytest.approx(expected, abs=1e-9)
 
 
@@ -552,7 +561,10 @@ def test_the_order_of_the_other_lists_changes_no_score(
 ) -> None:
     shuffled = list(others)
     random.shuffle(shuffled)
-    before, after = fuse([original, *others], method), fuse([original, *shuffled], method)
+    before, after = (
+        fuse_rankings([original, *others], method),
+        fuse_rankings([original, *shuffled], method),
+    )
     assert scores_of(before) == pytest.approx(scores_of(after), abs=1e-9)
 
 
@@ -577,7 +589,7 @@ def test_raising_a_passages_score_in_a_list_never_lowers_its_anchored_place(
     def better_than(fused: FusedList) -> int:
         return sum(score > scores_of(fused)[name[1]] + 1e-9 for score in fused.scores)
 
-    assert better_than(fuse(raised)) <= better_than(fuse(rankings))
+    assert better_than(fuse_rankings(raised)) <= better_than(fuse_rankings(rankings))
 
 
 @given(many, st.sampled_from(["anchored", "weighted_rrf"]))
@@ -585,7 +597,10 @@ def test_a_list_of_weight_zero_changes_no_score_of_the_others(
     rankings: list[Ranking], method: FusionMethod
 ) -> None:
     silent = ranked(("a", 9), ("k", 5), ("b", 1), weight=0.0)
-    before, after = fuse([*rankings, ranked()], method), fuse([*rankings, silent], method)
+    before, after = (
+        fuse_rankings([*rankings, ranked()], method),
+        fuse_rankings([*rankings, silent], method),
+    )
     kept = {
         name: score for name, score in scores_of(after).items() if key(name) in set(before.keys)
     }
@@ -599,7 +614,9 @@ def test_three_lists_fuse_to_the_same_passages_in_every_order(method: FusionMeth
         ranked(("b", 0.8), ("c", 0.4)),
         ranked(("c", 0.7), ("d", 0.1)),
     ]
-    results = {frozenset(names(fuse(list(order), method))) for order in permutations(lists)}
+    results = {
+        frozenset(names(fuse_rankings(list(order), method))) for order in permutations(lists)
+    }
     assert results == {frozenset("abcd")}
 
 
@@ -607,6 +624,6 @@ def test_the_inputs_are_not_changed() -> None:
     keys, scores, items = [key("a"), key("b")], [0.9, 0.1], ["x", "y"]
     ranking = Ranking(Variant("original", "t"), keys, scores, items)
     for method in METHODS:
-        fuse([ranking, ranking], method)
-        fuse([ranking], method)
+        fuse_rankings([ranking, ranking], method)
+        fuse_rankings([ranking], method)
     assert (keys, scores, items) == ([key("a"), key("b")], [0.9, 0.1], ["x", "y"])

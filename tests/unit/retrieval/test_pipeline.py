@@ -560,7 +560,9 @@ def fails(*_: Any, **__: Any) -> Any:
 
 
 @every_way
-@pytest.mark.parametrize("place", ["prepare_query", "find_skip_reason", "fuse", "build_result"])
+@pytest.mark.parametrize(
+    "place", ["prepare_query", "find_skip_reason", "fuse_rankings", "build_response_and_matches"]
+)
 def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     place: str, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:

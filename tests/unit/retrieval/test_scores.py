@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.retrieval.result import make_strictly_falling
+from qtmiddleware.retrieval.result import make_scores_strictly_decreasing
 from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import HISTORY, QUERY, REPLIES, Way, every_way, ids, transforming
 from tests.support.shapes_world import SHAPES, Row
@@ -146,7 +146,7 @@ def test_fused_scores_are_written_in_every_shape_that_has_scores(name: str) -> N
 @given(st.lists(st.floats(-1e6, 1e6), max_size=40))
 @settings(deadline=None)
 def test_falling_scores_fall_and_keep_what_falls(scores: list[float]) -> None:
-    made = make_strictly_falling(scores)
+    made = make_scores_strictly_decreasing(scores)
     assert len(made) == len(scores)
     assert all(one > other for one, other in pairwise(made))
     if all(one - other > 10 for one, other in pairwise(scores)):

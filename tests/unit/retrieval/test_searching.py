@@ -50,7 +50,7 @@ class Played:
         flow = search_variants(
             VARIANTS,
             request,
-            width=width,
+            search_width=width,
             deadline=self.deadline,
             trace=self.trace,
             degradations=self.degradations,
@@ -83,7 +83,7 @@ def good(*names: str) -> list[Outcome]:
 def test_nothing_to_search_asks_for_nothing() -> None:
     request = Request("q", (), Settings(), Learned(), TransformationCache(Settings()))
     flow = search_variants(
-        (), request, width=None, deadline=Deadline(), trace=Trace(), degradations=[]
+        (), request, search_width=None, deadline=Deadline(), trace=Trace(), degradations=[]
     )
     with pytest.raises(StopIteration) as stop:
         next(flow)

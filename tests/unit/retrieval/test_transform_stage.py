@@ -41,7 +41,7 @@ def test_redis_is_waited_for_as_long_as_it_may_take_and_not_longer_than_the_mode
     )
     cache = TransformationCache(settings)
     cache.shared = Shared()  # type: ignore[assignment]
-    request = Request(QUERY, (), settings, Learned(), cache, shares=False)
+    request = Request(QUERY, (), settings, Learned(), cache, can_share_reply=False)
     question, query = Question(QUERY, (), settings), Query(QUERY, QUERY, QUERY)
     stage = TransformStage(question, query, request, Trace(), [], lambda: (), Deadline.after(left))
     flow = stage.run(Deadline.after(left))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import FusionSettings, FusionWeights
 from qtmiddleware.retrieval.searching import (
     build_variants,
-    choose_searches,
     prefer_hypothetical_passage,
+    select_search_variants,
 )
 from qtmiddleware.types import Transformation
 
@@ -168,7 +168,7 @@ FORMS = Transformation(
 
 
 def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
-    chosen, _ = choose_searches(build_variants(made, QUESTION, OPTIONS)[0], QUESTION, count)
+    chosen, _ = select_search_variants(build_variants(made, QUESTION, OPTIONS)[0], QUESTION, count)
     return [(it.kind, it.text, it.weight) for it in chosen]
 
 
@@ -201,7 +201,7 @@ def test_a_step_back_is_no_part_of_a_joined_text() -> None:
     made = Transformation(rewrite="medical history", step_back="conditions of large breeds")
     assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
     variants = build_variants(made, QUESTION, OPTIONS)[0]
-    assert choose_searches(variants, QUESTION, 1)[1] == (
+    assert select_search_variants(variants, QUESTION, 1)[1] == (
         ("rewrite", "searched together with the question, as one text"),
         ("step_back", "not searched"),
     )
@@ -274,7 +274,7 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
         rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",)
     )
     variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
-    (joined,), _ = choose_searches(variants, QUESTION, 1)
+    (joined,), _ = select_search_variants(variants, QUESTION, 1)
     assert joined.text == f"{QUESTION} An old dog. health of a dog"
 
 

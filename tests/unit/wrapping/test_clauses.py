@@ -81,7 +81,7 @@ def test_the_question_is_read_as_it_was_put(made: list[Any], question: str) -> N
     ):
         with pytest.raises(ClauseProblem) as caught:
             read_question(held)
-        assert (caught.value.reason, caught.value.found) == ("lucene", question)
+        assert (caught.value.reason, caught.value.clause_value) == ("lucene", question)
     else:
         assert read_question(held) == question
 

@@ -15,7 +15,12 @@ from scipy.stats import binomtest
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.order_sample import Advice, JudgedSample, OrderSample, is_significant
+from qtmiddleware.wrapping.order_sample import (
+    Advice,
+    JudgedSample,
+    OrderSample,
+    is_gain_significant,
+)
 from tests.support.retrieval_world import WAYS, Way, scripted, search, transforming
 
 MOVES: Final = [
@@ -292,12 +297,12 @@ def test_no_list_of_questions_makes_a_check_fail(questions: list[str]) -> None:
 def test_a_promise_takes_more_than_luck(better: int, worse: int) -> None:
     moved = better + worse
     luck = binomtest(better, moved, alternative="greater").pvalue if moved else 1.0
-    assert is_significant(better, worse) == (luck < 0.05)
+    assert is_gain_significant(better, worse) == (luck < 0.05)
     judged = JudgedSample(moved, moved, 0, 0, better, worse)
     advice, why = OrderSample(
         asked=50, left_out=0, failed=0, other_first=9, changed=9, judged=judged
     ).advise()
-    assert (advice is Advice.KEEP) == is_significant(better, worse)
+    assert (advice is Advice.KEEP) == is_gain_significant(better, worse)
     assert (advice is Advice.LEAVE_OFF) == (worse >= better + 3)
     assert why == ("" if advice is Advice.MEASURE else str(judged))
 
