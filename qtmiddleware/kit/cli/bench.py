@@ -697,7 +697,8 @@ def _show_judgements(judged_answers: Judged) -> None:
             for judge_reason in verdict.reasons[:1]
         )
         out.print(
-            f"  {shorten_text(verdict.question, 60)}: {judged_answers.describe_outcome(verdict)}.{reason}"
+            f"  {shorten_text(verdict.question, 60)}:"
+            f" {judged_answers.describe_outcome(verdict)}.{reason}"
         )
     out.print(judged_answers.summary())
 
