@@ -9,7 +9,7 @@ from qtmiddleware.kit.evaluation.measures import FEW
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, format_table
 from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 
 _LENGTH: Final = 2_000
 
@@ -26,7 +26,7 @@ def format_headline(gate_result: GateResult) -> str:
         ]
         return f"Retrieval got worse with {join_names(names)}."
     if gate_result.verdict == "inconclusive":
-        count = _format_count(gate_result.question_count, "question is", "questions are")
+        count = format_count(gate_result.question_count, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate_result.rule.bound is not None:
         return (
@@ -87,7 +87,7 @@ def format_comment(gate_result: GateResult) -> str:
 
 def _describe_change(gate_result: GateResult, change: Change) -> str:
     """Return one to three sentences on *change*, the change of one system."""
-    total = _format_count(len(change.gains), "question", "questions")
+    total = format_count(len(change.gains), "question")
     if not change.worse_count and not change.better_count:
         return f"no change in {total}."
     return (
@@ -181,8 +181,7 @@ def _describe_method(gate_result: GateResult) -> str:
         allowed = _format_unsigned_points(gate_result.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
-        f"{gate_result.rule.measure} of"
-        f" {_format_count(gate_result.question_count, 'question', 'questions')},"
+        f"{gate_result.rule.measure} of {format_count(gate_result.question_count, 'question')},"
         f" before in {gate_result.baseline}. The change is in points (hundredths) with its 95%"
         f" interval. {rule}"
     )
@@ -195,7 +194,3 @@ def _format_unsigned_points(gain: float) -> str:
 
 def _quote_name(name: str) -> str:
     return f"“{shorten_text(name, figures.NAME_LENGTH)}”"
-
-
-def _format_count(number: int, singular: str, plural: str) -> str:
-    return f"{number:,} {singular if number == 1 else plural}"
