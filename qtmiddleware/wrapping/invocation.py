@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_paging_message
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
-from qtmiddleware.retrieval.searching import Searching, record_read_units
+from qtmiddleware.retrieval.searching import RunningCall, record_read_units
 from qtmiddleware.runtime.drivers import Bulkhead, run_in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
@@ -213,7 +213,7 @@ class Invocation:
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
     def _run_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        with Searching(step) as call:
+        with RunningCall(step) as call:
             call.fn = self.fn
             response = wait_for_response(self._call_function(step, query, attempt))
             record_read_units(response)
@@ -224,7 +224,7 @@ class Invocation:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
             return await run_in_thread(partial(self._run_search, step, query, attempt))
-        with Searching(step) as call:
+        with RunningCall(step) as call:
             call.fn = self.fn
             response = await make_awaitable(self._call_function(step, query, attempt))
             record_read_units(response)
