@@ -32,7 +32,7 @@ from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.runtime.redis_cache import _build_name, encode_transformation
+from qtmiddleware.runtime.redis_cache import _build_redis_key, encode_transformation
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Transformation
 from tests.support import kept_world as world
@@ -164,7 +164,7 @@ def write_caches(folder: Path, work: Path) -> None:
     assert value is not None
     write_json(
         folder / "redis.json",
-        {"name": _build_name("c0ffee"), "key": "c0ffee", "value": value.decode()},
+        {"name": _build_redis_key("c0ffee"), "key": "c0ffee", "value": value.decode()},
     )
 
 

@@ -352,7 +352,7 @@ class PromptRunner:
 
     def _read_outcome(self, outcome: Outcome) -> Reply | ModelError:
         """Return the reply or the error in *outcome*, and add the reply's cost to `cost_usd`."""
-        if outcome.ok:
+        if outcome.has_succeeded:
             reply: Reply = outcome.value
             # Other clients may pass on a missing content as None, whatever the type says.
             if not isinstance(reply.text, str):

@@ -39,8 +39,9 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
 
-    A thread of *bulkhead* reads the pieces. A model may yield a second `Reply` with the costs; it
-    is awaited for at most 5 seconds. Closing this generator stops the model at its next piece.
+    A thread of *bulkhead* reads the pieces. After the whole reply, a model may yield a second
+    `Reply` with the costs; this function waits for it at most 5 seconds. Closing this generator
+    stops the model at its next piece.
 
     Args:
         model: The language model.
@@ -60,7 +61,7 @@ def stream(
         is_over = False
         try:
             while True:
-                seconds = _count_seconds_left(deadline, piece)
+                seconds = _compute_seconds_left(deadline, piece)
                 try:
                     piece, error = items.get(timeout=None if seconds == NEVER else seconds)
                 except queue.Empty:
@@ -106,7 +107,7 @@ async def astream(
         piece: Piece | None = None
         try:
             while True:
-                seconds = _count_seconds_left(deadline, piece)
+                seconds = _compute_seconds_left(deadline, piece)
                 try:
                     async with asyncio.timeout(None if seconds == NEVER else seconds):
                         piece, error = await items.get()
@@ -127,7 +128,7 @@ async def astream(
                 await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
-def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
+def _compute_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
     """Return how many seconds to wait for the next piece after *last_piece*."""
     seconds = deadline.remaining()
     return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds

@@ -252,7 +252,7 @@ def test_a_service_that_dies_under_many_calls_is_asked_by_few_more(concurrency: 
         if len(began) <= concurrency:
             all_are_there.wait()
         if pace._episode:
-            pace.stop()
+            pace.stop_all_calls()
         raise DOWN
 
     def run(_: int) -> None:
