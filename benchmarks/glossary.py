@@ -24,7 +24,7 @@ from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import embedder_named
 from qtmiddleware.kit.evaluation import Dataset, Question, compute_measures
 from qtmiddleware.providers.llms.recorded import RecordedModel
-from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_at_offsets
+from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 FOLDER: Final = Path("small/acronyms")
@@ -105,7 +105,7 @@ def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[s
                 held = [form for form in given if find_form_ends(form, text)]
                 missing = [form for form in (term, *meaning) if form not in held]
                 if held and missing:
-                    written[place] = insert_at_offsets(
+                    written[place] = insert_text_at_offsets(
                         text, find_form_ends(held[0], text)[:1], f" ({', '.join(missing)})"
                     )
     return written

@@ -5,7 +5,7 @@
 Only questions without a history are asked, for the gate decides nothing about follow-ups. *Kept* is
 the gain over the raw query divided by that of a call for every question; *beyond rules* counts only
 what the rules do not gain by themselves. *Static* calls for the share of a whole set whose doubt is
-highest, as if all percentiles were known; *in order* is `Gate.decide` on ten orders of the
+highest, as if all percentiles were known; *in order* is `Gate.decide_model_call` on ten orders of the
 questions, each from nothing, and stands with the calls it really made. Indexes and vectors are kept
 under `.tmp/quality`.
 """
@@ -122,7 +122,7 @@ def ask(place: Place) -> list[Asked]:
     if not data.questions:
         return []
     given: list[tuple[Any, list[Any], str, str]] = []
-    decide = Gate.decide
+    decide = Gate.decide_model_call
 
     def listen(
         gate: Gate,
@@ -138,7 +138,10 @@ def ask(place: Place) -> list[Asked]:
 
     asked = []
     model = RecordedModel(replies.values(), [question.to_record() for question in data.questions])
-    with prepared_with(data, place.name, model) as one, patch.object(Gate, "decide", listen):
+    with (
+        prepared_with(data, place.name, model) as one,
+        patch.object(Gate, "decide_model_call", listen),
+    ):
         compared = one.measured(select_systems(["rules", "combined"]), SEED)
         gated = one.bench.build_system(select_systems(["combined, auto"])["combined, auto"])
         for question in data.questions:
@@ -300,7 +303,7 @@ def decide_in_order(
             with patch.object(
                 gate, "measure_signals", lambda *_, place=place: dict(signals[place])
             ):
-                if real.decide([], target_call_rate=rate).call:
+                if real.decide_model_call([], target_call_rate=rate).call:
                     gain += asked[place].full - asked[place].rules
                     calls += 1
     return gain / len(asked) / ORDERS, calls / len(asked) / ORDERS

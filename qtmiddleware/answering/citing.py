@@ -46,17 +46,17 @@ _INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 _LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
-def parse_passage_numbers(items: str) -> list[range] | None:
-    """Return the passage numbers in *items*, the text inside the brackets of a citation.
+def parse_passage_numbers(bracket_text: str) -> list[range] | None:
+    """Return the passage numbers in *bracket_text*.
 
-    Each number or range, such as ``2-4``, becomes a `range`. Returns ``None`` if *items* cannot be
-    passage numbers, as in ``3-1``.
+    *bracket_text* is the text inside a citation's brackets. Each number or range, such as ``2-4``,
+    becomes a `range`. Returns ``None`` if *bracket_text* cannot be passage numbers, as in ``3-1``.
     """
     ranges = []
-    for low_text, high_text in _RANGE.findall(items):
+    for low_text, high_text in _RANGE.findall(bracket_text):
         low, high = int(low_text), int(high_text or low_text)
         if (high_text and low >= high) or (
-            low == 0 and (high_text or len(_RANGE.findall(items)) > 1)
+            low == 0 and (high_text or len(_RANGE.findall(bracket_text)) > 1)
         ):
             return None
         ranges.append(range(low, high + 1))
@@ -70,20 +70,20 @@ class CitationReader:
 
     Args:
         passage_count: the number of passages.
-        texts: the texts of the passages.
+        passage_texts: the texts of the passages.
 
     Attributes:
-        marks: ``(number, start, end)`` of each citation in the returned text.
-        invented: the number of citations that were removed because their passage does not exist.
+        marks: the passage number, start and end of each citation in the returned text.
+        invented_count: the number of removed citations, whose passages do not exist.
     """
 
-    def __init__(self, passage_count: int, texts: Sequence[str] = ()) -> None:
+    def __init__(self, passage_count: int, passage_texts: Sequence[str] = ()) -> None:
         self.marks: list[tuple[int, int, int]] = []
-        self.invented = 0
+        self.invented_count = 0
         self._passage_count = passage_count
         self._copies = {
             text[max(0, mark.start() - COPIED_CHARS) : mark.end()]
-            for text in texts
+            for text in passage_texts
             for mark in _MARK.finditer(text)
         }
         self._tail = ""  # text that may still become a mark
@@ -159,17 +159,19 @@ class CitationReader:
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _read_bracket(self, tail: str, start: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at the index *start* of *tail*, and return the index to continue at.
+    def _read_bracket(self, unread_text: str, start: int, mark: re.Match[str] | None) -> int:
+        """Read the bracket at the index *start* of *unread_text*.
+
+        Return the index at which to continue.
 
         *mark* is the citation that begins with this bracket, or ``None`` if there is none.
         """
         ranges = None
-        if mark is not None and self._is_citation(mark, tail[mark.end() : mark.end() + 1]):
+        if mark is not None and self._is_citation(mark, unread_text[mark.end() : mark.end() + 1]):
             ranges = parse_passage_numbers(mark["items"])
         if mark is None or ranges is None:
             # Not a citation: the bracket is text, and so is what follows.
-            self._read_text(tail[start])
+            self._read_text(unread_text[start])
             return start + 1
         # Only existing numbers are listed: a model may write [1-999].
         cited = dict.fromkeys(
@@ -179,13 +181,13 @@ class CitationReader:
                 max(number_range.start, 1), min(number_range.stop, self._passage_count + 1)
             )
         )
-        self.invented += sum(
+        self.invented_count += sum(
             not 1 <= number <= self._passage_count
             for number_range in ranges
             for number in number_range
         )
         if cited:
-            self._append_marks(list(cited))
+            self._append_citations(list(cited))
         else:
             line_start = self._pending_space.rfind("\n") + 1
             self._dropped_space = self._dropped_space or self._pending_space[line_start:]
@@ -212,10 +214,10 @@ class CitationReader:
             return False
         return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
 
-    def _append_marks(self, numbers: Sequence[int]) -> None:
+    def _append_citations(self, passage_numbers: Sequence[int]) -> None:
         """Append one citation per number to the output."""
         self._append_output(self._pending_space or self._dropped_space, "")
-        for number in numbers:
+        for number in passage_numbers:
             start = self._length
             self._append_output("", f"[{number}]")
             self.marks.append((number, start, self._length))

@@ -7,7 +7,7 @@ In a synthesis, the model answers each sub-query from the passages of that sub-q
 
 The last model call is separate from the steps before it, so that its reply can be streamed. Run
 `AnswerFlow.retrieve` and `AnswerFlow.build_draft`, call the model, and pass its reply to
-`AnswerFlow.conclude`.
+`AnswerFlow.finish_answer`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qtmiddleware.answering.prompts import (
     SYNTHESIS,
     PromptPassages,
     Task,
-    list_sub_answers,
+    build_sub_answer_entries,
     select_passages,
 )
 from qtmiddleware.answering.reading import AnswerReader, shift_citations
@@ -93,8 +93,8 @@ class AnswerFlow:
     Args:
         request: the request that holds the question.
         chat: the model that writes the answer.
-        finish_retrieval: is called with the retrieval when its trace is complete. It returns the
-            retrieval for the answer.
+        finish_retrieval: takes the retrieval when the trace is complete, and returns the retrieval
+            for the answer.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class AnswerFlow:
         The flow raises the wrapped function's exceptions, and `ModelError` if the model gives no
         answer.
         """
-        return observe_flow(self._run_steps(), self.observation)
+        return observe_flow(self._run_answer_steps(), self.observation)
 
-    def _run_steps(self) -> Flow[Answer]:
+    def _run_answer_steps(self) -> Flow[Answer]:
         yield from self.retrieve()
         draft = yield from self.build_draft()
         if isinstance(draft, Answer):
@@ -134,9 +134,9 @@ class AnswerFlow:
             (Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1
         )
         reader = AnswerReader(draft.matches)
-        if outcome.has_succeeded:
-            reader.read_answer(outcome.value.text)
-        return self.conclude(draft, outcome, reader)
+        if outcome.ok:
+            reader.read_whole_answer(outcome.value.text)
+        return self.finish_answer(draft, outcome, reader)
 
     def retrieve(self) -> Flow[Retrieval]:
         """Retrieve passages for the question and, in a synthesis, for its sub-queries."""
@@ -152,20 +152,20 @@ class AnswerFlow:
         return self.retrieval
 
     def build_draft(self) -> Flow[Draft | Answer]:
-        """Return the draft of the model call that writes the answer.
+        """Return the draft, which is the input of the model call that writes the answer.
 
         Returns the finished answer if no call is needed, for example because there are no passages.
         """
         return observe_steps(self._build_draft(), self.observation)
 
     def _build_draft(self) -> Flow[Draft | Answer]:
-        retrieval = self._retrieved
+        retrieval = self._required_retrieval
         if retrieval.is_unsure and self._settings.answer.if_unsure == "decline":
             retrieval.trace.note(
                 "answer", "the model was not asked: the passages do not match the question"
             )
             return self._build_answer(
-                _write_no_answer_sentence(self._request.original), is_answered=False
+                _build_no_answer_sentence(self._request.original), is_answered=False
             )
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # A single sub-query is only the question in other words.
@@ -184,7 +184,7 @@ class AnswerFlow:
                 )
                 self._degradations.append(Degradation("passages", "no_text", detail))
             return self._build_answer(
-                _write_no_answer_sentence(self._request.original), is_answered=False
+                _build_no_answer_sentence(self._request.original), is_answered=False
             )
         return Draft("answer", self._build_prompt(ANSWER, {"passages": passages.entries}), passages)
 
@@ -193,16 +193,16 @@ class AnswerFlow:
         self._asked_stage = draft.stage
         return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
-    def conclude(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
+    def finish_answer(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
-        If the call that combines sub-answers failed, return the sub-answer that cites the most
+        If the call that combines sub-answers failed, returns the sub-answer that cites the most
         passages.
 
         Raises:
             ModelError: if the call failed or its reply is empty, and there are no sub-answers.
         """
-        error = _record_call(draft.stage, outcome, self._retrieved.trace) or reader.error
+        error = _record_call(draft.stage, outcome, self._required_retrieval.trace) or reader.error
         if error is not None:
             if not draft.sub_answers:
                 # Raise the first error of a model call, which explains the later ones, and attach
@@ -221,17 +221,19 @@ class AnswerFlow:
                 ),
             )
             return self._build_answer(best.text, best.citations, draft.passages)
-        if reader.invented:
+        if reader.invented_count:
             self._degradations.append(
-                Degradation("citations", "invented", f"{reader.invented} removed")
+                Degradation("citations", "invented", f"{reader.invented_count} removed")
             )
         if outcome.value.truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
         # The model may write only the word that says that there is no answer.
-        text = reader.text or _write_no_answer_sentence(self._request.original)
-        return self._build_answer(text, reader.citations, draft.passages, is_answered=reader.found)
+        text = reader.text or _build_no_answer_sentence(self._request.original)
+        return self._build_answer(
+            text, reader.citations, draft.passages, is_answered=reader.is_answered
+        )
 
-    def observe_call(self, draft: Draft) -> Observation:
+    def make_call_observation(self, draft: Draft) -> Observation:
         """Return the observation that reports the streamed model call for *draft*."""
         description = describe_model(self.chat) if self.observation.is_observed else {}
         return self.observation.make_child(
@@ -258,41 +260,41 @@ class AnswerFlow:
         return self._settings.answer.mode == "synthesis"
 
     @property
-    def _retrieved(self) -> Retrieval:
+    def _required_retrieval(self) -> Retrieval:
         if self.retrieval is None:
             raise RuntimeError("passages have not been retrieved yet")
         return self.retrieval
 
-    def _draft_synthesis(self, questions: tuple[str, ...]) -> Flow[Draft | None]:
-        """Answer the sub-queries in *questions*, and return the draft for combining the answers.
+    def _draft_synthesis(self, sub_queries: tuple[str, ...]) -> Flow[Draft | None]:
+        """Answer *sub_queries*, and return the draft of the call that combines the sub-answers.
 
         Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
         question is then answered as a whole.
         """
-        sub_answers = yield from self._answer_sub_queries(questions)
+        sub_answers = yield from self._answer_sub_queries(sub_queries)
         self._sub_answers = tuple(answer for answer, _ in sub_answers)
         # A sub-query without an answer in its passages is not a failure, but it adds nothing to the
         # synthesis.
         useful = [(answer, passages) for answer, passages in sub_answers if answer.found]
-        if len(useful) < min(self._settings.fusion.min_successes, len(questions)):
-            detail = f"{len(useful)} of {len(questions)} sub-queries got an answer"
+        if len(useful) < min(self._settings.fusion.min_successes, len(sub_queries)):
+            detail = f"{len(useful)} of {len(sub_queries)} sub-queries got an answer"
             self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
             return None
         passages, joined = _join_sub_answers(useful)
-        prompt = self._build_prompt(SYNTHESIS, {"sub_answers": list_sub_answers(joined)})
+        prompt = self._build_prompt(SYNTHESIS, {"sub_answers": build_sub_answer_entries(joined)})
         return Draft("synthesis", prompt, passages, joined)
 
     def _answer_sub_queries(
-        self, questions: Sequence[str]
+        self, sub_queries: Sequence[str]
     ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
-        """Answer each sub-query in *questions* from its passages, with one model call each.
+        """Answer each of *sub_queries* from the passages found for it, with one model call each.
 
-        Returns the sub-answers and their passages, in the order of *questions*.
+        Returns the sub-answers and their passages, in the order of *sub_queries*.
         """
-        settings, trace = self._settings, self._retrieved.trace
+        settings, trace = self._settings, self._required_retrieval.trace
         began = perf_counter()
         limit = settings.limits.max_concurrency
-        searches = [self._search_sub_query(question) for question in questions]
+        searches = [self._search_sub_query(sub_query) for sub_query in sub_queries]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
         matches = yield from gather_flows(searches, max_steps=limit, deadline=deadline)
         passages = [
@@ -306,7 +308,7 @@ class AnswerFlow:
         asks = {
             index: Ask(
                 SUB_ANSWER.build_prompt(
-                    settings, questions[index], (), {"passages": part_passages.entries}
+                    settings, sub_queries[index], (), {"passages": part_passages.entries}
                 ),
                 Deadline(deadline.at),
                 self.chat,
@@ -318,32 +320,33 @@ class AnswerFlow:
         outcome_by_index = dict(zip(asks, outcomes, strict=True))
         answers = [
             (
-                self._build_sub_answer(question, part_passages, outcome_by_index.get(index)),
+                self._build_sub_answer(sub_query, part_passages, outcome_by_index.get(index)),
                 part_passages or _NO_PASSAGES,
             )
-            for index, (question, part_passages) in enumerate(zip(questions, passages, strict=True))
+            for index, (sub_query, part_passages) in enumerate(
+                zip(sub_queries, passages, strict=True)
+            )
         ]
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
-    def _search_sub_query(self, question: str) -> Flow[tuple[Match, ...] | None]:
-        """Return the passages for the sub-query *question*, or ``None`` if its search failed.
+    def _search_sub_query(self, sub_query: str) -> Flow[tuple[Match, ...] | None]:
+        """Return the passages for the sub-query *sub_query*, or ``None`` if its search failed.
 
-        Usually, the retrieval has already searched for the sub-query, and its response is used. The
-        retrieval did not search for a sub-query that equals the user's question, so this method
-        does.
+        Usually, the retrieval has already searched for the sub-query, and this method reads the
+        response of that search. If the sub-query equals the user's question, this method searches.
         """
         responses = self._responses or {}
-        outcome = Outcome(responses[question]) if question in responses else None
+        outcome = Outcome(responses[sub_query]) if sub_query in responses else None
         if outcome is None and any(
-            variant.text == question for variant in self._retrieved.variants[1:]
+            variant.text == sub_query for variant in self._required_retrieval.variants[1:]
         ):
             return None
         # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
         # transformed again.
         request = replace(
             self._request,
-            original=question,
+            original=sub_query,
             history=(),
             can_share_reply=False,
             response_only=False,
@@ -361,7 +364,7 @@ class AnswerFlow:
             )
             return None
         finally:
-            self._retrieved.trace.add_searches(trace)
+            self._required_retrieval.trace.add_searches(trace)
         self._degradations.extend(
             degradation
             for degradation in retrieval.degradations
@@ -370,60 +373,60 @@ class AnswerFlow:
         return retrieval.matches
 
     def _build_sub_answer(
-        self, question: str, passages: PromptPassages | None, outcome: Outcome | None
+        self, sub_query: str, passages: PromptPassages | None, outcome: Outcome | None
     ) -> SubAnswer:
-        """Build the sub-answer to *question* from the *outcome* of its model call.
+        """Return the sub-answer to *sub_query*, read from the *outcome* of the model call.
 
         Problems with the call or its reply become degradations of the answer.
 
         Args:
-            question: the sub-query.
+            sub_query: the sub-query.
             passages: the passages shown to the model; ``None`` if the search failed.
             outcome: the outcome of the call; ``None`` if the model was not called.
         """
         if passages is None or outcome is None:
             return SubAnswer(
-                question,
+                sub_query,
                 "",
                 found=False,
                 reason="search_failed" if passages is None else "no_passages",
             )
-        error = _record_call("sub_answer", outcome, self._retrieved.trace)
+        error = _record_call("sub_answer", outcome, self._required_retrieval.trace)
         reader = AnswerReader(passages.matches)
         if error is None:
-            reader.read_answer(outcome.value.text)
+            reader.read_whole_answer(outcome.value.text)
             error = reader.error
         if error is not None:
             self._errors.append(error)
             self._degradations.append(Degradation("sub_answers", error.reason, str(error)))
             return SubAnswer(
-                question, "", matches=passages.matches, found=False, reason=error.reason
+                sub_query, "", matches=passages.matches, found=False, reason=error.reason
             )
-        if reader.invented:
+        if reader.invented_count:
             self._degradations.append(
-                Degradation("citations", "invented", f"{reader.invented} in a sub-answer")
+                Degradation("citations", "invented", f"{reader.invented_count} in a sub-answer")
             )
         if outcome.value.truncated:
             self._degradations.append(Degradation("sub_answers", "truncated"))
         return SubAnswer(
-            question,
+            sub_query,
             reader.text,
             citations=reader.citations,
             matches=passages.matches,
-            found=reader.found,
-            reason="" if reader.found else "no_answer",
+            found=reader.is_answered,
+            reason="" if reader.is_answered else "no_answer",
         )
 
-    def _build_prompt(self, task: Task, material: Mapping[str, Any]) -> Prompt:
+    def _build_prompt(self, task: Task, data_fields: Mapping[str, Any]) -> Prompt:
         return task.build_prompt(
-            self._settings, self._request.original, self._request.history, material
+            self._settings, self._request.original, self._request.history, data_fields
         )
 
     def _end_retrieval(self) -> Retrieval:
         """Complete the retrieval's trace, and return the retrieval for the answer."""
         self._is_finished = True
-        self._retrieved.trace.finish()
-        self.retrieval = self._finish_retrieval(self._retrieved)
+        self._required_retrieval.trace.finish()
+        self.retrieval = self._finish_retrieval(self._required_retrieval)
         return self.retrieval
 
     def _build_answer(
@@ -438,7 +441,9 @@ class AnswerFlow:
             f"{len({citation.number for citation in citations})} of {len(passages.matches)}"
             " passages are cited"
         )
-        self._retrieved.trace.note("answer", cited if is_answered else "not in the passages")
+        self._required_retrieval.trace.note(
+            "answer", cited if is_answered else "not in the passages"
+        )
         retrieval = self._end_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
@@ -499,23 +504,23 @@ def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join_sub_answers(
-    answers: Sequence[tuple[SubAnswer, PromptPassages]],
+    sub_answers: Sequence[tuple[SubAnswer, PromptPassages]],
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
-    """Join the passages of all *answers* into one list, and renumber the citations to match.
+    """Join the passages of *sub_answers* into one list, and renumber the citations to match.
 
     Returns the joined passages, and the sub-answers with the new numbers.
     """
-    matches = tuple(match for _, passages in answers for match in passages.matches)
-    entries = tuple(entry for _, passages in answers for entry in passages.entries)
+    matches = tuple(match for _, passages in sub_answers for match in passages.matches)
+    entries = tuple(entry for _, passages in sub_answers for entry in passages.entries)
     joined, offset = [], 0
-    for answer, passages in answers:
+    for answer, passages in sub_answers:
         text, citations = shift_citations(answer.text, answer.citations, offset, matches)
         joined.append(replace(answer, text=text, citations=citations, matches=matches))
         offset += len(passages.matches)
     return PromptPassages(matches, entries), tuple(joined)
 
 
-def _write_no_answer_sentence(question: str) -> str:
+def _build_no_answer_sentence(question: str) -> str:
     """Return a sentence that says that the passages do not answer *question*.
 
     The sentence is in the language of *question*, or in English if the language is unknown.

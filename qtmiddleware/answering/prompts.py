@@ -59,7 +59,7 @@ def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
         text = (match.text or "").strip()
         if not text:
             continue
-        labels = _list_labels(match.metadata)
+        labels = _collect_labels(match.metadata)
         size = sum(len(str(value)) for value in labels.values())
         if size + len(text) > remaining_chars:
             if kept_matches:
@@ -74,7 +74,7 @@ def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
     return PromptPassages(tuple(kept_matches), tuple(entries))
 
 
-def _list_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_labels(metadata: Mapping[str, Any]) -> dict[str, Any]:
     labels: dict[str, Any] = {}
     for label in _LABELS:
         value = metadata.get(label)
@@ -150,26 +150,28 @@ class Task:
         version: the prompt's version.
         instruction: the instruction, which settings may replace.
         rules: the rules, which settings cannot replace.
-        material: a description of the data in the user message.
+        data_description: a description of the fields of the user message.
     """
 
     mode: str
     version: str
     instruction: str
     rules: tuple[str, ...]
-    material: str
+    data_description: str
 
     def build_prompt(
         self,
         settings: Settings,
         question: str,
         history: Sequence[Message],
-        material: Mapping[str, Any],
+        data_fields: Mapping[str, Any],
     ) -> Prompt:
         """Return the prompt for *question*.
 
         The system message holds only instructions and rules, so that nothing in a passage can pass
-        for an instruction. The user message holds *material*, *question* and *history*.
+        for an instruction. The user message holds *question*, *history* and *data_fields*.
+
+        *data_fields* holds the passages or the sub-answers, by field name.
         """
         own_instruction = find_user_instruction(settings, self.mode)
         turns = select_recent_messages(history, question, settings.llm.history_messages)
@@ -178,13 +180,13 @@ class Task:
             if turns
             else {}
         )
-        data = _DATA.format(material=self.material, history=_HISTORY if turns else "")
+        data = _DATA.format(material=self.data_description, history=_HISTORY if turns else "")
         rules = "\n".join(f"- {rule}" for rule in self.rules)
         return Prompt(
             mode=self.mode,
             version=append_digest(self.version, own_instruction),
             system="\n\n".join((own_instruction or self.instruction, data, rules)),
-            user=write_json_message({**material, **conversation, "question": question}),
+            user=write_json_message({**data_fields, **conversation, "question": question}),
             fields=(),
             query=question,
             history=turns,
@@ -200,7 +202,7 @@ ANSWER: Final = Task(
         " needs."
     ),
     rules=_FROM_PASSAGES,
-    material=_PASSAGES,
+    data_description=_PASSAGES,
 )
 SUB_ANSWER: Final = Task(
     mode="sub_answer",
@@ -210,7 +212,7 @@ SUB_ANSWER: Final = Task(
         " few sentences, without introduction or summary."
     ),
     rules=_FROM_PASSAGES,
-    material=_PASSAGES,
+    data_description=_PASSAGES,
 )
 SYNTHESIS: Final = Task(
     mode="synthesis",
@@ -232,10 +234,10 @@ SYNTHESIS: Final = Task(
         f"Where they do not answer the question at all{_MARK}",
         _LANGUAGE,
     ),
-    material=_SUB_ANSWERS,
+    data_description=_SUB_ANSWERS,
 )
 
 
-def list_sub_answers(answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
+def build_sub_answer_entries(sub_answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
     """Return the question and the answer text of each sub-answer, as data for a prompt."""
-    return [{"question": answer.question, "answer": answer.text} for answer in answers]
+    return [{"question": answer.question, "answer": answer.text} for answer in sub_answers]

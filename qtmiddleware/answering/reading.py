@@ -35,15 +35,15 @@ _MARKER_SPELLINGS: Final = tuple(
 class OpeningReader:
     """Removes the model's reasoning and the `MARKER` from the beginning of an answer.
 
-    The answer arrives in pieces. Text is held back as long as it may become reasoning or the
-    marker.
+    The model writes the marker if the passages do not answer the question. The answer arrives in
+    pieces. Text is held back as long as it may become reasoning or the marker.
 
     Attributes:
-        found: whether the passages answer the question; ``False`` once the marker was read.
+        is_answered: whether the passages answer the question; ``False`` after the marker.
     """
 
     def __init__(self) -> None:
-        self.found = True
+        self.is_answered = True
         self._held: str | None = ""
 
     def feed(self, piece: str) -> str:
@@ -86,7 +86,7 @@ class OpeningReader:
         self._held = None
         if marker is None:
             return text
-        self.found = False
+        self.is_answered = False
         return text[marker.end() :]
 
     @staticmethod
@@ -109,8 +109,8 @@ class OpeningReader:
 class AnswerReader:
     """Reads one answer piece by piece and returns the text that can be shown.
 
-    It removes the model's reasoning, the `MARKER` and citations of passages that do not exist. The
-    joined output does not depend on where the answer is cut into pieces.
+    The reader removes the model's reasoning, the `MARKER` and citations of passages that do not
+    exist. The joined output does not depend on where the answer is cut into pieces.
 
     Args:
         matches: the passages that the answer may cite.
@@ -127,14 +127,14 @@ class AnswerReader:
         return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
     def flush(self) -> str:
-        """Return the text that was held back."""
+        """Return the text that was held back, at the end of the answer."""
         return self._record_shown_text(
             self._citing.feed(self._opening.flush()) + self._citing.flush()
         )
 
-    def read_answer(self, text: str) -> None:
-        """Read the whole answer *text* at once."""
-        self.feed(text)
+    def read_whole_answer(self, answer_text: str) -> None:
+        """Read the whole answer at once."""
+        self.feed(answer_text)
         self.flush()
 
     def _record_shown_text(self, text: str) -> str:
@@ -148,9 +148,9 @@ class AnswerReader:
         return "".join(self._shown)
 
     @property
-    def found(self) -> bool:
+    def is_answered(self) -> bool:
         """Whether the passages answer the question. ``False`` if the model wrote the `MARKER`."""
-        return self._opening.found
+        return self._opening.is_answered
 
     @property
     def error(self) -> ModelError | None:
@@ -160,14 +160,14 @@ class AnswerReader:
         """
         return (
             ModelError("empty", "the language model's answer is empty")
-            if self.found and not self._shown
+            if self.is_answered and not self._shown
             else None
         )
 
     @property
-    def invented(self) -> int:
-        """The number of citations that were removed because their passage does not exist."""
-        return self._citing.invented
+    def invented_count(self) -> int:
+        """The number of removed citations, whose passages do not exist."""
+        return self._citing.invented_count
 
     @property
     def citations(self) -> tuple[Citation, ...]:

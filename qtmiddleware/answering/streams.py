@@ -50,10 +50,10 @@ class _StreamedReply:
 
 
 class _BaseStream:
-    """The base class of `AnswerStream` and `AsyncAnswerStream`. It keeps the shown text."""
+    """The base class of `AnswerStream` and `AsyncAnswerStream`. Stores the shown text."""
 
-    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
-        self._answering = answering
+    def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
+        self._answer_flow = answer_flow
         self._performer = performer
         self._shown: list[str] = []
         self._answer: Answer | None = None
@@ -98,15 +98,15 @@ class AnswerStream(_BaseStream):
     `ModelError` if the model gives no answer. The error's ``retrieval`` holds the passages found.
     """
 
-    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
-        super().__init__(answering, performer)
-        self._retrieval = run(answering.retrieve(), performer)
+    def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
+        super().__init__(answer_flow, performer)
+        self._retrieval = run(answer_flow.retrieve(), performer)
         self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval:
         """The retrieval that found the passages for the question."""
-        return self._answering.retrieval or self._retrieval
+        return self._answer_flow.retrieval or self._retrieval
 
     def __iter__(self) -> Self:
         return self
@@ -116,19 +116,19 @@ class AnswerStream(_BaseStream):
 
     def _iterate_pieces(self) -> Generator[str, None, None]:
         """Yield the pieces that can be shown, and store the whole answer at the end."""
-        answering = self._answering
-        with answering.observation as observation:
-            draft = run(answering.build_draft(), self._performer)
+        answer_flow = self._answer_flow
+        with answer_flow.observation as observation:
+            draft = run(answer_flow.build_draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
-                    answering.start_call(draft),
-                    answering.observe_call(draft),
+                    answer_flow.start_call(draft),
+                    answer_flow.make_call_observation(draft),
                 )
                 reading = stream(
-                    answering.chat, draft.prompt, deadline, self._performer.bulkhead, call
+                    answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
                 )
                 try:
                     with closing(reading) as pieces:
@@ -138,10 +138,10 @@ class AnswerStream(_BaseStream):
                     if text := reply.reader.flush():
                         yield self._record_shown_text(text)
                 except ModelError as error:
-                    # `conclude` decides whether a sub-answer can replace the failed answer.
+                    # `finish_answer` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
                 answer = observation.keep_result(
-                    answering.conclude(draft, reply.build_outcome(), reply.reader)
+                    answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
             yield text
@@ -149,7 +149,7 @@ class AnswerStream(_BaseStream):
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
         self._pieces.close()
-        self._answering.abandon_answer()
+        self._answer_flow.abandon_answer()
 
     def __enter__(self) -> Self:
         return self
@@ -164,14 +164,14 @@ class AsyncAnswerStream(_BaseStream):
     Neither the function nor the model is called before you enter the stream or iterate over it.
     """
 
-    def __init__(self, answering: AnswerFlow, performer: Performer) -> None:
-        super().__init__(answering, performer)
+    def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
+        super().__init__(answer_flow, performer)
         self._pieces = self._iterate_pieces()
 
     @property
     def retrieval(self) -> Retrieval | None:
         """The retrieval for the question; ``None`` until you enter or iterate over the stream."""
-        return self._answering.retrieval
+        return self._answer_flow.retrieval
 
     def __aiter__(self) -> Self:
         return self
@@ -180,25 +180,25 @@ class AsyncAnswerStream(_BaseStream):
         return await anext(self._pieces)
 
     async def _retrieve_once(self) -> None:
-        if self._answering.retrieval is None:
-            await arun(self._answering.retrieve(), self._performer)
+        if self._answer_flow.retrieval is None:
+            await arun(self._answer_flow.retrieve(), self._performer)
 
     async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
         """Yield the pieces that can be shown, and store the whole answer at the end."""
-        answering = self._answering
-        with answering.observation as observation:
+        answer_flow = self._answer_flow
+        with answer_flow.observation as observation:
             await self._retrieve_once()
-            draft = await arun(answering.build_draft(), self._performer)
+            draft = await arun(answer_flow.build_draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep_result(draft)
             else:
                 reply, deadline, call = (
                     _StreamedReply(draft),
-                    answering.start_call(draft),
-                    answering.observe_call(draft),
+                    answer_flow.start_call(draft),
+                    answer_flow.make_call_observation(draft),
                 )
                 reading = astream(
-                    answering.chat, draft.prompt, deadline, self._performer.bulkhead, call
+                    answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
                 )
                 try:
                     async with aclosing(reading) as pieces:
@@ -208,10 +208,10 @@ class AsyncAnswerStream(_BaseStream):
                     if text := reply.reader.flush():
                         yield self._record_shown_text(text)
                 except ModelError as error:
-                    # `conclude` decides whether a sub-answer can replace the failed answer.
+                    # `finish_answer` decides whether a sub-answer can replace the failed answer.
                     reply.error = error
                 answer = observation.keep_result(
-                    answering.conclude(draft, reply.build_outcome(), reply.reader)
+                    answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
                 )
         if text := self._store_answer(answer):
             yield text
@@ -219,7 +219,7 @@ class AsyncAnswerStream(_BaseStream):
     async def aclose(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
         await self._pieces.aclose()
-        self._answering.abandon_answer()
+        self._answer_flow.abandon_answer()
 
     async def __aenter__(self) -> Self:
         await self._retrieve_once()

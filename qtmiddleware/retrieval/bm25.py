@@ -44,7 +44,7 @@ class _Patterns(NamedTuple):
         word: Matches a word.
         unspaced: Matches a run of characters in a script that does not separate words with spaces,
             such as Chinese.
-        runs: Matches the same as `unspaced`, in a capturing group, so that ``re.split`` keeps it.
+        runs: The pattern of `unspaced` in a capturing group, so that ``re.split`` keeps the runs.
         punctuation: Matches the UTF-8 bytes of a punctuation mark or symbol outside ASCII.
     """
 
@@ -103,7 +103,7 @@ def find_terms(keywords: str) -> frozenset[str]:
 def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
     """Return two lists: the terms of *keywords*, and the pairs of neighbouring terms.
 
-    Both lists are in the order of *keywords*, without repeats.
+    Both lists keep the order of *keywords* and contain no repeats.
     """
     terms = list(map(strip_plural, _split_words(keywords)))
     return list(dict.fromkeys(terms)), list(dict.fromkeys(pairwise(terms)))
@@ -112,10 +112,10 @@ def list_terms_and_pairs(keywords: str) -> tuple[Sequence[str], Sequence[Pair]]:
 def count_terms(
     texts: Sequence[str | None], query_terms: Set[str], query_pairs: frozenset[Pair] = frozenset()
 ) -> list[TextTerms]:
-    """Count the *query_terms* in each text, and find the *query_pairs* that occur in it.
+    """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
 
-    To limit the time, only excerpts of long texts are read (`MOST_READ`). In a text longer than
-    `_READ` characters, pairs are searched only at the beginning.
+    To save time, only excerpts of long texts are read (`MOST_READ`), and pairs are searched only in
+    the first `_READ` characters of a text.
     """
     forms = {
         form: term
@@ -177,27 +177,30 @@ def count_terms(
 
 
 def _find_pairs_at_beginning(
-    text: str, forms: Mapping[str, str], counts: Mapping[str, int], query_pairs: Set[Pair]
+    text: str, terms_by_form: Mapping[str, str], counts: Mapping[str, int], query_pairs: Set[Pair]
 ) -> Set[Pair]:
     """Return the *query_pairs* that occur in the first `_READ` characters of *text*.
 
     Args:
         text: The text to search.
-        forms: The term for each form of a word.
-        counts: The counts of terms in the text. If the text does not contain both terms of any
-            pair, it is not read.
+        terms_by_form: Maps each form of a word to its term.
+        counts: How often each term occurs in the text. If no pair has both of its terms in the
+            text, the text is not read.
         query_pairs: The pairs to search for.
     """
     if not any(term in counts and next_term in counts for term, next_term in query_pairs):
         return frozenset()
-    return query_pairs & set(pairwise(map(forms.get, _split_words(text[:_READ]))))
+    return query_pairs & set(pairwise(map(terms_by_form.get, _split_words(text[:_READ]))))
 
 
 def compute_term_gains(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
     """Return how much each term adds to the BM25 score of each text that contains it.
 
-    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length)), with
-    idf = log(1 + (n - df + 0.5) / (df + 0.5)).
+    gain = idf x tf x (K1 + 1) / (tf + K1 x (1 - B + B x length / mean length))
+
+    - tf is how often the text contains the term.
+    - idf comes from `compute_idf`, and the mean length from all texts.
+    - `K1` limits the gain of a term that occurs often. `B` lowers the gain in long texts.
     """
     text_count = len(text_terms)
     idf = compute_idf(Counter([term for text in text_terms for term in text.counts]), text_count)
@@ -213,7 +216,8 @@ def compute_term_gains(text_terms: Sequence[TextTerms]) -> dict[str, Gains]:
 def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
     """Return how much each pair adds to the score of each text that contains it.
 
-    gain = `PAIR` x idf.
+    The gain is the pair's idf (see `compute_idf`) times `PAIR`, the weight of a pair compared with
+    a single term.
     """
     idf = compute_idf(
         Counter([pair for text in text_terms for pair in text.pairs]), len(text_terms)
@@ -226,7 +230,7 @@ def compute_pair_gains(text_terms: Sequence[TextTerms]) -> dict[Pair, Gains]:
 
 
 def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: int) -> list[float]:
-    """Add up the *gains* of *terms* for each text, and return one sum per text.
+    """Return the sum of the *gains* of *terms* for each text.
 
     *terms* may be words or pairs of words. The sum is 0 for a text without any of *terms*, and
     positive for any other text.
@@ -238,22 +242,23 @@ def sum_gains(terms: Iterable[_Term], gains: Mapping[_Term, Gains], text_count: 
     return sums
 
 
-def compute_idf(frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
-    """Return the idf (inverse document frequency) of each term.
+def compute_idf(document_frequencies: Mapping[_Term, int], text_count: int) -> dict[_Term, float]:
+    """Return the idf (inverse document frequency) of each term; rare terms have a high idf.
 
-    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)). *frequencies* maps each term to df, the
-    number of texts that contain it.
+    idf = log(1 + (text_count - df + 0.5) / (df + 0.5)), where df is the number of texts that
+    contain the term. *document_frequencies* maps each term to its df.
     """
     return {
-        term: log(1.0 + (text_count - df + 0.5) / (df + 0.5)) for term, df in frequencies.items()
+        term: log(1.0 + (text_count - df + 0.5) / (df + 0.5))
+        for term, df in document_frequencies.items()
     }
 
 
 def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Shorten *texts* if they have more than `MOST_READ` bytes together.
+    """Return *texts*, with excerpts of long texts if all texts exceed `MOST_READ` bytes together.
 
-    A text longer than its equal share of `MOST_READ` is replaced by excerpts, evenly spread from
-    beginning to end.
+    Each text may have an equal part of `MOST_READ`. A longer text is replaced by excerpts that are
+    evenly spread from its beginning to its end.
     """
     # A character has at most four bytes, so short texts need not be encoded to be measured.
     if 4 * sum(map(len, texts)) <= MOST_READ:
@@ -265,15 +270,15 @@ def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
     return [
         text
         if size <= share
-        else " ".join(_cut_windows(text, share * len(text) // (size * WINDOWS)))
+        else " ".join(_cut_excerpts(text, share * len(text) // (size * WINDOWS)))
         for text, size in zip(texts, sizes, strict=True)
     ]
 
 
-def _cut_windows(text: str, width: int) -> list[str]:
-    """Return `WINDOWS` excerpts of *text*, evenly spread, with *width* characters each."""
-    starts = [(len(text) - width) * window // (WINDOWS - 1) for window in range(WINDOWS)]
-    return [text[start : start + width] for start in starts]
+def _cut_excerpts(text: str, excerpt_chars: int) -> list[str]:
+    """Return `WINDOWS` evenly spread excerpts of *text*, each with *excerpt_chars* characters."""
+    starts = [(len(text) - excerpt_chars) * window // (WINDOWS - 1) for window in range(WINDOWS)]
+    return [text[start : start + excerpt_chars] for start in starts]
 
 
 def _split_words(text: str) -> list[str]:
@@ -288,7 +293,7 @@ def _split_words(text: str) -> list[str]:
 def _split_words_and_unspaced_runs(text: str) -> tuple[list[str], list[str]]:
     """Return two lists: the words of *text* in lower case, and its runs of unspaced characters.
 
-    Unspaced characters are those of a script that puts no spaces between words, such as Chinese.
+    Unspaced characters belong to scripts without spaces between words, such as Chinese.
     """
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []
@@ -300,7 +305,7 @@ def _split_words_and_unspaced_runs(text: str) -> tuple[list[str], list[str]]:
 
 
 def _count_overlapping_matches(text: str, characters: str) -> int:
-    """Return how often *characters*, one or two, occur in *text*.
+    """Return how often *characters*, a string of one or two characters, occurs in *text*.
 
     Overlapping occurrences are counted: ``哈哈`` occurs twice in ``哈哈哈``.
     """
@@ -320,8 +325,11 @@ def strip_plural(word: str) -> str:
 def normalise_scores(scores: Sequence[float]) -> list[float]:
     """Scale *scores* so that lists with different ranges can be compared.
 
-    result = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest))). If all scores are equal,
-    every result is 0.
+    result = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest)))
+
+    - lowest and mean are taken over all *scores*. If all scores are equal, every result is 0.
+    - `MEANS` is chosen so that the best score usually becomes about 1.
+    - `MOST` is the largest result.
     """
     low, high = min(scores), max(scores)
     # Scores that differ only by rounding are equal.

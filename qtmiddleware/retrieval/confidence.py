@@ -54,7 +54,10 @@ _NO_SIGNALS: Final = Standing(None, problem="the passages have neither scores no
 
 
 class Standings:
-    """Compares new results of a function with the signals of its latest results. Thread-safe."""
+    """Computes the confidence in new results by comparing them with a function's latest results.
+
+    Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
@@ -67,7 +70,7 @@ class Standings:
         passage_count: int,
         scores: Sequence[float | None] = (),
     ) -> Standing:
-        """Compute the confidence in a result, and remember its *signals* for later questions.
+        """Return the confidence in a result, and remember its *signals* for later questions.
 
         The confidence compares the signals with those of earlier questions. An empty result is not
         remembered.
@@ -88,7 +91,7 @@ class Standings:
             seen = min(len(self._percentiles[name]) for name in signals)
             score_limit = self._find_low_score_limit() if seen >= LEAST_SEEN else None
             observed = {
-                name: self._percentiles[name].rank_and_add(signal)
+                name: self._percentiles[name].compute_percentile_and_add(signal)
                 for name, signal in signals.items()
             }
         if seen < LEAST_SEEN:
@@ -104,10 +107,10 @@ class Standings:
         return Standing(confidence, signals, observed, seen, is_unsure=is_unsure)
 
     def _find_low_score_limit(self) -> float | None:
-        """Return the limit below which a best score is low; ``None`` if too few scores were seen.
+        """Return the limit below which a best score is low; ``None`` if too few scores are known.
 
-        The limit depends only on the upper half of the scores. Questions without an answer have low
-        scores, so they hardly change the limit unless they are half of all questions.
+        The limit is computed from the upper half of the scores. Questions without an answer have
+        low scores, so they hardly change the limit unless they are half of all questions.
         """
         scores = self._percentiles["best_score"]
         if len(scores) < LEAST_SEEN:
@@ -117,9 +120,10 @@ class Standings:
 
 
 def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> bool:
-    """Return whether the best score is below *score_limit* and the coverage is low too.
+    """Return whether both the best score and the coverage are low.
 
-    Returns false if *score_limit* or one of these signals is missing.
+    A best score is low if it is below *score_limit*. Returns false if *score_limit* or one of these
+    signals is missing.
     """
     if score_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False

@@ -119,7 +119,7 @@ def find_skip_reason(
 
 
 def classify_trivial_query(query: str, literals: Sequence[str]) -> str:
-    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if it may.
+    """Return a one-word reason why rewriting cannot improve *query*; ``""`` if there is none.
 
     - ``small_talk``: the query is a greeting, thanks or the like.
     - ``only_identifiers``: the query consists only of *literals* (codes, numbers, URLs), which are
@@ -156,13 +156,16 @@ class Gate:
         self._lock = ForkLock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
-        """Count a model call that the gate did not decide. Later, the gate allows fewer calls."""
+        """Count a model call that was made without asking the gate.
+
+        The gate compensates for the call by allowing fewer calls later.
+        """
         with self._lock.lock:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
             )
 
-    def decide(
+    def decide_model_call(
         self,
         scores: Sequence[float | None],
         texts: Iterable[str | None] = (),
@@ -189,8 +192,11 @@ class Gate:
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
         with self._lock.lock:
             observed = max(len(self._percentiles[name]) for name in signals)
-            doubt = 1.0 - _average(
-                [self._percentiles[name].rank_and_add(signal) for name, signal in signals.items()]
+            doubt = 1.0 - _compute_mean(
+                [
+                    self._percentiles[name].compute_percentile_and_add(signal)
+                    for name, signal in signals.items()
+                ]
             )
             threshold_share = 1.0 - target_call_rate - self._unused_calls / HORIZON
             threshold = _LOWEST + (_HIGHEST - _LOWEST) * threshold_share
@@ -210,22 +216,24 @@ class Percentiles:
     """Computes the percentile of a number among the latest `MAX_OBSERVED` numbers.
 
     Args:
-        expected: The expected range of the numbers. The first percentiles assume numbers spread
-            evenly over this range. The assumption counts less with every number added.
+        expected_range: The lowest and the highest number to expect. The first percentiles assume
+            numbers spread evenly over this range. The assumption counts less with every number
+            that is added. ``None`` to assume nothing.
     """
 
-    def __init__(self, expected: tuple[float, float] | None = None) -> None:
-        self._expected = expected
+    def __init__(self, expected_range: tuple[float, float] | None = None) -> None:
+        self._expected = expected_range
         self._recent: deque[float] = deque()
         self._ordered: list[float] = []
 
     def __len__(self) -> int:
         return len(self._ordered)
 
-    def rank_and_add(self, number: float) -> float:
-        """Return the percentile of *number*, from 0 to 1, and remember *number*.
+    def compute_percentile_and_add(self, number: float) -> float:
+        """Return the percentile of *number*, from 0 to 1, and then remember *number*.
 
-        The percentile is the fraction of earlier numbers that are lower. Equal numbers count half.
+        The percentile is the fraction of the remembered numbers that are lower. Equal numbers count
+        half.
         """
         lower, count = (
             (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
@@ -245,9 +253,9 @@ class Percentiles:
         return percentile
 
     def find_quantile(self, fraction: float) -> float:
-        """Return the quantile *fraction* of the remembered numbers. 0.5 gives the median.
+        """Return the number below which this *fraction* of the remembered numbers lies.
 
-        *fraction* is a number from 0 to 1. At least one number must have been added.
+        A *fraction* of 0.5 gives the median. At least one number must have been added.
         """
         return self._ordered[min(len(self) - 1, int(fraction * len(self)))]
 
@@ -255,7 +263,7 @@ class Percentiles:
 def measure_signals(
     scores: Sequence[float | None], texts: Sequence[str | None], keywords: str, language: str = ""
 ) -> dict[str, float]:
-    """Return the signals of a first result by name, without signals that cannot be measured.
+    """Return the signals of a first result by name. Signals that cannot be measured are left out.
 
     Args:
         scores: The scores of the result, best first.
@@ -319,6 +327,6 @@ def get_complete_scores(scores: Sequence[float | None]) -> list[float]:
     return numbers if len(numbers) == len(scores) else []
 
 
-def _average(numbers: Sequence[float]) -> float:
+def _compute_mean(numbers: Sequence[float]) -> float:
     """Return the mean of *numbers*."""
     return sum(numbers) / len(numbers)

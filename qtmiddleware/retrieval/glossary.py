@@ -62,7 +62,7 @@ class Glossary:
         for forms, other_forms in rows:
             # An abbreviation with two meanings needs an entry with at least three forms.
             shorts = (
-                [form for form in forms if len(_split_meanings(form, other_forms)) > 1]
+                [form for form in forms if len(_list_meanings(form, other_forms)) > 1]
                 if len(other_forms) > 2
                 else []
             )
@@ -93,8 +93,8 @@ class Glossary:
     def find_terms(self, question: str, language: str = "") -> tuple[Term, ...]:
         """Return the glossary terms that occur in *question*, without repeats.
 
-        Of overlapping terms, the first one counts. Of terms that begin at the same word, the
-        longest one counts.
+        If terms overlap, the first one is returned. If terms begin at the same word, the longest
+        one is returned.
         """
         words = list(_WORD.finditer(question))
         folded = [_fold_word(word.group()) for word in words]
@@ -149,18 +149,18 @@ class Glossary:
             for other in other_forms
             if other != form
         ]
-        return len(_split_meanings(form, other_forms)) > 1
+        return len(_list_meanings(form, other_forms)) > 1
 
 
 def _build_term(spelling: str, form: str, other_forms: Sequence[str], language: str) -> Term:
-    """Return the term for *form*, with its meanings and its *spelling* in the question."""
-    meanings = _split_meanings(form, other_forms)
+    """Return the `Term` for *form*, which the question spells as *spelling*."""
+    meanings = _list_meanings(form, other_forms)
     # "HOW" may be a term, but it is more often a common word.
     is_word = fold_accents(form) in load_word_rules(language or "en").function_words
     return Term(spelling, form, meanings, len(meanings) == 1 and not is_word)
 
 
-def _split_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def _list_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the meanings of *form*, each as a tuple of other forms.
 
     If *form* abbreviates several of *other_forms*, each of these long forms is a separate meaning.
@@ -213,11 +213,13 @@ def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
 def choose_term_meanings(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
-    """Choose the meaning of each term by the texts of the passages.
+    """Choose the meaning of each term from the texts of the passages.
 
-    An uncertain term gets the meaning that occurs in the text with the most of the question's other
-    *keywords*. If there is a tie, or if no text contains both a meaning and a keyword, the term is
-    not used. A certain term that may also be a common word, such as TAB, is checked the same way.
+    - An uncertain term gets the meaning that occurs in the text with the most of the question's
+      other *keywords*.
+    - If two meanings tie, or if no text contains both a meaning and a keyword, the term is not
+      used.
+    - A certain term that may also be a common word, such as TAB, is checked in the same texts.
 
     Args:
         terms: The terms of the question.
@@ -233,7 +235,7 @@ def choose_term_meanings(
         word = _lowercase_abbreviation(term.form)
         # A term may be a common word too: "Use the TAB key" may be about a key.
         is_common = term.is_certain and any(
-            word and text and find_form_ends(word, text, match_case=True) for text in texts
+            word and text and find_form_ends(word, text, is_case_sensitive=True) for text in texts
         )
         if term.is_certain and not is_common:
             settled.append(term)
@@ -248,7 +250,7 @@ def choose_term_meanings(
             best = max(
                 best,
                 _count_keywords_beside_forms(
-                    (word,), texts, other_keywords, language, match_case=True
+                    (word,), texts, other_keywords, language, is_case_sensitive=True
                 )
                 + 1,
             )
@@ -262,9 +264,9 @@ def choose_term_meanings(
 
 
 def _lowercase_abbreviation(form: str) -> str:
-    """Return an abbreviation in lower case, which may be a common word: ``TAB`` becomes ``tab``.
+    """Return *form* in lower case if it is an abbreviation: ``TAB`` becomes ``tab``.
 
-    Returns ``""`` if *form* is not an abbreviation, or if it contains other characters than
+    Returns ``""`` if *form* is not an abbreviation, or if it contains characters other than
     letters.
     """
     return form.lower() if form.isalpha() and _is_abbreviation(form) else ""
@@ -276,17 +278,18 @@ def _count_keywords_beside_forms(
     other_keywords: str,
     language: str,
     *,
-    match_case: bool = False,
+    is_case_sensitive: bool = False,
 ) -> int:
-    """Return how many of *other_keywords* occur in a text that contains one of *forms*.
+    """Return the largest number of *other_keywords* in any text that contains one of *forms*.
 
-    The text with the most of these keywords counts. Returns 0 if no text contains a form. With
-    *match_case*, a form must have the same case in the text.
+    Returns 0 if no text contains a form. If *is_case_sensitive* is true, the text must contain the
+    form in the same case.
     """
     holding = [
         text
         for text in texts
-        if text and any(find_form_ends(form, text, match_case=match_case) for form in forms)
+        if text
+        and any(find_form_ends(form, text, is_case_sensitive=is_case_sensitive) for form in forms)
     ]
     return max(
         (len(find_matching_words(other_keywords, text, language)) for text in holding), default=0
@@ -312,7 +315,7 @@ def add_glossary_terms(
     keywords: str,
     language: str,
 ) -> list[str | None]:
-    """Insert each term, as the question writes it, after other forms of the term in *texts*.
+    """Insert each term, as the question writes it, after its other forms in *texts*.
 
     For example, if the question contains "CR", "change request" becomes "change request CR". After
     an ambiguous form, a term is inserted only if the text contains another keyword of the question.
@@ -341,7 +344,7 @@ def add_glossary_terms(
                         or find_matching_words(other_keywords, text, language)
                     )
                 ):
-                    new_texts[index] = insert_at_offsets(text, ends, f" {term.written}")
+                    new_texts[index] = insert_text_at_offsets(text, ends, f" {term.written}")
     return new_texts
 
 
@@ -354,39 +357,43 @@ def expand_question(question: str, terms: Sequence[Term]) -> str:
         start = question.find(term.written)
         if term.is_certain and start >= 0:
             end = start + len(term.written)
-            question = insert_at_offsets(question, [end], f" ({', '.join(term.meanings[0])})")
+            question = insert_text_at_offsets(question, [end], f" ({', '.join(term.meanings[0])})")
     return question
 
 
-def insert_at_offsets(text: str, offsets: Sequence[int], addition: str) -> str:
-    """Return *text* with *addition* inserted at each of *offsets*."""
+def insert_text_at_offsets(text: str, offsets: Sequence[int], added_text: str) -> str:
+    """Return *text* with *added_text* inserted at each of *offsets*."""
     parts = [
         text[start:end] for start, end in zip((0, *offsets), (*offsets, len(text)), strict=True)
     ]
-    return addition.join(parts)
+    return added_text.join(parts)
 
 
-def find_form_ends(form: str, text: str, *, match_case: bool = False) -> list[int]:
+def find_form_ends(form: str, text: str, *, is_case_sensitive: bool = False) -> list[int]:
     """Return the offsets at which *form* ends in *text*.
 
-    With *match_case*, only occurrences in the same case count.
+    If *is_case_sensitive* is true, only occurrences in the same case count.
     """
     if not _WORD.search(form):
         return []
-    piece, is_exact, pattern = _compile_form_pattern(form, match_case)
+    piece, is_exact, pattern = _compile_form_pattern(form, is_case_sensitive)
     if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form_pattern(form: str, match_case: bool) -> tuple[str, bool, re.Pattern[str]]:
-    """Return a substring of *form*, whether its case matters, and a pattern for the whole form.
+def _compile_form_pattern(form: str, is_case_sensitive: bool) -> tuple[str, bool, re.Pattern[str]]:
+    """Return (substring, is_exact, pattern) to search texts for *form*.
 
-    A text without the substring cannot match the pattern. The substring search is much faster, and
-    it is enough for most texts.
+    - pattern matches the whole form.
+    - A text without the substring cannot contain the form. Most texts are rejected by this check,
+      which is much faster.
+    - is_exact says whether the case of the substring matters.
     """
-    exact = frozenset(_WORD.findall(form)) if match_case else _find_case_sensitive_words(form)
+    exact = (
+        frozenset(_WORD.findall(form)) if is_case_sensitive else _find_case_sensitive_words(form)
+    )
     parts = re.split(r"(\w+)", form)
     gaps = [_build_separator_pattern(gap) for gap in parts[::2]]
     words = [
@@ -395,20 +402,24 @@ def _compile_form_pattern(form: str, match_case: bool) -> tuple[str, bool, re.Pa
     last = parts[-2]
     # A form in the singular also matches the plural, and the reverse.
     if not parts[-1] and last[-1:].isalpha():
-        bare = last if last in exact else _strip_ending(last)
-        words[-1] = f"(?-i:{re.escape(bare)}s?)" if last in exact else _build_plural_pattern(bare)
+        bare = last if last in exact else _strip_plural_ending(last)
+        words[-1] = (
+            f"(?-i:{re.escape(bare)}s?)"
+            if last in exact
+            else _build_singular_or_plural_pattern(bare)
+        )
     body = "".join(gap + word for gap, word in zip(gaps, [*words, ""], strict=True))
     pattern = re.compile(_BEFORE + body + _AFTER, re.IGNORECASE)
     word = parts[1]
     return (
         (word, True, pattern)
         if word in exact
-        else (_strip_ending(word.lower()).rstrip("y"), False, pattern)
+        else (_strip_plural_ending(word.lower()).rstrip("y"), False, pattern)
     )
 
 
-def _build_plural_pattern(word: str) -> str:
-    """Return a regular expression for *word* in singular and plural."""
+def _build_singular_or_plural_pattern(word: str) -> str:
+    """Return a regular expression that matches *word* in the singular and in the plural."""
     return (
         f"{re.escape(word[:-1])}(?:ys?|ies)"
         if word[-1:].lower() == "y"
@@ -416,7 +427,7 @@ def _build_plural_pattern(word: str) -> str:
     )
 
 
-def _strip_ending(word: str) -> str:
+def _strip_plural_ending(word: str) -> str:
     """Return *word* without a plural ending: ``replies`` becomes ``reply``."""
     return (
         f"{word[:-3]}y"
@@ -458,9 +469,10 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
 
 
 def _find_case_sensitive_words(form: str) -> Set[str]:
-    """Return the words of *form* that a text must contain in the same case: the abbreviations.
+    """Return the words of *form* that a text must contain in the same case.
 
-    A form of several long words in capitals has none, because all its words are in capitals.
+    These are the abbreviations. A form of several long words in capitals has none, because capitals
+    then do not mark an abbreviation.
     """
     words = _WORD.findall(form)
     if len(words) > 1 and form.isupper() and max(map(len, words)) > _LONGEST_PART:
@@ -478,4 +490,4 @@ def _fold_word(word: str) -> str:
     """Return *word* in lower case, without accents and without a plural ending."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
-    return _strip_ending(fold_accents(word))
+    return _strip_plural_ending(fold_accents(word))

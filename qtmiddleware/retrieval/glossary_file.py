@@ -50,7 +50,7 @@ def _read_glossary_file(path: str) -> list[Row]:
     source = f"glossary file {path if path.isprintable() else ascii(path)}"
     text = _read_file_text(path, source)
     if not text.strip():
-        raise _make_error(
+        raise _build_config_error(
             source,
             "is empty",
             'write {"CR": "change request"} or lines such as: CR, change request',
@@ -59,11 +59,11 @@ def _read_glossary_file(path: str) -> list[Row]:
     # the error names its line.
     if text.lstrip().startswith(("{", "[")):
         return list(_parse_json(text, source))
-    return list(_parse_lines(text, source))
+    return list(_parse_solr_synonyms(text, source))
 
 
 def _read_file_text(path: str, source: str) -> str:
-    """Return the text of the file at *path*. *source* is its name in error messages.
+    """Return the text of the file at *path*. Error messages call the file *source*.
 
     Raises:
         ConfigError: The file cannot be read, is too large, or is not UTF-8 text.
@@ -73,18 +73,18 @@ def _read_file_text(path: str, source: str) -> str:
             # The size is checked while reading, because a device may have no end.
             content = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise _make_error(
+        raise _build_config_error(
             source, f"does not exist (looked from {Path.cwd()})", "set glossary.path to a file"
         ) from None
     except IsADirectoryError:
-        raise _make_error(source, "is a folder", "name a file in it") from None
+        raise _build_config_error(source, "is a folder", "name a file in it") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise _make_error(
+        raise _build_config_error(
             source, f"cannot be read: {reason}", "set glossary.path to a file"
         ) from None
     if len(content) > MOST_BYTES:
-        raise _make_error(
+        raise _build_config_error(
             source,
             f"is larger than {MOST_BYTES:,} bytes, the limit",
             "split it or leave entries out",
@@ -93,9 +93,11 @@ def _read_file_text(path: str, source: str) -> str:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise _make_error(source, f"is not UTF-8 (line {line})", "save it as UTF-8 text") from None
+        raise _build_config_error(
+            source, f"is not UTF-8 (line {line})", "save it as UTF-8 text"
+        ) from None
     if "\0" in text:
-        raise _make_error(
+        raise _build_config_error(
             source,
             "is not a text file",
             "name a JSON file or one of lines such as: CR, change request",
@@ -112,17 +114,17 @@ def _parse_json(text: str, source: str) -> Iterator[Row]:
         # The object is read as pairs. As a dict, it would lose the first of two entries for a term.
         pairs = json.loads(text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
-        raise _make_error(
+        raise _build_config_error(
             source,
             f"is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno}",
             "mend that line",
         ) from None
     except (RecursionError, ValueError):
-        raise _make_error(
+        raise _build_config_error(
             source, "is not JSON that can be read", "write one object of texts and lists"
         ) from None
     if not isinstance(pairs, _Pairs):
-        raise _make_error(
+        raise _build_config_error(
             source, "must hold one JSON object, not a list", 'write {"CR": "change request"}'
         )
     _check_entry_count(len(pairs), source)
@@ -133,9 +135,9 @@ def _parse_json(text: str, source: str) -> Iterator[Row]:
             or isinstance(value, _Pairs)
             or not all(isinstance(form, str) for form in forms)
         ):
-            raise _make_error(
+            raise _build_config_error(
                 f"{_locate_term(text, term, source)}",
-                f"must be a text or a list of texts for {_quote(term)}",
+                f"must be a text or a list of texts for {_quote_text(term)}",
             )
         yield _build_row(term, forms, _LazyLocation(text, term, source))
 
@@ -145,9 +147,9 @@ class _Pairs(list[tuple[str, Any]]):
 
 
 class _LazyLocation:
-    """The file and line of *term*, for error messages.
+    """The file and the line of a term, for error messages.
 
-    The line is searched only if an error is printed, because files may have many terms.
+    The line is searched only if an error is printed, because a file may have many terms.
     """
 
     def __init__(self, text: str, term: str, source: str) -> None:
@@ -167,26 +169,29 @@ def _locate_term(text: str, term: str, source: str) -> str:
 
 
 def _build_row(term: str, other_forms: list[str], location: object) -> Row:
-    """Return the glossary entry for *term* and *other_forms*, which all match each other.
+    """Return the glossary entry for *term* and *other_forms*. All forms match each other.
 
     *location* is the file and line, or the config key, for error messages.
     """
     forms = [_check_form(form, location) for form in (term, *other_forms)]
     _check_form_count(len(forms), location)
     if len(forms) < 2:
-        raise _make_error(
+        raise _build_config_error(
             str(location),
-            f"must give another form for {_quote(term)}",
+            f"must give another form for {_quote_text(term)}",
             "add one or remove the entry",
         )
     return forms, forms
 
 
-def _parse_lines(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of *text*, which is in Solr's synonym format.
+def _parse_solr_synonyms(text: str, source: str) -> Iterator[Row]:
+    """Yield the entries of *text*, a file in Solr's synonym format.
 
-    A line ``a, b, c`` lists forms of one term. With ``a => b``, a question with a finds passages
-    with b, but not the reverse. *source* is the file's name in error messages.
+    - A line ``a, b, c`` lists forms of one term.
+    - A line ``a => b`` works in one direction: a question with a finds passages with b, but not the
+      reverse.
+
+    *source* is the file's name in error messages.
     """
     lines = text.splitlines()
     count = 0
@@ -198,29 +203,35 @@ def _parse_lines(text: str, source: str) -> Iterator[Row]:
         _check_entry_count(count, source)
         sides = [_split_forms(side, location) for side in _ARROW.split(entry)]
         if len(sides) > 2:
-            raise _make_error(
+            raise _build_config_error(
                 location, "must hold one => at most", "write each mapping in a line of its own"
             )
         if len(sides) == 1 and len(sides[0]) < 2:
-            raise _make_error(
+            raise _build_config_error(
                 location,
-                f"must hold at least two forms, not {_quote(entry)} alone",
+                f"must hold at least two forms, not {_quote_text(entry)} alone",
                 "write: CR, change request",
             )
         yield sides[0], sides[-1]
 
 
-def _split_forms(side: str, location: str) -> list[str]:
-    """Return the forms in *side*, a list of forms separated by commas."""
-    forms = [_check_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(side)]
+def _split_forms(form_list: str, location: str) -> list[str]:
+    """Return the forms in *form_list*, a string of forms separated by commas.
+
+    *location* is the file and line, or the config key, for error messages.
+    """
+    forms = [_check_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(form_list)]
     _check_form_count(len(forms), location)
     return forms
 
 
 def _read_configured_terms(terms: Mapping[str, str], source: str) -> Iterator[Row]:
-    """Yield the entries of *terms* from the config. *source* is the key for error messages."""
+    """Yield the entry for each of the *terms* in the config.
+
+    *source* is the config key for error messages.
+    """
     for term, forms in terms.items():
-        location = f"{source}.{_quote(term)}"
+        location = f"{source}.{_quote_text(term)}"
         yield _build_row(term, _split_forms(forms, location), location)
 
 
@@ -232,46 +243,46 @@ def _check_form(form: str, location: object) -> str:
     """
     plain = " ".join(form.split())
     if not plain:
-        raise _make_error(
+        raise _build_config_error(
             str(location), "must not have an empty side", "write both forms or remove the entry"
         )
     if len(plain) > LONGEST_FORM:
-        raise _make_error(
+        raise _build_config_error(
             str(location),
             f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}",
         )
     if not re.search(r"\w", plain):
-        raise _make_error(
-            str(location), f"must have a letter or digit in each form, not {_quote(plain)}"
+        raise _build_config_error(
+            str(location), f"must have a letter or digit in each form, not {_quote_text(plain)}"
         )
     return plain
 
 
-def _check_form_count(count: int, location: object) -> None:
-    """Raise `ConfigError` if *count*, the number of forms of an entry, is too large."""
-    if count > MOST_FORMS:
-        raise _make_error(
+def _check_form_count(form_count: int, location: object) -> None:
+    """Raise `ConfigError` if *form_count*, the number of forms of an entry, is too large."""
+    if form_count > MOST_FORMS:
+        raise _build_config_error(
             str(location),
-            f"must have at most {MOST_FORMS} forms, not {count:,}",
+            f"must have at most {MOST_FORMS} forms, not {form_count:,}",
             "split it into several",
         )
 
 
-def _check_entry_count(count: int, source: str) -> None:
-    """Raise `ConfigError` if *count*, the number of entries of a glossary, is too large."""
-    if count > MOST_ENTRIES:
-        raise _make_error(
+def _check_entry_count(entry_count: int, source: str) -> None:
+    """Raise `ConfigError` if *entry_count*, the number of entries of a glossary, is too large."""
+    if entry_count > MOST_ENTRIES:
+        raise _build_config_error(
             source, f"must have at most {MOST_ENTRIES:,} entries", "leave out what nobody asks for"
         )
 
 
-def _quote(text: str) -> str:
-    """Return *text* quoted for an error message, without secrets."""
+def _quote_text(text: str) -> str:
+    """Return *text* in quotes for an error message. Secrets are hidden."""
     return hide_secrets(format_value(text))
 
 
-def _make_error(location: str, problem: str, advice: str = "") -> ConfigError:
-    """Return a `ConfigError` with the *problem*, its *location*, and *advice* on how to fix it."""
+def _build_config_error(location: str, problem: str, advice: str = "") -> ConfigError:
+    """Return a `ConfigError` that says where the *problem* is and how to fix it."""
     return ConfigError(
         f"{location} {problem}" + (f"; {advice}" if advice else ""),
         path="glossary.path",

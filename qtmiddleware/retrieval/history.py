@@ -84,7 +84,7 @@ def read_history(history: Any) -> History:
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Return whether the words of *query* show that it starts a new topic.
+    """Return whether *query* certainly starts a new topic.
 
     Both of these must be true:
 
@@ -92,8 +92,8 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
     - At least `NEW_WORDS` of its keywords, and at least the fraction `NEW_SHARE` of them, do not
       occur in *history*.
 
-    True is seldom wrong. False only means that the words do not show a new topic. The result is
-    always false if the language is unknown, or if its word list has no ``references``.
+    False only means that the words of *query* do not show a new topic. The result is always false
+    if the language is unknown, or if its word list has no ``references``.
     """
     references = load_lexicon(query.language).references if query.language else frozenset[str]()
     if not references or not references.isdisjoint(
@@ -108,7 +108,7 @@ def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
 
 
 def _list_turns(history: Any) -> Sequence[Any]:
-    """Return the turns of *history*, in any format that `read_history` accepts."""
+    """Return the turns of *history*, which may have any format that `read_history` accepts."""
     if history is None:
         return ()
     if isinstance(history, str | bytes):
@@ -162,8 +162,9 @@ def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
 def _read_role(turn: Any) -> str | None:
     """Return the role of *turn*, such as ``user``.
 
-    Returns ``""`` for a tool's output, and ``None`` if *turn* has no role. A mapping without a role
-    counts as a user's message.
+    - If *turn* is a tool's output, the role is ``""``.
+    - If *turn* is a mapping without a role, the role is ``user``.
+    - If *turn* is any other object without a role, ``None`` is returned.
     """
     role = read_field(turn, "role")
     if role is None:
@@ -196,8 +197,8 @@ def _read_text(content: Any) -> str | None:
 def _read_content_part(part: Any) -> str | None:
     """Return the text of *part*, one of the content parts of a message.
 
-    Returns ``""`` for a part that is not text, such as an image. Returns ``None`` if *part* cannot
-    be read.
+    Returns ``""`` for a part that is not text, such as an image, and ``None`` for a part that
+    cannot be read.
     """
     if isinstance(part, str):
         return part

@@ -88,7 +88,7 @@ class _WordEvidence:
 
 
 def rerank_by_keywords(
-    fused: FusedList,
+    fused_list: FusedList,
     collect_weighted_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
     original_scores: Sequence[float | None],
@@ -101,16 +101,16 @@ def rerank_by_keywords(
     score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
 ) -> FusedList:
-    """Return *fused*, reranked by scores, keywords and metadata.
+    """Return *fused_list*, reranked by its scores, by keywords and by metadata.
 
-    *fused* is returned unchanged if it has fewer than two candidates, if no candidate has a text,
-    or if nothing in the texts and metadata matches.
+    *fused_list* is returned unchanged if it has fewer than two candidates, if no candidate has a
+    text, or if nothing in the texts and metadata matches.
 
     Args:
-        fused: The list to rerank.
+        fused_list: The list to rerank.
         collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
         options: The settings for keyword evidence.
-        original_scores: The scores of the passages that the question itself found.
+        original_scores: The scores of the passages that the search for the question found.
         trace: Receives notes on the evidence.
         language: The code of the question's language; ``""`` if unknown.
         search_width: How many passages the search for the question asked for.
@@ -120,20 +120,22 @@ def rerank_by_keywords(
         date_words: Words for the dates in the question. A date word counts like a word of the
             question if it occurs in a candidate.
     """
-    count = options.candidates or len(fused.items)
-    candidates, others = fused.items[:count], fused.items[count:]
+    count = options.candidates or len(fused_list.items)
+    candidates, others = fused_list.items[:count], fused_list.items[count:]
     if len(candidates) < 2:
-        return fused
+        return fused_list
     items = [passage.item for passage in candidates]
     texts = read_texts(items, options.text_field)
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
-        return fused
+        return fused_list
     if add_terms is not None:
         texts = add_terms(texts)
     fields = read_all_metadata(items)
     keywords, scores_before = collect_weighted_keywords(), [passage.score for passage in candidates]
-    spread = max(scores_before) - min(scores_before) if fused.spread is None else fused.spread
+    spread = (
+        max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
+    )
     if len(keywords) > 1 or options.weight is not None:
         # BM25 over several queries uses no word rules, so the evidence names no language.
         language = ""
@@ -152,20 +154,20 @@ def rerank_by_keywords(
         word_evidence = _add_metadata_evidence(word_evidence, metadata)
     if word_evidence is None:
         trace.note("keyword_evidence", "no keyword in any candidate; order kept")
-        return fused
+        return fused_list
     if word_evidence.reason:
         trace.note("keyword_evidence", word_evidence.reason)
     # The passages after the candidates have no evidence, and no higher scores than the candidates.
     # They keep their order after them.
     shares = [*word_evidence.shares, *([0.0] * len(others))]
-    scores = add_evidence(fused.scores, shares, word_evidence.weight, spread)
+    scores = add_evidence(fused_list.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if word_evidence.coverage and top_k and top_k < len(order):
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_order(order, scores, shares)
     rescored = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
-        for passage, score in zip(fused.items, scores, strict=True)
+        for passage, score in zip(fused_list.items, scores, strict=True)
     ]
     leading = [rescored[place] for place in order]
     evidence = Evidence(
@@ -177,7 +179,7 @@ def rerank_by_keywords(
         language=language,
         coverage=word_evidence.joint_coverage,
     )
-    return FusedList([*leading, *rescored[len(candidates) :]], fused.method, evidence=evidence)
+    return FusedList([*leading, *rescored[len(candidates) :]], fused_list.method, evidence=evidence)
 
 
 def _score_all_words(
@@ -188,10 +190,10 @@ def _score_all_words(
 ) -> _WordEvidence | None:
     """Return the evidence of the words of several queries; ``None`` if no text contains a word.
 
-    Also used for a single query if the settings fix the *weight*.
+    A fixed *weight* comes from the settings; it is also used for a single query.
     """
-    queries, text_terms = _count_keywords(keywords, texts)
-    evidence, reason = _score_queries(queries, text_terms), ""
+    queries, text_terms = _count_query_terms(keywords, texts)
+    evidence, reason = _score_texts(queries, text_terms), ""
     if evidence is None:
         return None
     if weight is None:
@@ -277,7 +279,10 @@ def _add_metadata_evidence(
 
 
 def _prepend_title(title: str, text: str | None) -> str | None:
-    """Return *text* with *title* as its first line; unchanged if it starts with *title*."""
+    """Return *text* with *title* as its first line.
+
+    Returns *text* unchanged if *text* already starts with *title*, or if either is empty.
+    """
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
 
 
@@ -287,7 +292,10 @@ def measure_strength_and_reason(
     """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
 
     strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
-    1. The lead is the largest *coverage* of any passage minus the coverage of the first passage.
+    1
+
+    - The lead is the largest *coverage* minus the coverage of the first passage.
+    - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
 
     Args:
         coverage: The fraction of the question's words in each passage.
@@ -320,8 +328,8 @@ def _protect_first_passages(
     """Return *order*, changed so that few of the original first *top_k* passages are replaced.
 
     A new passage enters the first *top_k* only if it contains clearly more of the question's words
-    than the passage that it replaces. The best new passage comes first. Each replaces the lowest
-    passage that it can.
+    than the passage that it replaces. New passages are tried in their order, the best one first.
+    Each replaces the lowest of the original passages for which this is true.
 
     Args:
         order: The candidates' positions before the reranking, best candidate first.
@@ -345,7 +353,7 @@ def _protect_first_passages(
 
 
 def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
-    """Lower *scores* in place, so that they fall or stay equal along *order*.
+    """Lower *scores* in place until none is higher than the score before it in *order*.
 
     *shares*, the amounts that words added to the scores, are lowered by the same amounts.
     """
@@ -361,7 +369,7 @@ def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[f
     """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
 
     The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such
-    results less. The reason is ``""`` for the usual weight.
+    results less. For the usual weight, the reason is ``""``.
     """
     scores = [score for score in original_scores if score is not None]
     if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
@@ -379,8 +387,8 @@ def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
     Every score must be 1 / (k + rank), for any k, or the sum of two such numbers. Only the lower
     half of *scores* is checked. Weighted lists are not recognised.
 
-    The result is false for fewer than five scores in the lower half. It is also false for rounded
-    scores, which fit by chance: 0.7 is 1/2 + 1/5.
+    Returns false if this half has fewer than five scores. Also returns false for rounded scores,
+    because they fit by chance: 0.7 is 1/2 + 1/5.
     """
     lower = scores[len(scores) // 2 :]
     if (
@@ -410,16 +418,15 @@ def _is_sum_of_reciprocals(score: float) -> bool:
 def add_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
-    """Add the keyword evidence to each passage's score.
+    """Return each passage's score with the keyword evidence added.
 
-    result = weight x (score - lowest) / spread + share
+    result = weight x (score - lowest) / spread + share, where lowest is the lowest of *scores*
 
     Args:
         scores: The passages' scores; higher is better.
         shares: The amount that keywords add to each score.
         weight: The factor by which each score is multiplied.
-        spread: The typical difference between high and low scores. If it is 0, the scores are
-            ignored.
+        spread: The typical gap between high and low scores. If it is 0, the scores are ignored.
     """
     low = min(scores, default=0.0)
     # Division by a smaller number could give infinity.
@@ -435,15 +442,18 @@ def score_by_keywords(
 ) -> list[float] | None:
     """Return how well each text matches the keywords of several queries; higher is better.
 
-    Returns ``None`` if no text contains any keyword. A query's score is BM25 over its words, plus
-    `PAIR` x idf for each pair of words that are neighbours in both the query and the text.
+    Returns ``None`` if no text contains any keyword.
 
-    The result combines the queries that match a text:
+    A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
+    words that are neighbours in both the query and the text. `normalise_scores` scales the scores
+    of each query. The scaled scores are combined:
 
-    - scaled = min(`MOST`, (score - lowest) / (`MEANS` x (mean - lowest)))
-    - result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
+    result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
+
+    Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
+    are, from 1 (they repeat each other) to 2 (independent).
     """
-    return _score_queries(*_count_keywords(keywords, texts))
+    return _score_texts(*_count_query_terms(keywords, texts))
 
 
 class _QueryTerms(NamedTuple):
@@ -452,7 +462,7 @@ class _QueryTerms(NamedTuple):
     Attributes:
         terms: The words.
         pairs: The pairs of neighbouring words.
-        weight: The weight of the query.
+        weight: The weight of the query in the combined score.
     """
 
     terms: Sequence[str]
@@ -460,7 +470,7 @@ class _QueryTerms(NamedTuple):
     weight: float
 
 
-def _count_keywords(
+def _count_query_terms(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
     """Return the terms of each query, and the counts of these terms in each text.
@@ -478,10 +488,13 @@ def _count_keywords(
     )
 
 
-def _score_queries(
+def _score_texts(
     queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
 ) -> list[float] | None:
-    """Return how well each text matches the *queries*; ``None`` if no text matches any query."""
+    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
+
+    The scores of all queries are combined as in `score_by_keywords`.
+    """
     term_gains, pair_gains, size = (
         compute_term_gains(text_terms),
         compute_pair_gains(text_terms),

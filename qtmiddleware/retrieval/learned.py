@@ -49,11 +49,14 @@ class Learned:
     problem: str = ""
 
     def record_problem(self, problem: str) -> None:
-        """Remember *problem*, unless an earlier problem is known, which is its likely cause."""
+        """Remember *problem*, unless a problem is already known.
+
+        The problem that was found first is the likely cause of later ones.
+        """
         self.problem = self.problem or problem
 
     def record_passages(self, items: Sequence[Any]) -> None:
-        """Update the average length of passages with *items*, the passages of one response.
+        """Update the average length of the function's passages with the *items* of one response.
 
         An empty response does not change the average.
         """

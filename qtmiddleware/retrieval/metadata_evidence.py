@@ -163,7 +163,7 @@ class _Column:
 
     @property
     def is_distinguishing(self) -> bool:
-        """Whether the field has several values that are not ids, so that it separates passages."""
+        """Whether the values of this field distinguish passages without being ids."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )
@@ -179,10 +179,10 @@ def score_by_metadata(
     """Return the evidence in *metadata* for each passage; ``None`` if there is none.
 
     Args:
-        times: The words of the question, with its dates and versions.
+        times: The question's words, dates and versions.
         metadata: The metadata of each passage.
         rules: The word rules of the question's language.
-        today: The date of the question. Values after this date do not count as the newest.
+        today: Today's date. Values after this date do not count as the newest.
         constraints: The constraints that a model found in the question, as ``field: value``. A
             constraint is used if some but not all passages have the value, and if the question
             itself names no value of the field.
@@ -223,7 +223,7 @@ def score_by_metadata(
 
 
 def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the names of the metadata fields that separate passages, except fields of ids."""
+    """Return the names of the metadata fields that distinguish passages, except fields of ids."""
     return tuple(
         name for name, column in collect_columns(metadata).items() if column.is_distinguishing
     )
@@ -232,13 +232,13 @@ def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[s
 def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]:
     """Return the values of each metadata field, by the field's name.
 
-    A field is left out if it has the same values in all passages. Only short values are read.
+    A field is left out if it has the same values in all passages. Long values are not read.
     Metadata that cannot be read counts as empty.
     """
     columns: dict[str, list[_Row]] = {}
     for index, fields in enumerate(metadata):
         for name, value in _list_evidence_fields(fields):
-            if row := _read_values(name, value):
+            if row := _parse_values(name, value):
                 rows = columns.get(name)
                 if rows is None:
                     rows = columns[name] = [()] * len(metadata)
@@ -254,7 +254,7 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
     Returns an empty tuple if *fields* cannot be read.
     """
     try:
-        names = _pick_field_names(
+        names = _drop_unusable_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
         )
         return [(name, fields[name]) for name in names] if names else ()
@@ -264,7 +264,7 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
 
 
 @lru_cache(maxsize=256)
-def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
+def _drop_unusable_names(names: tuple[Any, ...]) -> tuple[str, ...]:
     """Return *names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
     texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
@@ -273,16 +273,16 @@ def _pick_field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1_024)
-def _is_time_field(name: str) -> bool:
-    """Return whether the field *name* may contain timestamps."""
-    return any(part in name.lower() for part in _TIME_NAMES)
+def _is_time_field(field_name: str) -> bool:
+    """Return whether the field *field_name* may contain timestamps."""
+    return any(part in field_name.lower() for part in _TIME_NAMES)
 
 
-def _read_values(name: str, value: Any) -> _Row:
-    """Parse *value*, the content of the field *name*, and return a tuple of parsed values.
+def _parse_values(field_name: str, value: Any) -> _Row:
+    """Return the parsed values in *value*, the content of the field *field_name*.
 
-    *value* may be a short text, a number, a date or a list of short texts. The tuple is empty for
-    any other *value*.
+    *value* may be a short text, a number, a date or a list of short texts. For any other *value*,
+    an empty tuple is returned.
     """
     kind = type(value)
     parsed: _Value | None = None
@@ -291,7 +291,9 @@ def _read_values(name: str, value: Any) -> _Row:
     elif kind is int or kind is float:
         # A number may have a million digits, which would take long to write out.
         parsed = (
-            _parse_number(value, is_time=_is_time_field(name)) if -1e15 < value < 1e15 else None
+            _parse_number(value, is_time=_is_time_field(field_name))
+            if -1e15 < value < 1e15
+            else None
         )
     elif kind is date or kind is datetime:
         parsed = _build_day_value(value.date() if kind is datetime else value)
@@ -307,7 +309,10 @@ def _read_values(name: str, value: Any) -> _Row:
 
 @lru_cache(maxsize=4_096)
 def _parse_text(value: str) -> _Value | None:
-    """Parse a short text. Return ``None`` if it has more than `MOST_WORDS` words."""
+    """Return *value*, a short text, as a parsed value.
+
+    Returns ``None`` if the text has more than `MOST_WORDS` words.
+    """
     words = tuple(split_date_tokens(value))
     if value.strip().lower() in _NEUTRAL_TEXTS or not words:
         return _Value(words, neutral=True)
@@ -322,7 +327,10 @@ def _parse_text(value: str) -> _Value | None:
 
 @lru_cache(maxsize=4_096)
 def _parse_number(value: float, *, is_time: bool) -> _Value:
-    """Parse a number. With *is_time*, convert a plausible Unix time to a day (UTC)."""
+    """Return *value*, a number, as a parsed value.
+
+    If *is_time* is true, a number that may be a Unix time is converted to a day (UTC).
+    """
     # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
@@ -338,7 +346,7 @@ def _build_day_value(day: date) -> _Value:
 
 
 class _QuestionDemands:
-    """The dates, versions and words that a question names, to compare with metadata values."""
+    """The dates, versions and words that a question demands, for comparison with metadata."""
 
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
         self._times, self._rules, self._today = times, rules, today
@@ -353,41 +361,43 @@ class _QuestionDemands:
         """Return the stem of *word*, by the rules of the question's language."""
         return find_stem(word, self._rules.endings)
 
-    def match_field(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each value of the field *name* that the question names.
+    def match_field(
+        self, field_name: str, column: _Column
+    ) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield (demand, note, shares) for each value of the field that the question names.
 
-        - *demand* identifies what the question names, such as ``period 2024``.
-        - *note* is a note for the trace.
-        - *shares* says for each passage how well it matches, from 0 to 1.
+        - demand identifies what the question names, such as ``period 2024``.
+        - note is a note for the trace.
+        - shares says for each passage how well it matches, from 0 to 1.
         """
         kind, times = column.kind, self._times
         if kind == "periods":
             for period in times.periods:
                 yield (
                     f"period {period}",
-                    f"{name} = {period}",
+                    f"{field_name} = {period}",
                     _score_passages(column, partial(_overlaps_period, period=period)),
                 )
             if self._wants_newest:
-                yield "newest", f"{name}: newest", self._score_newness(column)
+                yield "newest", f"{field_name}: newest", self._score_newness(column)
         elif kind == "versions":
             for version_range in times.versions:
                 shares = _score_passages(column, partial(_is_in_range, version_range=version_range))
-                yield f"version {version_range}", f"{name} = {version_range}", shares
+                yield f"version {version_range}", f"{field_name} = {version_range}", shares
             if self._wants_newest:
-                yield "newest of versions", f"{name}: newest", self._score_newness(column)
+                yield "newest of versions", f"{field_name}: newest", self._score_newness(column)
         elif kind:
-            yield from self._match_words(name, column)
+            yield from self._match_words(field_name, column)
 
     def match_constraints(
-        self, name: str, column: _Column, constraints: Sequence[str]
+        self, field_name: str, column: _Column, constraints: Sequence[str]
     ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each of *constraints* that concerns the field *name*.
+        """Yield (demand, note, shares) for each of *constraints* on the field *field_name*.
 
         The tuples have the same meaning as in `match_field`.
         """
         for label, _, text in (constraint.partition(":") for constraint in constraints):
-            if not self._is_same_label(label, name):
+            if not self._is_same_label(label, field_name):
                 continue
             value = _parse_text(text.strip()[:MOST_CHARS])
             if value is None or value.neutral:
@@ -398,24 +408,24 @@ class _QuestionDemands:
             ]
             can_be_told = column.kind in ("periods", "versions")
             description = " = " + " ".join(value.folded) if can_be_told else ": a value"
-            yield f"words {name}", f"{name}{description}, as the model says", shares
+            yield f"words {field_name}", f"{field_name}{description}, as the model says", shares
 
-    def _is_same_label(self, label: str, name: str) -> bool:
-        """Return whether a constraint's *label* and the field *name* consist of the same words."""
+    def _is_same_label(self, label: str, field_name: str) -> bool:
+        """Return whether a constraint's *label* has the same words as the field *field_name*."""
         words = [self._find_stem(word) for word in split_date_tokens(label.replace("_", " "))]
         return words == [
-            self._find_stem(word) for word in split_date_tokens(name.replace("_", " "))
+            self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
         ]
 
-    def _match_words(self, name: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) once if the question contains values of the field *name*.
+    def _match_words(self, field: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield one (demand, note, shares) if the question contains values of the field *field*.
 
         The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems
-            for word in split_date_tokens(name.replace("_", " "))
+            for word in split_date_tokens(field.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number
@@ -432,9 +442,9 @@ class _QuestionDemands:
             for words in named_values
             if not any(set(words) < set(other) for other in named_values)
         }
-        note = f"{name}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        note = f"{field}: {'the value' if len(longest) == 1 else 'values'} that the question names"
         yield (
-            f"words {name}",
+            f"words {field}",
             note,
             _score_passages(column, lambda value: value.folded in longest),
         )
@@ -442,8 +452,8 @@ class _QuestionDemands:
     def _is_value_in_question(self, value: _Value, *, needs_code: bool) -> bool:
         """Return whether the question contains all words of *value*, in any form.
 
-        With *needs_code*, *value* must be a single word with a digit and another character, and
-        the question must contain it unchanged.
+        If *needs_code* is true, *value* must be a code, that is, one word with a digit and another
+        character. The question must then contain this code unchanged.
         """
         words = value.folded
         # If every passage has another value, the values are ids. An id must be named exactly.
@@ -460,9 +470,9 @@ class _QuestionDemands:
         return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
 
     def _score_newness(self, column: _Column) -> list[float]:
-        """Return how new each passage is by its values in *column*, from 0 (oldest) to 1 (newest).
+        """Return how new each passage is, from 0 (oldest) to 1 (newest).
 
-        Dates in the future get 0.
+        The values in *column* are dates or versions. Dates in the future get 0.
         """
         keys = sorted(
             {key for value in column.counts if (key := self._build_sort_key(value)) is not None}
@@ -476,7 +486,7 @@ class _QuestionDemands:
         ]
 
     def _build_sort_key(self, value: _Value) -> Any:
-        """Return a key to sort periods by their first day, and versions by their numbers.
+        """Return a key that sorts periods by their first day, and versions by their numbers.
 
         Returns ``None`` for other values, and for periods that begin after today.
         """
@@ -493,7 +503,7 @@ class _QuestionDemands:
 def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
     """Return 1 for each passage with a value that *is_match* accepts.
 
-    Other passages get `NEUTRAL` if they have a value such as "All", and 0 if not.
+    Other passages get `NEUTRAL` if they have a value such as "All", or else 0.
     """
     matching_values = {value for value in column.counts if is_match(value)}
     return [

@@ -68,7 +68,7 @@ from qtmiddleware.retrieval.request import (
     prepare_query,
     read_today,
 )
-from qtmiddleware.retrieval.reranking import rerank
+from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
@@ -383,7 +383,7 @@ class _Pipeline:
         standing = self._measure_confidence(fusion, evidence, choice.question_keywords)
         self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
-            ranked, rerank_scores = yield from rerank(
+            ranked, rerank_scores = yield from rerank_candidates(
                 ranked, self.request, self.deadline, self.trace, self.degradations
             )
         response, matches = build_response_and_matches(
@@ -689,7 +689,7 @@ class _Pipeline:
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""
         text_field = self.settings.keyword_evidence.text_field
-        self.trace.decision = self.learned.gate.decide(
+        self.trace.decision = self.learned.gate.decide_model_call(
             original_result.ranking.scores,
             (read_text(item, text_field) for item in original_result.ranking.items),
             self.query.keywords,

@@ -89,11 +89,14 @@ class Question:
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0
     ) -> tuple[Prompt, ...]:
-        """Return as many *prompts* as the call limit allows after *calls_made* calls."""
+        """Return only as many *prompts* as the limit of model calls allows.
+
+        *calls_made* calls were already made for this question.
+        """
         return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
 
     def build_cache_key(self, model: str) -> Hashable:
-        """Return the cache key of this question's transformation by *model*.
+        """Return the cache key of the transformation that *model* writes for this question.
 
         Questions with the same text, history, settings and prompts have the same key.
         """
@@ -108,7 +111,7 @@ class Question:
             *((self._facts,) if self._facts else ()),
         )
 
-    def accepts(self, transformation: Transformation) -> bool:
+    def can_use_transformation(self, transformation: Transformation) -> bool:
         """Return whether a cached *transformation* is within the limits of the current prompts."""
         prompts = build_prompts(self._settings, self.query, self._history)
         return is_within_limits(
@@ -122,8 +125,13 @@ class Question:
         """
         return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
 
-    def read_replies(self, outcomes: Sequence[Outcome], trace: Trace) -> bool:
-        """Read the replies of this round, and return whether another round is needed."""
+    def read_replies_and_prepare_next_round(
+        self, outcomes: Sequence[Outcome], trace: Trace
+    ) -> bool:
+        """Read the replies of this round, and build the prompts of the next round, if there is one.
+
+        Returns whether there is a next round.
+        """
         transformations = [
             transformation
             for prompt, outcome in zip(self.prompts, outcomes, strict=True)
@@ -174,25 +182,26 @@ class Question:
         )
         return None
 
-    def guard_replies(self, original: str, spans: Sequence[Span], language: str) -> Transformation:
-        """Check that the model's texts keep the required parts of the query, and return the texts.
+    def guard_replies(
+        self, original_query: str, spans: Sequence[Span], language: str
+    ) -> Transformation:
+        """Return the model's texts, without texts that lack a required part of the query.
 
-        A text that lacks a required part is repaired if possible, or else dropped. In a
-        conversation, the standalone form is compared with the user's query, and all other texts
-        with the standalone form.
+        If possible, such a text is repaired instead. In a conversation, the standalone form is
+        compared with the user's query, and all other texts with the standalone form.
 
         Args:
-            original: The user's query.
+            original_query: The user's query.
             spans: The required parts of the query, such as numbers and names.
             language: The code of the query's language, or ``auto``.
         """
         transformation = self._transformation
         if transformation.is_empty or not self._settings.llm.guard:
             return transformation
-        reference = original
+        reference = original_query
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            guarded_form = _guard_texts(form, original, spans, language, self._facts)
+            guarded_form = _guard_texts(form, original_query, spans, language, self._facts)
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
                 transformation, standalone=guarded_form.standalone, notes=notes
@@ -227,7 +236,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
 
 
 def _find_error(outcome: Outcome) -> ModelError | None:
-    """Return the failure in *outcome* as a `ModelError`; ``None`` if there is a reply."""
+    """Return the failure in *outcome* as a `ModelError`; ``None`` if the model replied."""
     if outcome.late:
         return ModelError("timeout")
     if outcome.error is None or isinstance(outcome.error, ModelError):
@@ -242,9 +251,9 @@ def _guard_texts(
     language: str,
     facts: GlossaryTerms,
 ) -> Transformation:
-    """Check that each text of *transformation* keeps the *spans* of *query*, and return the texts.
+    """Return *transformation* without texts that lack one of the *spans* of *query*.
 
-    A text that lacks one of the spans is repaired if possible, or else dropped.
+    If possible, such a text is repaired instead.
     """
     return guard_transformation(
         transformation,

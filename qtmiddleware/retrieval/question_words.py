@@ -196,7 +196,7 @@ def find_stem(word: str, endings: tuple[str, ...]) -> str:
 
 
 def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
-    """Return the stems of a question's *keywords*, and mark the content words among them.
+    """Return the stems of a question's *keywords*, with separate lists of the content words.
 
     If all keywords are function words, all of them count as content words.
     """
@@ -221,8 +221,8 @@ def find_words(
 ) -> FoundWords:
     """Find the words of *question* in *texts*, in all their forms.
 
-    The texts are joined and searched for the stems, which is faster than splitting them into words.
-    Only excerpts of long texts are read (`bm25.MOST_READ`).
+    Only excerpts of long texts are read (`bm25.MOST_READ`). The texts are joined and searched for
+    the stems, which is faster than splitting them into words.
     """
     folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
@@ -238,18 +238,18 @@ def find_words(
 
 
 def _find_offsets(
-    terms: Sequence[str], joined_text: str, ends: Sequence[int], endings: tuple[str, ...]
+    terms: Sequence[str], joined_text: str, text_ends: Sequence[int], endings: tuple[str, ...]
 ) -> list[dict[str, list[_Offsets]]]:
-    """Return the (begin, end) offsets of all forms of each term, for each text.
+    """Return, for each text, the (begin, end) offsets of all forms of each term.
 
     Args:
         terms: The stems to search for.
         joined_text: The texts, joined into one string.
-        ends: For each text, the offset in *joined_text* at which the next text begins.
+        text_ends: For each text, the offset in *joined_text* at which the next text begins.
         endings: The endings of the language, the longest first.
     """
     all_terms, find = frozenset(terms), joined_text.find
-    offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in ends]
+    offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in text_ends]
     forms: dict[str, str | None] = {}
     for term in terms:
         is_spaced = _is_in_spaced_script(term)
@@ -270,8 +270,8 @@ def _find_offsets(
                     forms[word] = stem if stem in all_terms else None
             # Two terms may begin alike: each takes only its own forms.
             if not is_spaced or forms[word] == term:
-                if text < 0 or start >= ends[text]:
-                    text = bisect_right(ends, start)
+                if text < 0 or start >= text_ends[text]:
+                    text = bisect_right(text_ends, start)
                     offsets = offsets_by_text[text][term] = []
                 offsets.append((start, end))
             at = find(beginning, end)
@@ -401,7 +401,7 @@ def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> 
 
 
 class WordScores(NamedTuple):
-    """The three measures of how well each text matches the question's words, from 0 to about 1.
+    """Three measures of how well each text matches the question's words, from 0 to about 1.
 
     Attributes:
         bm25: The normalised BM25 score of all keywords.
@@ -454,7 +454,8 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
 def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how much the question's words add to each text's score at full strength.
 
-    amount = `WEIGHT` x (bm25 + near + head), in units of the function's score spread.
+    amount = `WEIGHT` x (bm25 + near + head), the three measures of `WordScores`. The unit is the
+    typical gap between the function's high and low scores.
     """
     return [
         WEIGHT * sum(measures)
@@ -467,7 +468,8 @@ def _find_neighbours(
 ) -> Set[Pair]:
     """Return the question's pairs of neighbouring words that are also neighbours in one text.
 
-    The words must be in the same order. *text_offsets* maps each term of the text to its offsets.
+    The words must be in the order of the question. *text_offsets* maps each term of the text to its
+    offsets.
     """
     if len(text_offsets) < 2:
         return frozenset()
@@ -483,10 +485,10 @@ def _find_neighbours(
 def _measure_nearness(
     question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
 ) -> float:
-    """Return the fraction of the question's pairs of content words that are near in one text.
+    """Return the fraction of the question's neighbouring content words that are near in one text.
 
-    The pairs are neighbouring content words of the question. In the text, they may be in either
-    order. *text_offsets* maps each term of the text to its offsets.
+    The fraction counts pairs of words. In the text, the words of a pair may be in either order.
+    *text_offsets* maps each term of the text to its offsets.
     """
     if len(text_offsets) < 2 or not question.neighbours:
         return 0.0

@@ -15,24 +15,24 @@ from qtmiddleware.types import Deadline, Degradation, Trace
 STAGE: Final = "rerank"
 
 
-def rerank(
-    fused: FusedList,
+def rerank_candidates(
+    fused_list: FusedList,
     request: Request,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
 ) -> Flow[tuple[FusedList, list[float | None]]]:
-    """Rerank the first candidates of *fused*, and return the new list and the reranker's scores.
+    """Rerank the first candidates of *fused_list*; return the new list and the reranker's scores.
 
-    No candidate is removed. A candidate without text keeps its position and has the score ``None``.
-    If the reranker fails or is late, *fused* is returned unchanged, and the list of scores is
-    empty.
-
-    The reranker's timeout does not apply while its model is loading, since loading may take
-    seconds. Only *deadline* applies then.
+    - No candidate is removed. A candidate without text keeps its position and has the score
+      ``None``.
+    - If the reranker fails or is late, *fused_list* is returned unchanged, and the list of scores
+      is empty.
+    - While the reranker's model is loading, which may take seconds, only *deadline* limits the
+      time. Otherwise, the reranker's timeout applies too.
     """
     options = request.settings.rerank
-    candidates = fused.items[: options.rerank_top_k]
+    candidates = fused_list.items[: options.rerank_top_k]
     texts = read_texts(
         [candidate.item for candidate in candidates], request.settings.keyword_evidence.text_field
     )
@@ -40,7 +40,7 @@ def rerank(
     if len(places) < 2:
         if len(candidates) > 1:
             trace.note(STAGE, "no candidate has a text; order kept")
-        return fused, []
+        return fused_list, []
     timeout = (
         deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
     )
@@ -48,14 +48,14 @@ def rerank(
     (outcome,) = yield Together((step,), timeout, 1)
     scores = _read_rerank_scores(outcome, len(places), trace, degradations)
     if scores is None:
-        return fused, []
-    items = list(fused.items)
+        return fused_list, []
+    items = list(fused_list.items)
     rerank_scores: list[float | None] = [None] * len(candidates)
     # Only candidates with a text trade places. The others stay where they are.
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
     for place, (score, best_place) in zip(places, best_first, strict=True):
-        items[place], rerank_scores[place] = fused.items[best_place], score
-    return FusedList(items, fused.method), rerank_scores
+        items[place], rerank_scores[place] = fused_list.items[best_place], score
+    return FusedList(items, fused_list.method), rerank_scores
 
 
 def _read_rerank_scores(
@@ -84,13 +84,13 @@ def _read_rerank_scores(
 
 
 def check_scores(scores: Any, passage_count: int) -> list[float]:
-    """Check a reranker's *scores* and return them as floats.
+    """Check a reranker's *scores*, and return them as floats.
 
     *scores* must be a list, tuple or array of *passage_count* finite numbers.
 
     Raises:
-        ModelError: *scores* has another length or other values, such as NaN or text. The reason is
-            ``unparsable``.
+        ModelError: *scores* has another length or other values, such as NaN or text. The error's
+            reason is ``unparsable``.
     """
     values = scores.tolist() if hasattr(scores, "tolist") else scores
     if (

@@ -42,7 +42,7 @@ class TransformStage:
         request: The query's settings, cache and model.
         trace: Receives the decision, costs and notes.
         degradations: Receives the failures.
-        find_spans: Returns the parts of the query that the model must keep.
+        find_spans: Returns the parts of the query that the model must keep, such as numbers.
         deadline: The deadline of the whole retrieval.
     """
 
@@ -70,16 +70,18 @@ class TransformStage:
             question.build_cache_key(request.model) if request.settings.cache.enabled else None
         )
 
-    def find_cached_transformation(self, *, counts_lookup: bool = True) -> Transformation | None:
+    def find_cached_transformation(
+        self, *, should_count_lookup: bool = True
+    ) -> Transformation | None:
         """Return the transformation in this process's cache; ``None`` if there is none.
 
-        If *counts_lookup* is true, the cache counts a hit or a miss. It is false for the second
-        lookup of a question.
+        If *should_count_lookup* is true, the cache counts a hit or a miss. Pass false for the
+        second lookup of a question.
         """
         remembered = (
             None
             if self._key is None
-            else self._cache.local.get(self._key, is_counted=counts_lookup)
+            else self._cache.local.get(self._key, is_counted=should_count_lookup)
         )
         if remembered is not None:
             self._trace.cache_hits += 1
@@ -96,9 +98,10 @@ class TransformStage:
         return transformation
 
     def _get_shared_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Ask the model, or wait for the same question's model call that is already running.
+        """Return the model's transformation and the degradations.
 
-        Returns the transformation and the degradations.
+        If a model call for an identical question is running, wait for its result instead of asking
+        the model again.
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.can_share_reply:
@@ -122,10 +125,10 @@ class TransformStage:
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
                 self._trace.cache_hits += 1
-                self._record_model_not_asked("shared")
+                self._record_skipped_model_call("shared")
                 return outcome.value  # type: ignore[no-any-return]
             if llm_deadline.passed:
-                self._record_model_not_asked("shared")
+                self._record_skipped_model_call("shared")
                 return NOTHING, (
                     Degradation(
                         "transform", "timeout", "an identical question got no reply in time"
@@ -133,19 +136,19 @@ class TransformStage:
                 )
 
     def _get_cached_or_ask_model(self, llm_deadline: Deadline) -> Flow[Result]:
-        """Return the transformation from a cache or else from the model, with the degradations.
+        """Return the transformation from a cache or from the model, with the degradations.
 
-        The model's transformation is cached if there are no degradations.
+        A transformation from the model is cached if there are no degradations.
         """
         # Since the first lookup, another request may have filled the cache.
-        remembered = self.find_cached_transformation(counts_lookup=False)
+        remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
             remembered = yield from self._read_from_redis(llm_deadline)
         if remembered is not None:
-            self._record_model_not_asked("cached")
+            self._record_skipped_model_call("cached")
             return remembered, ()
         if (error := self._request.find_wait_reason()) is not None:
-            self._record_model_not_asked(error.reason)
+            self._record_skipped_model_call(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
         limit = self._request.settings.limits.max_concurrency
         needs_more = True
@@ -154,7 +157,8 @@ class TransformStage:
                 self._question.build_ask_steps(llm_deadline), llm_deadline, limit
             )
             needs_more = (
-                self._question.read_replies(outcomes, self._trace) and not llm_deadline.passed
+                self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
+                and not llm_deadline.passed
             )
         transformation = self._question.guard_replies(
             self._request.original, self._find_protected_spans(), self._language
@@ -169,31 +173,31 @@ class TransformStage:
         return transformation, degradations
 
     def _read_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
-        """Return the transformation in Redis, and copy it to this process's cache.
+        """Return the transformation that Redis has stored, and copy it to this process's cache.
 
         Returns ``None`` if Redis is not used, does not have the transformation, or does not reply.
         """
         if self._redis is None or self._key is None:
             return None
-        get = partial(self._redis.get, hash_key(self._key), self._question.accepts)
+        get = partial(self._redis.get, hash_key(self._key), self._question.can_use_transformation)
         transformation: Transformation | None = yield from self._call_redis(get, llm_deadline)
         if transformation is not None:
             self._trace.cache_hits += 1
             self._cache.local.put(self._key, transformation)
         return transformation
 
-    def _call_redis(self, call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Perform *call*, a call to Redis, and return its result.
+    def _call_redis(self, redis_call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
+        """Call Redis with the function *redis_call*, and return its result.
 
         Returns ``None`` if Redis is too slow, fails, or is paused after a failure.
         """
         if self._redis is None or self._redis.wait_seconds:
             return None
         seconds = self._request.settings.cache.redis_timeout_ms / 1e3
-        (outcome,) = yield Together([Recall(call)], deadline.sooner(seconds), 1)
+        (outcome,) = yield Together([Recall(redis_call)], deadline.sooner(seconds), 1)
         return outcome.value
 
-    def _record_model_not_asked(self, reason: str) -> None:
-        """Record in the trace that the model was not asked, and the *reason*."""
+    def _record_skipped_model_call(self, reason: str) -> None:
+        """Record in the trace that the model was not asked, and the one-word *reason*."""
         decision = self._trace.decision or Decision(call=False, reason=reason)
         self._trace.decision = replace(decision, call=False, reason=reason)

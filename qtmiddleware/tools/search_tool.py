@@ -12,7 +12,7 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.tools.passages import (
     LEAST_TOKENS,
     build_failure_result,
-    build_response_and_matches,
+    build_search_result,
 )
 from qtmiddleware.types import Retrieval
 
@@ -69,7 +69,7 @@ class SearchTool:
         self.efforts = (
             tuple(EFFORTS) if function._context.components.has_model else tuple(EFFORTS)[:1]
         )
-        self.description = self._write_description(about)
+        self.description = self._build_description(about)
         self._function = function
         self._arguments = dict(arguments or {})
         self.run, self.arun = self._make_callables()
@@ -106,7 +106,7 @@ class SearchTool:
             raise ToolFailure(f"{self.name} has no argument {format_value(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
-    def _write_description(self, about: str) -> str:
+    def _build_description(self, about: str) -> str:
         """Return the tool's description. *about* is a sentence about the collection's content."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         content = f" {about.strip().rstrip('.')}." if about.strip() else ""
@@ -166,20 +166,20 @@ class SearchTool:
         # The calling thread may have no event loop, so the function runs in qtmiddleware's loop.
         if self._function.is_async:
             return run_in_background_loop(lambda: self._asearch(query, top_k, effort, max_tokens))
-        search_arguments, write_result = self._prepare_search(query, top_k, effort, max_tokens)
-        return write_result(self._function.retrieve(query, **search_arguments))
+        search_arguments, format_result = self._prepare_search(query, top_k, effort, max_tokens)
+        return format_result(self._function.retrieve(query, **search_arguments))
 
     async def _asearch(
         self, query: Any = None, top_k: Any = TOP_K, effort: Any = None, max_tokens: Any = TOKENS
     ) -> str:
         """Search for *query* as `_search` does, without blocking the running event loop."""
-        search_arguments, write_result = self._prepare_search(query, top_k, effort, max_tokens)
-        return write_result(await self._function.aretrieve(query, **search_arguments))
+        search_arguments, format_result = self._prepare_search(query, top_k, effort, max_tokens)
+        return format_result(await self._function.aretrieve(query, **search_arguments))
 
     def _prepare_search(
         self, query: Any, top_k: Any, effort: Any, max_tokens: Any
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
-        """Return the keyword arguments for the search, and a function that writes the result.
+        """Return the keyword arguments for the search, and a function that formats the result.
 
         The function takes the retrieval and returns JSON text.
 
@@ -205,18 +205,18 @@ class SearchTool:
         if (name := self._function.top_k_argument) is not None:
             search_arguments[name] = top_k
 
-        def write_result(retrieval: Retrieval) -> str:
-            return build_response_and_matches(
+        def format_result(retrieval: Retrieval) -> str:
+            return build_search_result(
                 retrieval,
                 collection=self.collection,
-                fields=self.fields,
+                field_names=self.fields,
                 top_k=top_k,
                 max_tokens=max_tokens,
                 notes=notes,
                 can_try_harder=effort != self.efforts[-1] and len(self.efforts) > 1,
             )
 
-        return search_arguments, write_result
+        return search_arguments, format_result
 
     def __repr__(self) -> str:
         return f"<tool {self.name} around {self._function!r}>"
@@ -226,26 +226,28 @@ class ToolFailure(Exception):
     """A tool call cannot be performed. The message is a sentence for the agent."""
 
 
-def build_number_schema(least: int, most: int, default: int) -> dict[str, Any]:
-    """Return the JSON schema of a whole number from *least* to *most*, with a *default*."""
-    return {"type": "integer", "minimum": least, "maximum": most, "default": default}
+def build_number_schema(minimum: int, maximum: int, default: int) -> dict[str, Any]:
+    """Return the JSON schema of a whole number from *minimum* to *maximum*, with a *default*."""
+    return {"type": "integer", "minimum": minimum, "maximum": maximum, "default": default}
 
 
-def read_number_argument(name: str, value: Any, least: int, most: int, default: int) -> int:
-    """Return the argument *value* as an integer from *least* to *most*.
+def read_number_argument(
+    argument_name: str, argument: Any, minimum: int, maximum: int, default: int
+) -> int:
+    """Return *argument* as an integer from *minimum* to *maximum*.
 
-    A number outside this range becomes *least* or *most*. ``None`` becomes *default*.
+    A number outside this range becomes *minimum* or *maximum*. ``None`` becomes *default*.
 
     Raises:
-        ToolFailure: *value* is not a whole number. The message names the argument *name*.
+        ToolFailure: *argument* is not a whole number. The message names *argument_name*.
     """
-    if value is None:
+    if argument is None:
         return default
     # Some models write whole numbers as 5.0.
-    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if isinstance(value, bool) or not is_whole:
-        raise ToolFailure(f"{name} must be a whole number from {least} to {most}.")
-    return min(max(int(value), least), most)
+    is_whole = isinstance(argument, int) or (isinstance(argument, float) and argument.is_integer())
+    if isinstance(argument, bool) or not is_whole:
+        raise ToolFailure(f"{argument_name} must be a whole number from {minimum} to {maximum}.")
+    return min(max(int(argument), minimum), maximum)
 
 
 def describe_failure(error: Exception) -> str:
@@ -260,7 +262,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def _read_effort_settings(effort: str) -> dict[str, Any]:
-    """Return the settings of the preset for *effort*, without the preset's model."""
+    """Return the settings of the preset that *effort* names, without the preset's model."""
     _, settings = read_preset(EFFORTS[effort])
     kept_settings = {
         key: value

@@ -66,20 +66,23 @@ def count_tokens(text: str) -> int:
     )
 
 
-def _estimate_tokens(group: str, piece: str) -> float:
-    """Return an estimate of the number of tokens in *piece*, a match of *group* in `_PIECES`."""
+def _estimate_tokens(group_name: str, piece: str) -> float:
+    """Return an estimate of the number of tokens in *piece*.
+
+    *group_name* is the group of `_PIECES` that matched the piece, such as ``word``.
+    """
     length = len(piece)
-    if group == "word":
+    if group_name == "word":
         if length > 1 and piece.isupper():
             return 0.2 + 0.8 * length
         return 1 if length <= 6 else 2 if length <= 9 else ceil(length / 3)
-    if group == "space":
+    if group_name == "space":
         # A single space belongs to the token of the next word.
         return 0 if piece == " " else 0.5 + length / 8
-    if group == "other":
+    if group_name == "other":
         # Tokenizers fall back to one token per byte, for example for rare emoji.
         return len(piece.encode("utf-8", "surrogatepass"))
-    fixed, each = _RATES[group]
+    fixed, each = _RATES[group_name]
     return fixed + each * length
 
 
@@ -87,7 +90,7 @@ def cut_text(text: str, max_tokens: int) -> str:
     """Return *text*, cut at the end of a sentence if it has more than *max_tokens* tokens.
 
     A text that fits is returned unchanged. A text that was cut ends with `CUT`. If no sentence ends
-    in the second half of the text that fits, the cut is at the end of a word if possible. If
+    in the second half of the text that fits, the text is cut at the end of a word if possible. If
     nothing fits, the result is ``""``.
     """
     if (end := _count_fitting_chars(text, max_tokens)) == len(text):

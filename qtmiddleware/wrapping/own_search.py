@@ -27,7 +27,7 @@ class StoreSearch(Protocol):
     def query_embedder(self) -> Embedder | None:
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
-    def with_settings(self, settings: Settings) -> StoreSearch:
+    def copy_with_settings(self, settings: Settings) -> StoreSearch:
         """Return a search with other *settings* that uses the same open store."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class OwnSearch:
         with self._lock.lock:
             opened = self._opened
         if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
-            search._opened = opened.with_settings(settings)
+            search._opened = opened.copy_with_settings(settings)
         return search
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.kit.index.ingestion.context_prompt import build_version
+from qtmiddleware.kit.index.ingestion.context_prompt import build_prompt_version
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.providers.embedders import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
@@ -148,7 +148,7 @@ def list_prompts() -> dict[str, list[str]]:
         settings = Config.load({"transformationType": name}, environ={}).settings
         prompts = [it for history in ((), HISTORY) for it in build_prompts(settings, "?", history)]
         found[name] = [f"{it.mode} {it.version}" for it in prompts]
-    return {**found, "context": [build_version(Config.load({}, environ={}).settings)]}
+    return {**found, "context": [build_prompt_version(Config.load({}, environ={}).settings)]}
 
 
 def flatten(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

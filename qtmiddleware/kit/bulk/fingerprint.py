@@ -25,7 +25,7 @@ _MOST_UNKNOWN: Final = 5
 def build_fingerprint(settings: Settings) -> dict[str, Any]:
     """Return the settings that affect how questions are transformed, and the prompts' versions.
 
-    The keys are the names of the settings, and ``prompts``. The values are JSON values.
+    The result maps the settings' names to JSON values, and ``prompts`` to the versions.
     """
     keys = {
         key.name: to_json(key.read_value(settings))
@@ -44,13 +44,13 @@ def build_fingerprint(settings: Settings) -> dict[str, Any]:
     return fingerprint
 
 
-def parse_fingerprint(text: Any) -> dict[str, Any]:
-    """Parse the JSON *text* of a stored fingerprint.
+def parse_fingerprint(json_text: Any) -> dict[str, Any]:
+    """Return the fingerprint that is stored as *json_text*.
 
-    Raises `ValueError` if *text* is damaged. The message does not quote *text*.
+    Raises `ValueError` if *json_text* is not a JSON object. The message does not quote the text.
     """
     try:
-        fingerprint = json.loads(text) if isinstance(text, str) else None
+        fingerprint = json.loads(json_text) if isinstance(json_text, str) else None
     except (ValueError, RecursionError):
         fingerprint = None
     if not isinstance(fingerprint, dict):
@@ -63,8 +63,8 @@ def describe_changes(
 ) -> Iterator[str]:
     """Yield a short description of each setting that differs between two fingerprints.
 
-    Long values are left out. If a setting is missing in *old_fingerprint*, an older version did not
-    know it, and its default value is used.
+    A description is the setting's name with the old and the new value, or only the name if the
+    values are long. A setting that is missing in *old_fingerprint* counts as having its default.
     """
     defaults = {key.name: to_json(key.make_hashable(key.default)) for key in list_all_keys()}
     for name in (

@@ -53,11 +53,10 @@ _RUN_FILE: Final = FileKind(
 class Journal:
     """The output file at *path*: one record per question, appended when the question is done.
 
-    Opening an existing file removes its failed questions, so that they are asked again. These are
-    records with an ``error``, and lines that are incomplete or unreadable, for example after a
-    power failure. With *overwrite*, the file is emptied. A digest of eight bytes per finished
-    question stays in memory, to detect changes of the input. Not thread-safe. Use `open_journal` to
-    open a journal.
+    Opening an existing file removes records with an ``error``, and lines that are incomplete or
+    unreadable, for example after a power failure. Their questions are then asked again. With
+    *overwrite*, the file is emptied. To detect changes of the input, eight bytes per finished
+    question stay in memory. Not thread-safe. Use `open_journal` to open a journal.
     """
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
@@ -69,7 +68,7 @@ class Journal:
         with _convert_write_errors(self._path):
             if not overwrite and self._load_digests():
                 replace_file(
-                    path, (raw for raw, digest in self._read_output_lines() if digest is not None)
+                    path, (line for line, digest in self._read_output_lines() if digest is not None)
                 )
             self._descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
             if overwrite:
@@ -81,7 +80,7 @@ class Journal:
     def has_result(self, query: InputQuery) -> bool:
         """Return whether the output already has a result for *query*.
 
-        Raises `ConfigError` if the output has another question for the same input line.
+        Raises `ConfigError` if the output has the result of another question for this input line.
         """
         line = query.line
         digest = (
@@ -94,10 +93,10 @@ class Journal:
             )
         return digest > 0
 
-    def append(self, record: Mapping[str, Any]) -> None:
+    def append_record(self, record: Mapping[str, Any]) -> None:
         """Append *record* to the output file as one line.
 
-        If this fails, raises `StoreError` and leaves the file unchanged.
+        If the line cannot be written, raises `StoreError` and leaves the file unchanged.
         """
         data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
         with _convert_write_errors(self._path):
@@ -112,24 +111,24 @@ class Journal:
                 raise
             self._size += len(data)
             if monotonic() - self._synced_at >= SYNC_SECONDS:
-                self._sync()
+                self._sync_to_disk()
 
     def close(self) -> None:
         """Write everything to the disk, and close the file."""
         with _convert_write_errors(self._path):
             try:
-                self._sync()
+                self._sync_to_disk()
             finally:
                 os.close(self._descriptor)
 
-    def _sync(self) -> None:
+    def _sync_to_disk(self) -> None:
         os.fsync(self._descriptor)
         self._synced_at = monotonic()
 
     def _load_digests(self) -> bool:
         """Load the digests of all finished questions from the output file.
 
-        Returns ``True`` if the file has lines to remove, such as records with an ``error``.
+        Returns whether the file has lines without a result, such as records with an ``error``.
         """
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -150,21 +149,21 @@ class Journal:
         return not is_whole
 
     def _read_output_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield each line of the output file with its question's (input line number, digest) pair.
+        """Yield each line of the output file, and the (input line number, digest) pair for it.
 
-        The pair is ``None`` if the line has no result.
+        The digest identifies the line's question. The pair is ``None`` if the line has no result.
         """
         try:
             file = open_regular_file(self._path, follow_link=False)
         except FileNotFoundError:
             return
         with file:
-            for raw in read_lines(file, _MOST_RECORD_BYTES):
-                yield raw or b"", self._parse_finished_line(raw or b"")
+            for line in read_lines(file, _MOST_RECORD_BYTES):
+                yield line or b"", self._identify_question(line or b"")
 
-    def _parse_finished_line(self, raw: bytes) -> tuple[int, int] | None:
+    def _identify_question(self, output_line: bytes) -> tuple[int, int] | None:
         try:
-            record = json.loads(raw) if raw.endswith(b"\n") else None
+            record = json.loads(output_line) if output_line.endswith(b"\n") else None
             if not _is_finished_record(record):
                 return None
             return record["line"], self._compute_digest(record)
@@ -193,8 +192,8 @@ def open_journal(
 ) -> Iterator[Journal]:
     """Open the output file of a bulk run, and lock it until the end of the ``with`` block.
 
-    The file ``<path>.run`` is locked, and stores the fingerprint. If the process ends for any
-    reason, the operating system releases the lock.
+    The lock is on a second file, ``<path>.run``, which also stores the fingerprint. If the process
+    ends for any reason, the operating system releases the lock.
 
     Args:
         path: The output file.
@@ -202,8 +201,8 @@ def open_journal(
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: Without *overwrite*, if the output was made with other settings, or if
-            ``<path>.run`` is missing. The message names the changed settings.
+        ConfigError: If *path* is not a file. Without *overwrite*, also if the output was made with
+            other settings, or if ``<path>.run`` is missing.
         StoreError: If the output is in use or cannot be written.
     """
     with _convert_write_errors(path):
@@ -215,7 +214,9 @@ def open_journal(
         raise _build_output_error(
             f"{path} exists, but {run_path.name}, which records how it was made, is missing"
         )
-    with closing(open_file(str(run_path), _RUN_FILE, timeout=0, exclusive=True)) as connection:
+    with closing(
+        open_file(str(run_path), _RUN_FILE, timeout_seconds=0, is_exclusive=True)
+    ) as connection:
         # Another run may have written to the output until this run took the lock.
         is_continued = not overwrite and _has_content(path)
         if is_continued:
@@ -285,10 +286,9 @@ def _convert_write_errors(path: Path) -> Iterator[None]:
 
 
 def _is_finished_record(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether *record*, a line of the output, has the result of a question.
+    """Return whether *record*, from a line of the output, has the result of a question.
 
-    Returns ``False`` for invalid records, and for records with an ``error``, whose questions are
-    asked again.
+    Returns ``False`` for invalid records and for records with an ``error``.
     """
     if not isinstance(record, dict) or "error" in record:
         return False

@@ -39,7 +39,7 @@ class InputQuery:
     history: History = field(default=History(), repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the question as the first fields of its output record."""
+        """Return the fields that identify the question in its output record."""
         record: dict[str, Any] = (
             {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
         )
@@ -65,23 +65,24 @@ class BrokenLine:
     error: str
 
     def to_record(self) -> dict[str, Any]:
-        """Return the record to write to the output for this line."""
+        """Return the output record of this line: its number and its error."""
         return {"line": self.line, "error": self.error}
 
 
 def read_queries(
     file: BinaryIO, settings: Settings, *, has_json: bool | None
 ) -> Iterator[InputQuery | BrokenLine]:
-    """Yield the question or the error in each line of *file*.
+    """Yield the question in each line of *file*, or a `BrokenLine` if the line is invalid.
 
-    Blank lines are skipped, but counted in line numbers. Raises `OSError` if reading fails.
+    A JSON line is either the question as a string, or an object with the question as ``query`` (or
+    ``text``, as in BEIR), and optionally an ``id`` (or ``_id``) and a ``history``. Blank lines are
+    skipped, but count in line numbers. Raises `OSError` if reading fails.
 
     Args:
         file: The input.
         settings: The settings with the maximum length of a question.
-        has_json: Whether each line is JSON: an object with a ``query`` (or ``text``, as in BEIR)
-            and optionally an ``id`` (``_id``) and a ``history``, or the question as a JSON string.
-            If false, each line is a question. If ``None``, the first line decides.
+        has_json: Whether each line is JSON. If false, each line is a question in plain text. If
+            ``None``, the first line decides.
     """
     for number, raw in _read_numbered_lines(file):
         if has_json is None:
@@ -104,9 +105,9 @@ def count_queries(path: Path) -> int:
 
 
 def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the number and the bytes of each line in *file* that is not blank.
+    """Yield the line number and the bytes of each line in *file* that is not blank.
 
-    For a line that is too long, ``None`` is yielded instead of its bytes.
+    If a line is too long, yields ``None`` instead of its bytes.
     """
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
         # Some programs write a byte order mark at the beginning of a file.
@@ -116,7 +117,7 @@ def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """Yield each line of *file* with its line break; ``None`` for a line over *max_bytes*."""
+    """Yield each line of *file* with its line break, or ``None`` if it exceeds *max_bytes*."""
     for raw in iter(partial(file.readline, max_bytes + 1), b""):
         if len(raw) <= max_bytes:
             yield raw
@@ -129,20 +130,20 @@ def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
 
 
 def _parse_line(
-    number: int, raw: bytes | None, settings: Settings, *, has_json: bool
+    line_number: int, line: bytes | None, settings: Settings, *, has_json: bool
 ) -> InputQuery:
-    """Return the question in *raw*, the bytes of line *number*.
+    """Return the question in *line*, the input line with this number.
 
-    *raw* is ``None`` if the line is too long. Raises `ValueError` if there is no valid question.
+    *line* is ``None`` if the line is too long. Raises `ValueError` if there is no valid question.
     """
-    if raw is None:
+    if line is None:
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
-    text = raw.decode("utf-8").strip("\r\n")
+    text = line.decode("utf-8").strip("\r\n")
     if not has_json:
-        return InputQuery(number, _check_question(text, settings))
+        return InputQuery(line_number, _check_question(text, settings))
     record = _parse_json(text)
     if isinstance(record, str):
-        return InputQuery(number, _check_question(record, settings))
+        return InputQuery(line_number, _check_question(record, settings))
     if not isinstance(record, dict):
         raise ValueError("neither an object nor text")
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
@@ -154,7 +155,7 @@ def _parse_line(
         raise ValueError("an id that is neither text nor a whole number")
     if isinstance(id_, str):
         _check_characters(id_)
-    return InputQuery(number, _check_question(query, settings), id_, _read_history(record))
+    return InputQuery(line_number, _check_question(query, settings), id_, _read_history(record))
 
 
 def _parse_json(text: str) -> Any:
@@ -164,9 +165,9 @@ def _parse_json(text: str) -> Any:
         raise ValueError("not JSON") from None
 
 
-def _check_question(text: Any, settings: Settings) -> str:
+def _check_question(question: Any, settings: Settings) -> str:
     try:
-        query = validate_query(text, "the query", settings)
+        query = validate_query(question, "the query", settings)
     except InvalidQuery as error:
         raise ValueError(str(error)) from None
     return _check_characters(query)

@@ -97,11 +97,11 @@ class BulkReport:
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as a dictionary for JSON."""
+        """Return all attributes as JSON values."""
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
-        """Add the output record *record* to the counts of this report."""
+        """Add *record*, one line of the output, to the counts of this report."""
         # The record of a broken line has no question.
         if "query" not in record:
             self.broken_lines += 1
@@ -151,9 +151,9 @@ def transform_file(
             fewer calls are made, see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
-        engine: Makes the model calls in its workers; this process reads and writes the files. Each
-            worker has its own model, budget and cache, and *concurrency* applies per worker. The
-            engine is not closed.
+        engine: The engine whose workers make the model calls. By default, this process makes them.
+            Each worker has its own model, budget and cache, and *concurrency* applies per worker.
+            The engine is not closed.
 
     Raises:
         ConfigError: *source* cannot be read, *out* belongs to another config or input, or both
@@ -174,7 +174,7 @@ def transform_file(
     report, began = BulkReport(), monotonic()
 
     def write_record(record: Record) -> None:
-        journal.append(record)
+        journal.append_record(record)
         report.add(record)
         report.seconds = monotonic() - began
         if show is not None:
@@ -219,9 +219,10 @@ def _transform_in_process(
 def _transform_with_engine(
     engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
 ) -> Generator[Record]:
-    """Transform *queries* in the workers of *engine*, and yield their output records.
+    """Transform *queries* in the workers of *engine*, and yield an output record per question.
 
-    If a batch of questions ends with an error, yields its records before raising the error.
+    If an error ends a worker's batch of questions, yields the records of the batch, then raises the
+    error.
     """
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
@@ -237,12 +238,12 @@ def _split_batches(queries: Iterable[InputQuery], batch_size: int) -> Iterator[l
 
 @dataclass(frozen=True, slots=True)
 class TransformedBatch:
-    """The result of a batch of questions.
+    """The result of transforming a batch of questions.
 
     Attributes:
         records: The output records of the questions that were transformed.
-        error: The error that ended the batch early, because the model cannot be called any more;
-            ``None`` if the batch is complete.
+        error: The error after which the model cannot be called any more, and which ended the batch
+            early; ``None`` if the batch is complete.
     """
 
     records: list[Record]
@@ -252,10 +253,10 @@ class TransformedBatch:
 def build_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
-    """Return a function that transforms a batch of questions.
+    """Return a function that transforms a batch of questions with the model in *config*.
 
-    Each worker of an engine calls this once. The returned function makes at most *concurrency*
-    model calls at a time.
+    The returned function makes at most *concurrency* model calls at a time. Each worker of an
+    engine builds one such function.
     """
     # All batches of a worker share one pace, which slows down if the service is overloaded.
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
@@ -277,7 +278,7 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """Return the output record of a transformed question: its texts, token counts and cost.
+    """Return the output record of a question: its transformation, token counts and cost.
 
     *keywords* are the keywords that rules extracted from the question.
     """
@@ -295,9 +296,9 @@ def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
 
 
 def open_input_file(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
-    """Open *source*, a file of questions, or standard input if *source* is ``-``.
+    """Open the file of questions *source*, or standard input if *source* is ``-``.
 
-    Raises `ConfigError` if the file cannot be read, or if *out* is the same file.
+    Raises `ConfigError` if the file cannot be read, or if it is also the output file *out*.
     """
     if source == STDIN:
         return nullcontext(sys.stdin.buffer)
@@ -320,7 +321,8 @@ def select_open_questions(
 ) -> Iterator[InputQuery]:
     """Yield the questions in *lines* that have no result in *journal* yet.
 
-    Calls *write_record* for each broken line, and counts finished questions in *report*.
+    Calls *write_record* with the record of each broken line, and counts the questions with a result
+    in *report*.
     """
     for line in lines:
         if isinstance(line, BrokenLine):

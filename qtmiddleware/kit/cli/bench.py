@@ -65,7 +65,7 @@ from qtmiddleware.kit.evaluation.bench import (
 )
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.gate import GateResult
-from qtmiddleware.kit.evaluation.tuning import nested
+from qtmiddleware.kit.evaluation.tuning import nest_settings
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 
@@ -439,7 +439,9 @@ def _read_explicit_settings(config: Config) -> System:
 
     The settings of the cache and the log are overridden, so that all compared systems share them.
     """
-    values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
+    values = nest_settings(
+        {name: value for name, value, origin in config.rows() if origin != "default"}
+    )
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
@@ -516,8 +518,8 @@ def _write_report(
     from qtmiddleware.kit.evaluation import reporting
 
     texts = (
-        reporting.markdown(comparison, opened_bench.data),
-        reporting.page(comparison, opened_bench.data, judged=judged_answers),
+        reporting.markdown(comparison, opened_bench.dataset),
+        reporting.page(comparison, opened_bench.dataset, judged=judged_answers),
         json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
@@ -566,15 +568,20 @@ def generate_test_set(
 
     Raises `ConfigError` if no model is configured, or if the model writes no usable question.
     """
-    from qtmiddleware.kit.evaluation.testsets import check_free, generate, passages_of, write
+    from qtmiddleware.kit.evaluation.testsets import (
+        generate_dataset,
+        read_passages,
+        require_new_folder,
+        write_dataset,
+    )
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    check_free(folder)  # Before the model costs money.
+    require_new_folder(folder)  # Before the model costs money.
     require_extras()
-    passages = passages_of(docs, settings)
+    passages = read_passages(docs, settings)
     with open_model(settings, cache=cache) as model:
-        generated = generate(
+        generated = generate_dataset(
             passages,
             model,
             count=count,
@@ -587,7 +594,7 @@ def generate_test_set(
             f"the model wrote no usable question about the {len(passages):,} passages"
             f" ({_describe_dropped_drafts(generated)})"
         )
-    write(generated.dataset, folder)
+    write_dataset(generated.dataset, folder)
     cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
     dropped = f"; dropped: {_describe_dropped_drafts(generated)}" if generated.dropped else ""
     write_note(
@@ -617,7 +624,7 @@ def draw_judged_questions(
         raise ConfigError(NO_MODEL, path="judge")
     answered = {
         question.id
-        for question in opened_bench.data.questions
+        for question in opened_bench.dataset.questions
         if str(question.metadata.get("answer") or "").strip()
     }
     if not answered:
@@ -625,7 +632,9 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return opened_bench.data.select_questions(answered).sample_questions(count, seed=seed).questions
+    return (
+        opened_bench.dataset.select_questions(answered).sample_questions(count, seed=seed).questions
+    )
 
 
 def judge_answers(

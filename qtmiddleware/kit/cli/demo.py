@@ -239,7 +239,7 @@ def _build_page(
         collections=[
             (name, links[other_folder]) for other_folder, name in collection_names.items()
         ],
-        fold_reason=(
+        skip_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."
         ),

@@ -28,7 +28,7 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
-from qtmiddleware.kit.documents import describe_left_out
+from qtmiddleware.kit.documents import format_file_counts
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
@@ -99,7 +99,7 @@ def ingest_command(
         advice = "save files that should be found in one of these formats"
         write_note(
             escape_line(
-                f"left out: {describe_left_out(report.left_out)}; supported:"
+                f"left out: {format_file_counts(report.left_out)}; supported:"
                 f" {' '.join(EXTENSIONS)}; {advice}"
             )
         )

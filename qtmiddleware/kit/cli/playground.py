@@ -134,10 +134,10 @@ def serve_tiers(
         searches_examples: Whether the examples are searched before the page opens. Set this only if
             a search costs nothing.
     """
-    fold_reason = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, fold_reason=fold_reason)
+    skip_reason = "" if tiers.has_model else NO_MODEL
+    page = Page(tiers, name=name, examples=examples, skip_reason=skip_reason)
     tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
-    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if fold_reason else []
+    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if skip_reason else []
     serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
 
 

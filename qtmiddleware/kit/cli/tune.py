@@ -60,12 +60,12 @@ from qtmiddleware.kit.evaluation.tuning import (
     TIERS,
     Budget,
     Tuned,
-    flat,
+    flatten_settings,
     forecast_tuning,
-    nested,
+    nest_settings,
     tune,
 )
-from qtmiddleware.kit.evaluation.tuning import split as divide
+from qtmiddleware.kit.evaluation.tuning import split_dataset as divide_dataset
 from qtmiddleware.runtime.files import replace_file
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def tune_command(
     source = _load_plain_function_source(function, arguments, embed, top_k, workers)
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
-    divide(
+    divide_dataset(
         data_set if questions is None else data_set.sample_questions(questions, seed=seed),
         seed=seed,
     )
@@ -228,7 +228,7 @@ def _confirm_tuning(
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
         bench,
-        opened_bench.data,
+        opened_bench.dataset,
         _choose_tier_names(opened_bench),
         has_model=opened_bench.has_model,
         seed=seed,
@@ -275,10 +275,10 @@ def _tune_settings(
     # trials themselves would ask for them one after another.
     if (
         opened_bench.has_model
-        and opened_bench.recorded is None
+        and opened_bench.recorded_fields is None
         and opened_bench.bench.model is not None
     ):
-        train, _ = divide(opened_bench.data, seed=seed)
+        train, _ = divide_dataset(opened_bench.dataset, seed=seed)
         systems = {tier: SYSTEMS[tier] for tier in tiers}
         ask_ahead(
             opened_bench.bench.model,
@@ -289,7 +289,7 @@ def _tune_settings(
         )
     result = tune(
         opened_bench.bench,
-        opened_bench.data,
+        opened_bench.dataset,
         budget=budget,
         tiers=tiers,
         seed=seed,
@@ -335,7 +335,7 @@ def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
         for key, value, origin in config.rows()
         if key in kept_keys and origin != "default"
     }
-    return {**values, **nested({**models, **flat(result.config)})}
+    return {**values, **nest_settings({**models, **flatten_settings(result.config)})}
 
 
 def write_config(path: Path, config_values: dict[str, Any]) -> None:
@@ -378,8 +378,8 @@ def _write_report(
 
     decision = _build_decision(result, config_values)
     texts = (
-        reporting.markdown(result.comparison, opened_bench.data, decision=decision),
-        reporting.page(result.comparison, opened_bench.data, decision=decision),
+        reporting.markdown(result.comparison, opened_bench.dataset, decision=decision),
+        reporting.page(result.comparison, opened_bench.dataset, decision=decision),
         json.dumps(result.to_dict(), ensure_ascii=False, indent=2) + "\n",
     )
     write_report(folder, dict(zip(_REPORTS, texts, strict=True)))

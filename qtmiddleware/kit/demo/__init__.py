@@ -36,7 +36,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""The ids of the example questions on the playground, by collection and type of example."""
+"""The id of each example question on the playground, by collection and type of example."""
 
 
 def load_dataset(folder: str = "data") -> Dataset:
@@ -45,7 +45,7 @@ def load_dataset(folder: str = "data") -> Dataset:
     *folder* is ``data`` for the large collection or ``small`` for the small collection.
     """
     # The folder names the data set, and reports would show the name "data".
-    data = Dataset.load(_find_folder(folder))
+    data = Dataset.load(_find_collection_folder(folder))
     return replace(data, name="demo") if folder == "data" else data
 
 
@@ -53,7 +53,7 @@ class DelayedModel:
     """A model that delays the replies of another model, to imitate a service's response time."""
 
     def __init__(self, inner: LanguageModel, delay_seconds: float) -> None:
-        """Delay the replies of *inner* by *delay_seconds*, but not beyond a call's deadline."""
+        """Delay each reply of *inner* by *delay_seconds*, but not beyond the call's deadline."""
         self._inner = inner
         self._delay_seconds = delay_seconds
 
@@ -71,9 +71,9 @@ class DelayedModel:
         return self._inner.complete(prompt, deadline)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the inner model's reply to *prompt* after the delay, as `complete` does.
+        """Return the inner model's reply to *prompt* after the delay.
 
-        The event loop is not blocked.
+        Works like `complete`, but does not block the event loop.
         """
         await asyncio.sleep(min(self._delay_seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)
@@ -83,19 +83,19 @@ def load_recorded_model(folder: str = "data") -> RecordedModel:
     """Return a model that replays the recorded replies of the demo collection in *folder*."""
     # The questions add the earlier messages, which the recordings do not contain.
     questions = [question.to_record() for question in load_dataset(folder).questions]
-    return RecordedModel.from_file(_find_folder(folder) / "recordings.jsonl", questions)
+    return RecordedModel.from_file(_find_collection_folder(folder) / "recordings.jsonl", questions)
 
 
-def has_recording(model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
-    """Return whether *model* has a recorded reply to *question* with the earlier *history*."""
+def has_recording(recorded_model: RecordedModel, question: str, history: Sequence[Message]) -> bool:
+    """Return whether *recorded_model* has a reply to *question* after the messages in *history*."""
     # The demo's recordings answer every prompt, so one prompt stands for all.
     prompt = PROMPTS["combined"].build_prompt(Settings(), question, history)
     try:
-        model.complete(prompt, Deadline())
+        recorded_model.complete(prompt, Deadline())
     except ModelError:
         return False
     return True
 
 
-def _find_folder(name: str) -> Path:
-    return Path(str(files(__package__))) / name
+def _find_collection_folder(folder_name: str) -> Path:
+    return Path(str(files(__package__))) / folder_name

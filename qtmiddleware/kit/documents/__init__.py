@@ -20,9 +20,9 @@ from qtmiddleware.kit.documents.bounds import TextBound
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
 from qtmiddleware.kit.documents.finding import (
-    count_left_out,
-    describe_left_out,
+    count_unsupported_files,
     find_documents,
+    format_file_counts,
     has_package_reader,
 )
 from qtmiddleware.kit.documents.own_reader import Reader, call_reader
@@ -37,7 +37,7 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 class NotTaken(UnreadableDocument):
     """Raised if no reader supports a file in a folder.
 
-    This happens only in runs with the user's own reader, because other runs skip such files.
+    Raised only if the user supplied a reader. Without such a reader, unsupported files are skipped.
     """
 
 
@@ -51,22 +51,23 @@ def read_document(
 ) -> Iterator[Piece]:
     r"""Yield the text of the document at *path* in pieces, with few pieces in memory at once.
 
-    The first reader in this list that supports the file reads it:
+    Uses the first of these readers that supports the file:
 
     - *reader*, the user's own function;
-    - the PDF reader, page by page;
-    - the `Converter`, for file extensions in `READERS` and those of installed packages;
+    - the PDF reader, for PDF files;
+    - *converter*, for the file extensions in `READERS` and those of installed packages;
     - the text reader, for UTF-8, and for UTF-16 with a byte order mark.
 
-    Byte order marks are dropped, and every line break becomes ``\n``. Markdown and reStructuredText
-    are not changed, and their front matter is kept.
+    In text files, byte order marks are dropped, and every line break becomes ``\n``. Otherwise the
+    text is not changed, so Markdown keeps its front matter.
 
     Args:
         path: the file.
         follow_link: whether to follow a symbolic link; if false, a link raises an error.
-        reader: the user's own reader.
-        converter: a running converter; by default, one is started for this file only.
-        bound: the limit for the text of all documents of a run. It does not apply to *reader*.
+        reader: the user's own reader, if any.
+        converter: the converter to use. By default, one is started for this file only.
+        bound: the limit for the text of all documents of a run. The text from *reader* is not
+            limited.
 
     Raises:
         UnreadableDocument: if the reader fails, possibly after some pieces.
@@ -87,7 +88,7 @@ def read_document(
         if extension in READERS or uses_package:
             with nullcontext(converter) if converter is not None else Converter() as open_converter:
                 yield from bound.limit_text(
-                    path, open_converter.read(path, follow_link=follow_link)
+                    path, open_converter.read_pieces(path, follow_link=follow_link)
                 )
             return
         with open_regular_file(path, follow_link=follow_link) as file:
@@ -106,9 +107,8 @@ class DocumentChunk:
 
     Attributes:
         chunk: the chunk.
-        location: the location of the chunk's first word, such as ``{"page": 3}``. If the last word
-            has another location, the values that differ are added with the prefix ``last_``, such
-            as ``last_page``.
+        location: the location of the chunk's first word, such as ``{"page": 3}``. If the chunk ends
+            at another location, the values that differ are added, such as ``{"last_page": 4}``.
     """
 
     chunk: Chunk
@@ -129,7 +129,7 @@ def cut_document(
     """Yield the chunks of the document at *path* while the document is read.
 
     See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
-    arguments. A chunk of only white space has an empty `DocumentChunk.location`.
+    parameters. A chunk of only white space has an empty location.
 
     Raises:
         ConfigError: at the call, if *size* or *overlap* is invalid.
@@ -149,7 +149,7 @@ def _cut_pieces(
 ) -> Iterator[DocumentChunk]:
     """Join the texts of *pieces*, split the joined text with *cut_texts*, and yield the chunks.
 
-    A piece with ``stands_alone`` is split by itself.
+    The text of a record (a piece with ``stands_alone``) is not joined with other records.
     """
     index = start = 0
     # A record's location contains its number, so two consecutive records are two groups.
@@ -167,17 +167,14 @@ def _cut_pieces(
 
 
 class _LocationFinder:
-    """Finds the location of each chunk from the locations of a document's pieces."""
+    """Finds the location of each chunk, such as its page, in a document read in pieces."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
         self._location_starts: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
 
     def read_texts(self) -> Iterator[str]:
-        """Yield the text of each piece, and record the offset at which each location begins.
-
-        A location is a page, a row or a heading, for example.
-        """
+        """Yield the text of each piece, and record where each page, row or heading begins."""
         position = 0
         for piece in self._pieces:
             if not self._location_starts or self._location_starts[-1][1] != piece.location:
@@ -188,8 +185,8 @@ class _LocationFinder:
     def find_location(self, chunk: Chunk) -> Mapping[str, str | int | float]:
         """Return the location of the first word of *chunk*, such as ``{"page": 3}``.
 
-        If the last word has another location, the values that differ are added with the prefix
-        ``last_``, such as ``last_page``. Call this method for the chunks in document order.
+        If the chunk ends at another location, the values that differ are added, such as
+        ``{"last_page": 4}``. Call this method for the chunks in document order.
         """
         # The location is that of the words: a page break in the white space around them is ignored.
         first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
@@ -221,9 +218,9 @@ __all__ = [
     "Piece",
     "Reader",
     "TextBound",
-    "count_left_out",
+    "count_unsupported_files",
     "cut_document",
-    "describe_left_out",
     "find_documents",
+    "format_file_counts",
     "read_document",
 ]

@@ -32,10 +32,10 @@ The slowest ordinary documents, spreadsheets, take about 10 seconds per MB.
 
 
 class TextBound:
-    """Limits the text of all documents of one run.
+    """Limits the length of the text that a run reads from documents.
 
-    Each document may have `CHARS_PER_BYTE` characters per byte of its file. All documents together
-    may exceed their limits by *spare_chars* characters.
+    The limit of a document is `CHARS_PER_BYTE` characters per byte of its file. The excess of all
+    documents together may be *spare_chars* characters.
     """
 
     def __init__(self, spare_chars: int = SPARE_CHARS) -> None:
@@ -44,7 +44,7 @@ class TextBound:
     def limit_text(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Yield the *pieces* of the document at *path*.
 
-        Raises `UnreadableDocument` as soon as their text exceeds the limit.
+        Raises `UnreadableDocument` as soon as the pieces are longer than the limit.
         """
         size = path.stat().st_size
         remaining, count = size * CHARS_PER_BYTE, 0
@@ -77,8 +77,8 @@ def count_chars(piece: Piece) -> int:
 def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
     """Yield the *pieces* of the document at *path*.
 
-    Raises `UnreadableDocument` if reading them takes more processor time than `compute_time_limit`
-    allows for *file_bytes*. The time between two pieces does not count.
+    Raises `UnreadableDocument` if reading the pieces takes more processor time than
+    `compute_time_limit` allows for a file of *file_bytes*. The caller's own work does not count.
     """
     iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(file_bytes)
     while True:
@@ -94,7 +94,7 @@ def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator
 
 
 def compute_time_limit(file_bytes: int) -> float:
-    """Return the maximum processor time, in seconds, for reading a document of *file_bytes*."""
+    """Return the maximum processor time in seconds for reading a file of *file_bytes*."""
     return _SPARE_SECONDS + _SECONDS_PER_MB * file_bytes / (1 << 20)
 
 

@@ -77,7 +77,8 @@ def cut_into_chunks(
         pieces: the document's text, in pieces of any length.
         size: the maximum length of a chunk, in characters.
         overlap: the maximum number of characters that two consecutive chunks share.
-        boundary: where chunks may end, ``"sentence"`` or ``"character"``.
+        boundary: ``"sentence"`` to end chunks at the best boundary, ``"character"`` to ignore
+            boundaries.
 
     Raises:
         ConfigError: if *size* is below 1, or *overlap* is negative or not less than *size*.
@@ -144,7 +145,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
 def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Split *text* into chunks of *size* characters that share *overlap* characters.
 
-    The last chunks may be shorter.
+    Near the end of the text, chunks may be shorter.
     """
     index = 0
     while window := text.read_window(start := index * (size - overlap), size):
@@ -168,11 +169,11 @@ def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[C
 
 
 @cache
-def _compile_pattern(kind: str) -> Any:
-    """Return the regular expression that finds boundaries of *kind*, such as ``"sentence"``."""
+def _compile_boundary_pattern(boundary_kind: str) -> Any:
+    """Return the regular expression for one kind of boundary, such as ``"sentence"``."""
     import regex
 
-    if kind == "sentence":
+    if boundary_kind == "sentence":
         return compile_sentence_end()
     patterns = {
         "prose": (
@@ -186,15 +187,15 @@ def _compile_pattern(kind: str) -> Any:
         "space": r"\s*+",
         "cluster": r"\X",
     }
-    return regex.compile(patterns[kind], regex.VERSION1)
+    return regex.compile(patterns[boundary_kind], regex.VERSION1)
 
 
 def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
-    """Return the best position in *window* at which to end the chunk that begins at 0.
+    """Return the best position at which to end the chunk that begins at the start of *window*.
 
-    The position is greater than *lower_bound* and at most *size*. *window* must contain
-    `_LOOK_AHEAD` characters after *size*, or all remaining text. The chunk includes as much of the
-    white space after the boundary as fits.
+    The position is greater than *lower_bound* and at most *size*, and follows as much of the white
+    space after a boundary as fits. *window* must contain `_LOOK_AHEAD` characters after *size*, or
+    all remaining text.
     """
     longest = _find_length_limit(window, size, lower_bound)
     lowest = max(lower_bound, longest * 2 // 3)
@@ -220,18 +221,18 @@ def _find_chunk_end(window: str, size: int, lower_bound: int) -> int:
 
 
 def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
-    """Return the position in *window* at which the chunk after *chunk_end* begins.
+    """Return the position in *window* at which the next chunk begins.
 
-    The position is at least 1, and at most *overlap* characters before *chunk_end*. The next chunk
-    begins with the first sentence or paragraph in the earlier half of the overlap, or else with the
-    first word there.
+    The current chunk begins at 0 and ends at *chunk_end*. The next chunk shares at most *overlap*
+    characters with it. The next chunk begins with the first sentence or paragraph in the earlier
+    half of the overlap. If there is none, it begins with the first clause or word there.
     """
     earliest = max(chunk_end - overlap, 1)
     # In the later half, the two chunks would share little text.
     latest = chunk_end - (chunk_end - earliest) // 2
     for kinds in (("paragraph", "sentence"), ("clause", "word")):
         starts = [
-            start for kind in kinds for start in _find_first_start(kind, window, earliest, latest)
+            start for kind in kinds for start in _find_chunk_starts(kind, window, earliest, latest)
         ]
         if starts:
             return min(starts)
@@ -248,10 +249,11 @@ def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
 
 
 def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
-    """Return the maximum length of the chunk: *size*, or less near the end of the text.
+    """Return the maximum length of the current chunk: *size*, or less near the end of the text.
 
-    If only white space follows *size*, the limit is the start of the last word. The last chunk then
-    begins with this word, instead of being blank.
+    If only white space follows the first *size* characters, the limit is the start of the last word
+    before it, unless this is at most *lower_bound*. The last chunk then begins with this word,
+    instead of being blank.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
         words = window[:size].rstrip()
@@ -261,22 +263,28 @@ def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
     return size
 
 
-def _find_text_ends(kind: str, window: str, start: int) -> Iterator[int]:
-    """Yield the position of each boundary of *kind* after *start*.
+def _find_text_ends(boundary_kind: str, window: str, start: int) -> Iterator[int]:
+    """Yield the position after the text before each boundary, beginning at *start*.
 
-    The position is the end of the text before the boundary.
+    *boundary_kind* is a kind of boundary, such as ``"sentence"``.
     """
-    for boundary in _compile_pattern(kind).finditer(window, start):
-        yield boundary.end() if kind in _ENDINGS else boundary.start()
+    for boundary in _compile_boundary_pattern(boundary_kind).finditer(window, start):
+        yield boundary.end() if boundary_kind in _ENDINGS else boundary.start()
 
 
-def _find_first_start(kind: str, window: str, earliest: int, latest: int) -> Iterator[int]:
-    """Yield the first position from *earliest* to *latest* that follows a boundary of *kind*.
+def _find_chunk_starts(
+    boundary_kind: str, window: str, earliest: int, latest: int
+) -> Iterator[int]:
+    """Yield the first position after a boundary at which a chunk may begin, if there is one.
 
-    Yields nothing if there is no such position.
+    Args:
+        boundary_kind: the kind of boundary, such as ``"sentence"``.
+        window: the text to search.
+        earliest: the lowest position to yield.
+        latest: the highest position to yield.
     """
     tried = 0
-    for end in _find_text_ends(kind, window, max(0, earliest - _LOOK_BACK)):
+    for end in _find_text_ends(boundary_kind, window, max(0, earliest - _LOOK_BACK)):
         start = _skip_white_space(window, end, latest)
         if end > latest or tried == _TRIES:
             return
@@ -292,7 +300,7 @@ def _skip_white_space(window: str, start: int, limit: int) -> int:
 
     The position is at most *limit*, and never splits a Windows line break.
     """
-    end: int = min(_compile_pattern("space").match(window, start).end(), limit)
+    end: int = min(_compile_boundary_pattern("space").match(window, start).end(), limit)
     return end - 1 if start < end and window[end - 1 : end + 1] == "\r\n" else end
 
 
@@ -310,5 +318,7 @@ def _find_cluster_starts(window: str, position: int) -> list[int]:
     begin = max(0, position - _AROUND)
     return [
         cluster.start()
-        for cluster in _compile_pattern("cluster").finditer(window, begin, position + _LOOK_AHEAD)
+        for cluster in _compile_boundary_pattern("cluster").finditer(
+            window, begin, position + _LOOK_AHEAD
+        )
     ]

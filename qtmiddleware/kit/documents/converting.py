@@ -89,8 +89,12 @@ class Converter:
     """Reads documents one after another in a separate process.
 
     Supports the file types in `READERS` and those of installed packages. Use a converter as a
-    context manager. The separate process starts with the first document, and ends with the ``with``
-    block or the current process. Not thread-safe.
+    context manager. The separate process starts with the first document. It ends with the ``with``
+    block, or earlier if the current process ends. Not thread-safe.
+
+    Args:
+        timeout_seconds: the maximum time without an answer from the separate process, in seconds.
+        max_memory_bytes: the maximum address space of the separate process, in bytes.
     """
 
     def __init__(self, timeout_seconds: float = SECONDS, max_memory_bytes: int = MEMORY) -> None:
@@ -103,14 +107,16 @@ class Converter:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         self.close()
 
-    def read(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
+    def read_pieces(self, path: Path, *, follow_link: bool) -> Iterator[Piece]:
         """Yield the pieces of the document at *path*, with only a few pieces in memory at once.
+
+        *follow_link* tells whether *path* may be a symbolic link.
 
         Raises:
             UnreadableDocument: if the document cannot be read, or if reading takes too long or
@@ -125,7 +131,7 @@ class Converter:
         process = self._process = self._process or self._start_process()
         self._is_reading, is_intact = True, False
         try:
-            for answer in self._ask_process(process, [str(path.absolute()), follow_link]):
+            for answer in self._request_answers(process, [str(path.absolute()), follow_link]):
                 match answer:
                     case {"pieces": pieces}:
                         yield from (Piece(*piece) for piece in pieces)
@@ -140,7 +146,7 @@ class Converter:
                     case _:
                         is_intact = True
                         return
-            raise UnreadableDocument(path, "its reader failed", self._explain_death(process))
+            raise UnreadableDocument(path, "its reader failed", self._describe_exit(process))
         finally:
             # The process may have been replaced for a later document in the meantime.
             if process is self._process:
@@ -161,7 +167,7 @@ class Converter:
             process.wait()
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        """Start the separate process, and send it the module path and the resource limits."""
+        """Start the separate process, and send the module path and the limits to the process."""
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", _START],
             stdin=subprocess.PIPE,
@@ -177,8 +183,8 @@ class Converter:
         return process
 
     @staticmethod
-    def _ask_process(process: subprocess.Popen[bytes], request: Any) -> Iterator[Any]:
-        """Send *request* to *process*, and yield the answers until *process* ends."""
+    def _request_answers(process: subprocess.Popen[bytes], request: Any) -> Iterator[Any]:
+        """Send *request* to *process*, and yield each answer until *process* ends."""
         with suppress(OSError):
             _send_message(process.stdin, request)
         for line in process.stdout or ():
@@ -187,8 +193,8 @@ class Converter:
                 yield json.loads(line)
 
     @staticmethod
-    def _explain_death(process: subprocess.Popen[bytes]) -> str:
-        """Wait until *process* ends, and return the reason, such as ``its reader crashed``."""
+    def _describe_exit(process: subprocess.Popen[bytes]) -> str:
+        """Wait until *process* ends, and return why it ended, such as ``its reader crashed``."""
         # The watchdog ends the process with exit code 1.
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
@@ -203,7 +209,8 @@ def _send_message(stream: Any, message: Any) -> None:
 def serve() -> None:
     """Read the documents named on standard input, and write their text to standard output.
 
-    Runs in the separate process until standard input closes. Messages are lines of JSON.
+    This is the main function of a separate process that a `Converter` starts. It runs until
+    standard input closes. Each message is one line of JSON.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
     warnings.simplefilter("ignore")
@@ -232,7 +239,10 @@ def _start_watchdog(timeout_seconds: float, null_file: Any) -> None:
 
 
 def _queue_requests(requests: queue.SimpleQueue[list[Any]]) -> None:
-    """Put each message from standard input into *requests*; exit when standard input closes."""
+    """Put each message from standard input into *requests*.
+
+    Ends this process when standard input closes.
+    """
     for line in sys.stdin:
         requests.put(json.loads(line))
     os._exit(0)  # The parent process is gone.
@@ -253,8 +263,7 @@ def _answer_request(
     """Yield the text of the document at *path* as messages for the parent process.
 
     The first messages contain the document's pieces. The last message contains the error, or is
-    empty if there was no error. *restart_timer* restarts the time limit, and is called before each
-    message.
+    empty if there was no error. Calls *restart_timer* to restart the time limit for each message.
     """
     restart_timer()
     try:
@@ -284,9 +293,9 @@ def _answer_request(
 def _batch_pieces(
     pieces: Iterator[Piece], restart_timer: Callable[..., None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the *pieces* in batches, as messages for the parent process.
+    """Yield the *pieces* as messages for the parent process, many pieces per message.
 
-    One message per piece would be slow. *restart_timer* is called after each full batch.
+    Calls *restart_timer* after each full message, to restart the time limit.
     """
     batch: list[Any] = []
     chars = 0
@@ -308,8 +317,9 @@ def _batch_pieces(
 def _read_non_blank_pieces(
     path: Path, file: BinaryIO, restart_timer: Callable[..., None]
 ) -> Iterator[Piece]:
-    """Yield the pieces of *file*, except for blank pieces at its beginning.
+    """Yield the pieces of *file*, without blank pieces at its beginning.
 
+    For a zipped file, calls *restart_timer* with extra seconds that depend on the unpacked size.
     Raises `UnreadableDocument` if all pieces are blank.
     """
     extension = path.suffix.casefold()
@@ -339,9 +349,9 @@ def _read_with_package(extension: str, path: Path, file: BinaryIO) -> Iterator[P
 
 
 def _check_zip(path: Path, file: BinaryIO) -> int:
-    """Check the zip archive *file*, and return its unpacked size in bytes.
+    """Check that the zip archive *file* can be read, and return its unpacked size in bytes.
 
-    Raises `UnreadableDocument` if the file is empty, encrypted or too large.
+    Raises `UnreadableDocument` if *file* is empty, encrypted or too large.
     """
     start = file.read(len(_OLE))
     if not start:

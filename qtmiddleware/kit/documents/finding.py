@@ -23,13 +23,12 @@ _ALLOWED: Final = (
 
 
 def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Path]:
-    """Return the sorted paths of all documents in *data_path*, a file, a folder or a pattern.
+    """Return the sorted paths of all documents at *data_path*: a file, a folder or a glob pattern.
 
-    - A single file is always a document, whatever its name. The name of an existing file is not
-      read as a pattern.
-    - In a folder or pattern, documents are the files with an extension in `EXTENSIONS` or of an
-      installed package. If *all_files* is true, all files are documents. Hidden files and folders
-      are skipped. Links to folders are not followed, unless *data_path* itself is such a link.
+    - A file that exists is always a document, even if its name looks like a pattern.
+    - From a folder or a pattern, only files that `is_document` accepts are returned, or all files
+      if *all_files* is true. Hidden files and folders are skipped. Links to folders are not
+      followed, unless *data_path* itself is such a link.
 
     Raises `ConfigError` if there are no documents, or if a folder cannot be read. Skipping an
     unreadable folder would look as if its documents were deleted.
@@ -41,7 +40,7 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        documents = sorted(set(_select_files(path, all_files)))
+        documents = sorted(set(_select_documents(path, all_files)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = (
@@ -50,14 +49,14 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
         )
         raise _build_error(data_path, message) from error
     if not documents:
-        left_out = describe_left_out(count_left_out(path))
+        left_out = format_file_counts(count_unsupported_files(path))
         where = f"dataPath is {str(data_path)!r}, which holds no documents"
         raise _build_error(data_path, f"{where} but {left_out}" if left_out else where)
     return documents
 
 
-def count_left_out(data_path: str | Path) -> dict[str, int]:
-    """Return the number of files in *data_path* that are not documents, per file extension.
+def count_unsupported_files(data_path: str | Path) -> dict[str, int]:
+    """Return the number of files at *data_path* that are not documents, per file extension.
 
     The most frequent extension comes first. The key ``""`` counts files without an extension.
     Hidden files are not counted. For a single file, returns an empty dictionary.
@@ -69,10 +68,10 @@ def count_left_out(data_path: str | Path) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def describe_left_out(counts: Mapping[str, int]) -> str:
-    """Return *counts* of files per extension as text, such as ``3 .html, 1 .csv``.
+def format_file_counts(counts: Mapping[str, int]) -> str:
+    """Return the numbers of files per extension as text, such as ``3 .html, 1 .csv``.
 
-    Only the first eight extensions are listed. The remaining files are counted as ``5 others``.
+    Only the first eight extensions are listed. All other files are summed up, as in ``5 others``.
     """
     shown_counts = [
         f"{count} {extension or 'without an ending'}" for extension, count in counts.items()
@@ -83,11 +82,11 @@ def describe_left_out(counts: Mapping[str, int]) -> str:
     )
 
 
-def _select_files(path: Path, all_files: bool) -> Iterable[Path]:
-    """Return the documents in *path*, which may be a file, a folder or a pattern.
+def _select_documents(path: Path, all_files: bool) -> Iterable[Path]:
+    """Return the documents at *path*: a file, a folder or a glob pattern.
 
-    A single file is always a document. If *all_files* is true, all files in a folder or pattern are
-    documents.
+    A file is always returned. From a folder or a pattern, only files with the file extension of a
+    document are returned, or all files if *all_files* is true.
     """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
@@ -95,10 +94,10 @@ def _select_files(path: Path, all_files: bool) -> Iterable[Path]:
 
 
 def _find_files(path: Path) -> Iterable[Path]:
-    """Return all files in the folder *path*, or all files that match the pattern *path*.
+    """Return all files in the folder *path*, or all files that match the glob pattern *path*.
 
-    The result is empty if *path* is a single file. Raises `FileNotFoundError` if *path* does not
-    exist and is not a pattern.
+    Hidden files are skipped, unless a pattern names them. The result is empty if *path* is a single
+    file. Raises `FileNotFoundError` if *path* does not exist and is not a pattern.
     """
     if path.is_dir():
         return _walk_folder(path)
@@ -124,9 +123,10 @@ def _walk_folder(folder: Path) -> Iterator[Path]:
 
 
 def _find_matching_files(path: Path) -> Iterator[Path]:
-    """Yield the files that match the pattern *path*.
+    """Yield the files that match the glob pattern *path*.
 
-    Folders that exist are not read as patterns, even if their names contain brackets.
+    The name of a folder that exists is not read as a pattern, even if it contains brackets. Hidden
+    files are skipped, unless the pattern names them. Links to folders are not followed.
     """
     base, *pattern_parts = (Path(path.anchor), *path.parts[bool(path.anchor) :])
     # A folder's name may contain brackets, so each part that exists is used as a name.
@@ -150,9 +150,9 @@ def _find_matching_files(path: Path) -> Iterator[Path]:
 
 
 def is_document(path: Path) -> bool:
-    """Return whether the file at *path* has the file extension of a document.
+    """Return whether the extension of the file at *path* is supported.
 
-    False means that the file is skipped in folders and patterns.
+    True for the extensions in `EXTENSIONS`, and for those of readers in installed packages.
     """
     return path.name.casefold().endswith(EXTENSIONS) or has_package_reader(path)
 

@@ -95,11 +95,11 @@ _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
 
 
 class _Page:
-    """Collects the paragraphs of an HTML page, each with the heading above it.
+    """Collects the paragraphs of an HTML page, each with the heading above the paragraph.
 
     Attributes:
-        title: the page's title.
-        paragraphs: pairs of a paragraph's text and its heading.
+        title: the page's title; ``""`` if there is none.
+        paragraphs: a (text, heading) pair for each paragraph; the heading may be ``""``.
     """
 
     def __init__(self) -> None:
@@ -111,7 +111,10 @@ class _Page:
         self._skipped = self._pre = 0
 
     def handle_start_tag(self, tag: str) -> None:
-        """Handle the start tag of the HTML element *tag*."""
+        """End the current paragraph if *tag*, a start tag such as ``p``, begins a new block.
+
+        The start of an element such as ``script``, which has no readable text, is also recorded.
+        """
         if tag in _SKIPPED:
             self._skipped += 1
         elif self._skipped:
@@ -123,7 +126,10 @@ class _Page:
             self._words.append(" | ")
 
     def handle_end_tag(self, tag: str) -> None:
-        """Handle the end tag of the HTML element *tag*."""
+        """End the current paragraph if *tag*, an end tag such as ``p``, ends a block.
+
+        The end of an element such as ``script``, which has no readable text, is also recorded.
+        """
         if tag in _SKIPPED:
             self._skipped = max(0, self._skipped - 1)
         elif self._skipped:
@@ -133,16 +139,20 @@ class _Page:
             self._pre = max(0, self._pre - (tag == "pre"))
 
     def add_text(self, text: str) -> None:
-        """Add *text*, found between two tags, to the current paragraph."""
+        """Add *text*, the text between two tags, to the current paragraph.
+
+        Does nothing inside an element such as ``script``, which has no readable text.
+        """
         if text and not self._skipped:
             self._words.append(unescape(_LONG_NUMBER.sub("\ufffd", text)))
             self._has_words = self._has_words or not self._words[-1].isspace()
 
     def end_paragraph(self, tag: str = "") -> None:
-        """Save the text since the last paragraph as the page's title or as a paragraph.
+        """Save the text since the last paragraph as a new paragraph, unless the text is blank.
 
-        *tag* is the tag that ends the text. If *tag* is a heading, such as ``h1``, the text also
-        becomes the heading of the following paragraphs.
+        *tag* is the end tag after the text, if any. After ``title``, the text becomes the page's
+        title instead. After a heading, such as ``h1``, the text also becomes the heading of the
+        following paragraphs.
         """
         text = "".join(self._words)
         self._words.clear()
@@ -156,60 +166,60 @@ class _Page:
             self.paragraphs.append((text, self._heading))
 
 
-def _parse_page(text: str, page: _Page) -> None:
-    """Parse the HTML in *text* as browsers do, and pass its tags and texts to *page*.
+def _parse_page(html: str, page: _Page) -> None:
+    """Parse *html* as browsers do, and pass its tags and texts to *page*.
 
-    Takes linear time, even for unclosed tags and comments, unlike `html.parser`.
+    Unlike `html.parser`, takes linear time even for unclosed tags and comments.
     """
-    position, last_marks = 0, {mark: text.rfind(mark) for mark in _ENDS}
+    position, last_marks = 0, {mark: html.rfind(mark) for mark in _ENDS}
     # A tag must end, so the text after the last ">" has none.
-    while 0 <= (tag_start := text.find("<", position)) < last_marks[">"]:
-        page.add_text(text[position:tag_start])
-        if tag := _TAG.match(text, tag_start):
+    while 0 <= (tag_start := html.find("<", position)) < last_marks[">"]:
+        page.add_text(html[position:tag_start])
+        if tag := _TAG.match(html, tag_start):
             position = tag.end()
             name = tag["name"].lower()
             # In <p class=a/> the slash belongs to the value.
             closes_itself = (
-                text.endswith("/>", tag_start, position) and tag.end("bare") != position - 1
+                html.endswith("/>", tag_start, position) and tag.end("bare") != position - 1
             )
             if not tag["closes"]:
                 page.handle_start_tag(name)
             if tag["closes"] or closes_itself:
                 page.handle_end_tag(name)
             elif name in _RAW_ENDS:
-                end = _RAW_ENDS[name].search(text, position)
-                position = end.start() if end else len(text)
+                end = _RAW_ENDS[name].search(html, position)
+                position = end.start() if end else len(html)
         # Browsers treat <? and </ without a name like comments.
-        elif text[tag_start + 1] in "!?/":
-            position = _find_comment_end(text, tag_start, last_marks)
+        elif html[tag_start + 1] in "!?/":
+            position = _find_comment_end(html, tag_start, last_marks)
         else:
             page.add_text("<")
             position = tag_start + 1
-    page.add_text(text[position:])
+    page.add_text(html[position:])
 
 
-def _find_comment_end(text: str, begin: int, last_marks: Mapping[str, int]) -> int:
-    """Return the position after the comment or declaration that begins at *begin* in *text*.
+def _find_comment_end(html: str, begin: int, last_marks: Mapping[str, int]) -> int:
+    """Return the position after the comment or declaration that begins at *begin* in *html*.
 
     An unclosed comment ends at the next ``>``. *last_marks* maps each end mark, such as ``-->``, to
-    its last position in *text*.
+    its last position in *html*.
     """
-    kind = (
+    end_mark = (
         "-->"
-        if text.startswith("<!--", begin)
+        if html.startswith("<!--", begin)
         else "]]>"
-        if text.startswith("<![CDATA[", begin)
+        if html.startswith("<![CDATA[", begin)
         else ">"
     )
-    end = kind if begin + 2 <= last_marks[kind] else ">"
-    return text.index(end, begin + 2) + len(end)
+    end = end_mark if begin + 2 <= last_marks[end_mark] else ">"
+    return html.index(end, begin + 2) + len(end)
 
 
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of an HTML page, each with the page's title and the heading above it.
+    """Yield the paragraphs of an HTML page, except for navigation, scripts and styles.
 
-    Navigation, scripts and styles are skipped. Raises `UnreadableDocument` if the page is empty or
-    too large. See `decode_page` for the encoding.
+    A paragraph's location is the page's title and the heading above the paragraph. See
+    `decode_page` for the encoding. Raises `UnreadableDocument` if the page is empty or too large.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -219,13 +229,14 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     yield from _read_page(decode_page(content))
 
 
-def _read_page(text: str, title: str = "") -> Iterator[Piece]:
-    """Yield the paragraphs of the HTML page in *text*, each with *title* and the heading above it.
+def _read_page(html: str, title: str = "") -> Iterator[Piece]:
+    """Yield the paragraphs of the page *html*, each located by a title and a heading.
 
-    If *title* is empty, the page's own title is used.
+    The title is *title*, or the page's own title if *title* is empty. The heading is the last one
+    above the paragraph.
     """
     page = _Page()
-    _parse_page(text, page)
+    _parse_page(html, page)
     page.end_paragraph()
     for paragraph, heading in page.paragraphs:
         location = {"title": title or page.title, "heading": heading}
@@ -233,10 +244,10 @@ def _read_page(text: str, title: str = "") -> Iterator[Piece]:
 
 
 def decode_page(content: bytes) -> str:
-    """Decode the bytes of an HTML page, and return its text.
+    """Decode the bytes of an HTML page, and return the text.
 
-    Tries these encodings in the order of browsers: the byte order mark's encoding, the encoding
-    that the page declares, UTF-8, and Windows-1252.
+    Uses the first encoding that fits, in the order of browsers: the encoding of the byte order
+    mark, the encoding that the page declares, UTF-8, and Windows-1252.
     """
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
@@ -257,7 +268,7 @@ def decode_page(content: bytes) -> str:
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the paragraphs of an EPUB book in reading order.
 
-    Each paragraph has the book's title and the heading above the paragraph. Raises
+    A paragraph's location is the book's title and the heading above the paragraph. Raises
     `UnreadableDocument` if the book is encrypted.
     """
     with ZipFile(file) as book:

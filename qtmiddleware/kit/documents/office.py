@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra
-from qtmiddleware.kit.documents.records import describe_rows
+from qtmiddleware.kit.documents.records import format_rows
 from qtmiddleware.kit.documents.text import Piece
 
 _DRAWING: Final = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -20,7 +20,10 @@ _DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
 
 
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs and table rows of a Word file, each with the heading above it."""
+    """Yield the paragraphs and table rows of a Word file.
+
+    The location of each is the heading above it. A table row also has its number, from 1.
+    """
     try:
         import docx
         from docx.oxml.ns import qn
@@ -59,7 +62,7 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
                 ]
                 for table_row in elements
             )
-            yield from describe_rows(enumerate(cells, 1), **heading)
+            yield from format_rows(enumerate(cells, 1), **heading)
             yield Piece("\n", heading)
             continue
         for element in elements:
@@ -73,7 +76,10 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the texts, tables and notes of each slide, with the slide's number from 1."""
+    """Yield the texts, tables and notes of a PowerPoint file.
+
+    The location of each is the slide's number, from 1.
+    """
     try:
         import pptx
     except ImportError:
@@ -94,7 +100,7 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
-    """Yield the texts and tables in the *shapes* of a slide, including grouped shapes."""
+    """Yield the texts and tables in *shapes*, the shapes of a slide, and in grouped shapes."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, slide_number)
@@ -106,8 +112,7 @@ def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
                 [_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows
             )
             yield from (
-                Piece(row.text, {"slide": slide_number})
-                for row in describe_rows(enumerate(cells, 1))
+                Piece(row.text, {"slide": slide_number}) for row in format_rows(enumerate(cells, 1))
             )
             yield Piece("\n", {"slide": slide_number})
         elif shape.has_text_frame and (text := shape.text_frame.text.replace("\v", "\n").strip()):
@@ -115,7 +120,7 @@ def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
 
 
 def _read_cell(cell: Any) -> str:
-    """Return the text of *cell*, a table cell on a slide, with one line per paragraph."""
+    """Return the text of a table cell on a slide, with one line per paragraph."""
     paragraphs = cell.iter(f"{_DRAWING}p")
     return "\n".join(
         "".join(part.text or " " for part in paragraph.iter(*_DRAWN)) for paragraph in paragraphs
@@ -125,9 +130,9 @@ def _read_cell(cell: Any) -> str:
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per row of an Excel file, such as ``Item: Pump | Price: 7``.
 
-    The location of each line is the sheet's name and the row's number, from 1. Only one row is in
-    memory at a time. For a formula, the value saved in the file is used. Without a saved value, the
-    cell is empty.
+    The location of each line is the sheet's name and the row's number, from 1. A formula's value is
+    the one saved in the file; without a saved value, the cell is empty. Only one row is in memory
+    at a time.
     """
     try:
         import openpyxl
@@ -144,7 +149,7 @@ def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         # Some programs write a wrong size, and cells outside of it would be skipped.
         sheet.reset_dimensions()
         rows = ([_format_cell(cell) for cell in row] for row in sheet.iter_rows())
-        yield from describe_rows(enumerate(rows, 1), sheet=sheet.title)
+        yield from format_rows(enumerate(rows, 1), sheet=sheet.title)
 
 
 def _format_cell(cell: Any) -> str:

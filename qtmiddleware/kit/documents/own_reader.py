@@ -12,9 +12,10 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, Piece
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
-"""The user's own reader: takes a path and returns a text, several texts, or (text, location) pairs.
+"""The user's own reader: a function of a path that returns the file's text.
 
-It returns ``None`` for a file that the built-in readers should read.
+The result is one text, several texts, several (text, location) pairs, or ``None`` for a file that
+the built-in readers should read.
 """
 
 
@@ -28,7 +29,7 @@ class _InvalidResult(TypeError):
 def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     """Read the file at *path* with the user's *reader*, and return an iterator of its pieces.
 
-    Returns ``None`` if *reader* returns ``None``, so that the built-in readers read the file.
+    Returns ``None`` if *reader* returns ``None``, to leave the file to the built-in readers.
 
     Raises `UnreadableDocument`, at the call or during iteration, if *reader* raises any exception
     or returns something other than text.
@@ -47,7 +48,9 @@ def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
 
 
 def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Check each item of a reader's *result*, and yield its text and location as a piece.
+    """Check each item of a reader's *result*, and yield the item as a piece.
+
+    An item is a text, or a (text, location) pair.
 
     Raises `UnreadableDocument` if an item is invalid, or if all texts are blank.
     """

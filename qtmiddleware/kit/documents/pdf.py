@@ -42,10 +42,11 @@ class _TooSlow(Exception):
 
 
 def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each page of the PDF *file* at *path*, with the page's number from 1.
+    """Yield the text of each page of the PDF *file*, except for empty pages.
 
-    Skips empty pages. Keeps line breaks and hyphens at the ends of lines. Replaces ligatures by
-    their letters, and removes soft hyphens and spaces at the ends of lines.
+    The location of each text is the page's number, from 1. Line breaks and hyphens at the ends of
+    lines are kept. Ligatures are replaced by their letters. Soft hyphens, and spaces at the ends of
+    lines, are removed.
 
     A page that cannot be read is skipped and logged. Raises `UnreadableDocument` if no page can be
     read, if three pages take too long, or if the whole document takes too long.
@@ -53,7 +54,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
         reader = _open_reader(path, file)
-        repeated_count = _drop_repeated_pages(reader)
+        repeated_count = _remove_repeated_pages(reader)
         pages = list(reader.pages)
     except (OSError, QtMiddlewareError):
         raise
@@ -111,7 +112,8 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _open_reader(path: Path, file: BinaryIO) -> Any:
     """Open *file* with pypdf, and return pypdf's reader.
 
-    Raises `UnreadableDocument` if *file* needs a password.
+    Raises `UnreadableDocument` if *file* needs a password, and `MissingExtra` if pypdf is not
+    installed.
     """
     try:
         import pypdf
@@ -128,10 +130,10 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
     return reader
 
 
-def _drop_repeated_pages(reader: Any) -> int:
+def _remove_repeated_pages(reader: Any) -> int:
     """Remove repeated pages, and repeated branches of the page tree, from *reader*.
 
-    Returns the number of removed pages and branches.
+    *reader* is pypdf's reader of a file. Returns the number of removed pages and branches.
     """
     # A file of 1 KB could have a billion pages, if each of nine levels repeats its branch ten
     # times.
@@ -175,7 +177,7 @@ def _is_aes_missing(error: Exception) -> bool:
 def _extract_text(page: Any) -> str:
     """Return the text of *page*, without soft hyphens, ligatures and control characters.
 
-    Raises `_TooSlow` after `PAGE_SECONDS`.
+    Raises `_TooSlow` if this takes more than `PAGE_SECONDS`.
     """
     deadline = Deadline.after(PAGE_SECONDS)
     is_late = False

@@ -9,11 +9,10 @@ from qtmiddleware.catalogue import PLACES
 
 
 def describe_location(metadata: Mapping[str, Any]) -> str:
-    """Return the location in a chunk's *metadata* as text, such as ``page 3``.
+    """Return a chunk's location as text, such as ``page 3`` or ``sheet Costs, rows 12-31``.
 
-    Other examples are ``sheet Costs, rows 12-31`` and ``sheet A, row 9 to sheet B, row 2``. Returns
-    ``""`` if *metadata* has no location. A heading is used only if there is no number, because
-    numbers are shorter and faster to find.
+    *metadata* is the chunk's metadata. Returns ``""`` if it has no location. A heading is used only
+    if the metadata has no other location, such as a page, because readers find a page faster.
     """
     names = [name for name in PLACES if _is_location_value(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names

@@ -33,12 +33,12 @@ _ROWS: Final = 256
 
 
 class _Number(str):
-    """A number from a JSON file, kept as the text in the file."""
+    """A number from a JSON file, written as in the file."""
 
     __slots__ = ()
 
 
-def describe_rows(
+def format_rows(
     rows: Iterable[tuple[int, Sequence[str]]], **location: str | int
 ) -> Iterator[Piece]:
     """Yield one line of text per row, such as ``Item: Pump | Price: 7``.
@@ -84,9 +84,11 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
     lines = _split_lines(path, read_text(path, file))
     first_line, rows = next(lines), None
     try:
-        separator = max(",;\t|", key=lambda separator: _rate_separator(first_line, separator))
+        separator = max(
+            ",;\t|", key=lambda separator: _build_separator_sort_key(first_line, separator)
+        )
         rows = csv.reader(_prepend_line(first_line, lines), delimiter=separator)
-        yield from describe_rows(enumerate(rows, 1))
+        yield from format_rows(enumerate(rows, 1))
     except csv.Error as error:
         line = 1 if rows is None else rows.line_num
         raise UnreadableDocument(
@@ -94,10 +96,10 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
         ) from error
 
 
-def _rate_separator(line: str, separator: str) -> tuple[bool, int]:
-    """Return a sort key: the separator with the greatest key splits *line* best.
+def _build_separator_sort_key(line: str, separator: str) -> tuple[bool, int]:
+    """Return a sort key for *separator*; the best separator for *line* has the greatest key.
 
-    The key contains whether the quotation marks are valid, and the number of cells.
+    The key is whether the quotation marks are valid, and the number of cells.
     """
     cell_count = len(next(csv.reader([line], delimiter=separator), []))
     try:
@@ -114,9 +116,9 @@ def _prepend_line(line: str, lines: Iterator[str]) -> Iterator[str]:
 
 
 def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """Yield the lines of the text in *pieces*; yield one empty line for an empty text.
+    """Join the texts of *pieces*, and yield the lines.
 
-    Raises `UnreadableDocument` if a line is too long.
+    Yields one empty line for an empty text. Raises `UnreadableDocument` if a line is too long.
     """
     unfinished = ""
     for piece in pieces:
@@ -132,18 +134,18 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
 
-    Each item of a top-level list is a record. Without such a list, each JSON value in the file is a
-    record. Records are numbered from 1, and a blank line follows each record. Numbers are written
-    as in the file. Only one record is in memory at a time.
+    If the file is a list, each item is a record. Otherwise each JSON value in the file is a record.
+    Records are numbered from 1, and a blank line follows each record. Numbers are written as in the
+    file. Only one record is in memory at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
-        yield from _describe_record(record, number)
+        yield from _format_record(record, number)
 
 
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
 
-    See `_read_record` for the fields. If a record has no text, yields all its values, like
+    See `_read_record` for the fields. If a record has no text, yields one line per value, like
     `read_json`.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
@@ -178,16 +180,16 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _read_record(record: Any, number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
 
-    The piece's location contains the record's number, its id as ``record_id``, its title, its other
-    fields, and the fields of an object ``metadata``. Lists, objects and nulls are skipped. If
-    *record* has no text, yields its values like `_describe_record`.
+    The piece's location contains the record's *number* (``record``), its id (``record_id``), its
+    title, its other fields, and the fields of its object ``metadata``. Lists, objects and nulls are
+    skipped. If *record* has no text, yields one piece per value instead.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(
         (value for value in map(fields.get, TEXTS) if isinstance(value, str) and value.strip()), ""
     )
     if not text:
-        yield from _describe_record(record, number)
+        yield from _format_record(record, number)
         return
     metadata = fields.get("metadata")
     # A field of the record itself overrides a field of the same name in its metadata.
@@ -197,7 +199,7 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
         "title": title.strip() if isinstance(title, str) else "",
         "record_id": read_id(fields) or "",
     }
-    location = {"record": number, **title_and_id, **_read_metadata(values)}
+    location = {"record": number, **title_and_id, **_select_metadata(values)}
     titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text
     yield Piece(
         titled_text,
@@ -206,15 +208,16 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
     )
 
 
-def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
-    """Return the fields of a record in *values* that can be stored as metadata.
+def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
+    """Return those *fields* of a record that can be stored as metadata.
 
-    The result has at most `_MOST_METADATA` characters; the remaining fields are dropped.
+    The result has at most `_MOST_METADATA` characters. The fields after the first one that does not
+    fit are dropped.
     """
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
-    for name, value in values.items():
-        converted = _convert_value(value)
+    for name, value in fields.items():
+        converted = _convert_metadata_value(value)
         if name in _NO_METADATA or converted in (None, ""):
             continue
         converted = converted[:PLACE_CHARS] if isinstance(converted, str) else converted
@@ -225,8 +228,8 @@ def _read_metadata(values: Mapping[str, Any]) -> dict[str, str | int | float]:
     return metadata
 
 
-def _convert_value(value: Any) -> str | int | float | None:
-    """Convert *value* to a text, number or boolean for metadata; ``None`` if this is impossible."""
+def _convert_metadata_value(value: Any) -> str | int | float | None:
+    """Return *value* as a text, a number or a boolean, or ``None`` if this is impossible."""
     # JSON numbers are kept as text, and Parquet files may have decimals.
     if isinstance(value, _Number | Decimal):
         try:
@@ -240,25 +243,31 @@ def _convert_value(value: Any) -> str | int | float | None:
     return value if isinstance(value, str | int | float) else None
 
 
-def _describe_record(record: Any, number: int) -> Iterator[Piece]:
-    """Yield one line per value of *record*, then a blank line, with the record's *number*."""
-    for line in _describe_value(record):
+def _format_record(record: Any, number: int) -> Iterator[Piece]:
+    """Yield one line of text per value of *record*, then a blank line.
+
+    The location of each line is the record's *number*.
+    """
+    for line in _format_nested_value(record):
         yield Piece(line + "\n", {"record": number})
     yield Piece("\n", {"record": number})
 
 
-def _describe_value(value: Any, name: str = "") -> Iterator[str]:
-    """Yield one line of text per value nested in *value*, such as ``address.city: Oslo``."""
+def _format_nested_value(value: Any, name: str = "") -> Iterator[str]:
+    """Yield one line of text per value inside *value*, such as ``address.city: Oslo``.
+
+    *name* is the name of *value* itself, such as ``address``.
+    """
     label = f"{name}: " if name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
             # A long name repeats for each of its values, so a small file could become a large text.
-            yield from _describe_value(
+            yield from _format_nested_value(
                 inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
             )
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
         for number, inner in enumerate(value, 1):
-            yield from _describe_value(inner, f"{name} {number}".strip())
+            yield from _format_nested_value(inner, f"{name} {number}".strip())
     elif isinstance(value, list):
         if value:
             yield label + ", ".join("" if item is None else _format_value(item) for item in value)

@@ -19,9 +19,10 @@ class Piece:
 
     Attributes:
         text: the text.
-        location: the location of the text in the document, such as ``{"page": 3}``; empty for plain
+        location: the text's location in the document, such as ``{"page": 3}``; empty for plain
             text.
-        stands_alone: whether the text is a record, which must not share a chunk with other text.
+        stands_alone: whether the text must not share a chunk with other text, because it is a
+            record, such as a row of a table with metadata.
     """
 
     text: str = field(repr=False)
@@ -50,9 +51,10 @@ A file with more control characters counts as binary.
 
 
 def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of *file*, a text file at *path*, block by block.
+    """Yield the text of the text file *file*, block by block.
 
-    Raises `UnreadableDocument` if the file is empty, binary, or not in UTF-8 or UTF-16.
+    *path* is the file's path for errors. Raises `UnreadableDocument` if the file is empty, binary,
+    or not in UTF-8 or UTF-16.
     """
     block = file.read(_BLOCK)
     encoding = "utf-16" if block.startswith(_UTF_16) else "utf-8-sig"

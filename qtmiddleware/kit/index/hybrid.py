@@ -5,10 +5,11 @@ from the question. Without question words, vector searches get worse and word se
 
 ``hybrid.method`` sets how a passage's merged score is computed:
 
-- ``weighted``: the sum of each search's score times its weight. Before this, the scores of each
-  search are scaled to the range 0 to 1 (min-max). If all scores of a search are equal, each becomes
-  1. A passage gets 0 from a search that did not find it.
-- ``rrf``: the sum of weight / (k + rank), with ranks from 1 (Cormack, Clarke and Büttcher, 2009).
+- ``weighted``: the scores of each search are scaled to the range 0 to 1 (min-max). The merged score
+  is the sum of both scaled scores times the weights of their searches. If all scores of a search
+  are equal, they become 1. A passage gets 0 from a search that did not find the passage.
+- ``rrf``: reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009). The merged score is the sum
+  of weight / (k + rank) over both searches. Ranks begin at 1, and k is ``hybrid.rrfK``.
 """
 
 from __future__ import annotations
@@ -59,21 +60,24 @@ class _SearchResults:
 
     Attributes:
         ranking: the passages with their scores, best first.
-        positions: the position of each passage in the ranking, from 0. If a passage occurs twice,
-            the better position counts.
+        positions: the position of each passage in *ranking*, from 0. For a passage that occurs
+            twice, the better position.
     """
 
     ranking: Ranking
     positions: Mapping[Key, int]
 
     def find_score(self, key: Key) -> float | None:
-        """Return the score of the passage with this *key*; ``None`` if it is not in the results."""
+        """Return the score of the passage with this *key*.
+
+        Returns ``None`` if the search did not find the passage.
+        """
         return self.ranking.scores[self.positions[key]] if key in self.positions else None
 
     def build_record(self, key: Key) -> Record:
-        """Return the passage with this *key* as a record with the score 0.
+        """Return the record of the passage with this *key*, with the score 0.
 
-        Raises `KeyError` if the passage is not in the results.
+        Raises `KeyError` if the search did not find the passage.
         """
         item = self.ranking.items[self.positions[key]]
         record = {
@@ -86,10 +90,10 @@ class _SearchResults:
 
 
 def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
-    """Return the results in a search's *response* to *query*.
+    """Return the results in *response*, a search function's response to *query*.
 
-    *weight* is the weight of this search when results are merged. Raises `ResponseShapeError` if
-    the response has no known shape.
+    *weight* is the search's weight in merged scores. Raises `ResponseShapeError` if the response
+    has no known shape.
     """
     record_read_units(response)
     ranking = read_response(Variant("original", query, weight), response).ranking
@@ -101,18 +105,19 @@ def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
 
 
 class Hybrid:
-    """Combines a vector search and a word search into one search function.
+    """A search function that merges the results of a vector search and a word search.
 
-    Call it as ``search(query, top_k, filter=None)``. It returns a list of records ``{"id", "score",
-    "text", "metadata"}``, sorted by score, best first, then by id. A record also has:
+    Call the object with ``(query, top_k, filter=None)``. The result is a list of records ``{"id",
+    "score", "text", "metadata"}``, sorted by score, best first, then by id. A record also has:
 
     - ``"namespace"``, if the passage has a namespace.
-    - ``"vector_score"`` and ``"bm25_score"``, the scores of the two searches; ``None`` if that
-      search did not find the passage.
+    - ``"vector_score"``, the vector search's score; ``None`` if that search did not find the
+      passage.
+    - ``"bm25_score"``, the word search's score; ``None`` if that search did not find the passage.
 
-    The two weights are divided by their sum, so scores are 0 to 1 with the method ``weighted``, and
-    0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results that are not sorted
-    by score, ranks are used instead of its scores.
+    The two weights are divided by their sum. Merged scores are therefore 0 to 1 with the method
+    ``weighted``, and 0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results
+    that are not sorted by score, its ranks are used instead of scores.
 
     Both searches run at the same time. The word search runs in a daemon thread, with a copy of the
     caller's context. If a middleware calls this search, the thread counts towards the middleware's
@@ -219,8 +224,8 @@ class Hybrid:
     ) -> list[Record]:
         """Merge the results of both searches, and return the best *top_k* records.
 
-        Also records the results for the trace. *vectors* or *words* is ``None`` if that search was
-        not run or failed.
+        Also adds the results to the trace. *vectors* are the results of the vector search, and
+        *words* those of the word search; ``None`` if the search was not run or failed.
         """
         for name, results in (("vector", vectors), ("bm25", words)):
             if results is not None:
@@ -241,10 +246,10 @@ class Hybrid:
     def _wait_for_word_search(
         self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
     ) -> _SearchResults | None:
-        """Wait for the word search and return its results; ``None`` if it failed or took too long.
+        """Wait for the word search, and return its results.
 
-        Logs the failure. For errors from outside this package, logs only the class, because the
-        message may quote a text.
+        If the search fails or takes too long, logs the failure and returns ``None``. An error from
+        outside this package is logged without its message, which may quote a text.
         """
         try:
             return pending_words.result(timeout=self._patience)
@@ -268,10 +273,10 @@ class Hybrid:
 def _start_search(
     search: Callable[[], _SearchResults], bulkhead: Bulkhead
 ) -> Future[_SearchResults]:
-    """Start *search* in a daemon thread, and return its future.
+    """Start *search* in a daemon thread, and return a future for the results.
 
     The thread has a copy of the caller's context. If no thread can be started, the future contains
-    the error.
+    the error. *bulkhead* limits the number of threads.
     """
     future: Future[_SearchResults] = Future()
 
@@ -312,10 +317,10 @@ def _merge_results(
 
 
 def _merge_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
-    """Return the record of the passage with this *key*, without its merged score.
+    """Return the record of the passage with this *key*, with the score 0.
 
-    The record comes from the first of *searches* that found the passage. If the record's text or
-    metadata is empty, the other search's text or metadata is used.
+    Uses the first of *searches* that found the passage. If the record's text or metadata is empty,
+    uses the text or metadata from the other search.
     """
     record, *others = [
         results.build_record(key) for results in searches if key in results.positions
@@ -330,11 +335,15 @@ def _merge_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
 class HybridSearch(Hybrid):
     """Searches one store by vectors and by words at the same time; see `Hybrid`.
 
-    *embedder* computes the question's vector. A store that embeds texts itself gets the question's
-    text and needs no embedder.
+    Args:
+        store: the store.
+        embedder: computes the question's vector; ``None`` if the store embeds texts itself.
+        options: the settings group ``hybrid``.
+        preprocess: the rules that extract the keywords for the word search.
 
-    Raises `StoreError` if the store has no word search, and `ConfigError` if the store needs
-    vectors and there is no embedder.
+    Raises:
+        StoreError: if the store has no word search.
+        ConfigError: if the store needs vectors and there is no embedder, or if both weights are 0.
     """
 
     def __init__(

@@ -27,10 +27,10 @@ class StoreRetriever:
 
     Attributes:
         store: the open store.
-        embedder: embeds passages; ``None`` if the store embeds texts itself.
-        search: a function of ``(query, top_k, filter)``. The query is a vector if there is a
-            *query_embedder*, otherwise a text.
-        query_embedder: embeds queries; ``None`` if *search* takes texts.
+        embedder: the embedder for passages; ``None`` if the store embeds texts itself.
+        search: a function of ``(query, top_k, filter)`` that searches the store.
+        query_embedder: the embedder for the queries of *search*; ``None`` if *search* takes texts
+            instead of vectors.
         owns_store: whether `close` closes *store*, because this object opened it.
         owns_embedder: whether `close` closes *embedder*, because this object opened it.
     """
@@ -42,16 +42,16 @@ class StoreRetriever:
     owns_store: bool
     owns_embedder: bool = False
 
-    def with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a retriever for the same open store, with the search configured by *settings*.
+    def copy_with_settings(self, settings: Settings) -> StoreRetriever:
+        """Return a retriever for the same open store that searches as *settings* say.
 
-        Raises the same errors as `open_retriever`.
+        Raises `StoreError` or `ConfigError` if the store cannot search in this way.
         """
         search, query_embedder = _build_search(self.store, self.embedder, settings)
         return replace(self, search=search, query_embedder=query_embedder)
 
     def close(self) -> None:
-        """Close the store and the embedder's connections, unless the caller passed them in."""
+        """Close the store and the embedder, except for those that the caller passed in."""
         if self.owns_store:
             self.store.close()
         if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
@@ -71,8 +71,8 @@ def open_retriever(
         settings: the settings of the store, the embedding model and the search.
         store: an open store to use instead of the configured store.
         embedder: an embedder or an embedding function to use instead of the configured model.
-        must_exist: whether to raise `StoreError` if the index does not exist, instead of creating
-            it. Has an effect only on stores that keep files.
+        must_exist: whether to raise `StoreError` if the index does not exist. If false, a missing
+            index is created. Has an effect only on stores that keep files.
 
     Raises:
         StoreError: if the store cannot be opened, or contains vectors of another model.
@@ -102,7 +102,8 @@ def open_retriever(
 def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
     """Return *embedder*, or the configured embedder if *embedder* is ``None``.
 
-    A function is wrapped in an embedder. Raises `ConfigError` if *embedder* cannot embed.
+    If *embedder* is a function, returns an embedder that calls the function. Raises `ConfigError`
+    if *embedder* cannot embed.
     """
     if embedder is None:
         return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
@@ -119,8 +120,8 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
 def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
     """Open the configured store for vectors of *embedder*.
 
-    If *must_exist* is true, raises `StoreError` if the index does not exist, and logs a warning if
-    the index is empty.
+    If *must_exist* is true and the store keeps files, raises `StoreError` if the index does not
+    exist, and logs a warning if the index is empty.
     """
     name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
@@ -143,9 +144,9 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 def _build_search(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return a function that searches *store*, and the embedder for its queries.
+    """Return a function that searches *store*, and the embedder for the function's queries.
 
-    The embedder is ``None`` if the function takes texts as queries.
+    The embedder is ``None`` if the function takes texts instead of vectors.
     """
     # A user's embedding function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):

@@ -1,4 +1,4 @@
-"""The server behind ``qtm mcp``, which offers a wrapped function to agents as a tool.
+"""The server behind ``qtm mcp``. It offers a wrapped function to agents as a tool.
 
-Agents call the tool with the Model Context Protocol (MCP).
+Agents call the tool over the Model Context Protocol (MCP).
 """

@@ -16,25 +16,31 @@ CLIENTS: Final = {
     "cursor": ("mcpServers", ".cursor/mcp.json of your project, or ~/.cursor/mcp.json"),
     "vscode": ("servers", ".vscode/mcp.json of your project"),
 }
-"""The key for servers in each client's config file, and the path of the file, by client."""
+"""For each client, the key for servers in its config file, and the path of the file."""
 
 
-def build_server_entry(client: str, name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """Return the entry to add to the config file of *client*.
+def build_server_entry(
+    client_name: str, server_name: str, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """Return the entry to add to the config file of an MCP client.
 
-    The entry registers the server as *name*, and starts it with ``qtm mcp serve`` and *arguments*.
+    Args:
+        client_name: The client, such as ``cursor``.
+        server_name: The name under which the client lists the server.
+        arguments: The arguments of ``qtm mcp serve``, which starts the server.
     """
-    key, _ = CLIENTS[client]
+    key, _ = CLIENTS[client_name]
     entry: dict[str, Any] = {"command": find_qtm_command(), "args": ["mcp", "serve", *arguments]}
-    if client == "vscode":
+    if client_name == "vscode":
         entry = {"type": "stdio", **entry}
-    return {key: {name: entry}}
+    return {key: {server_name: entry}}
 
 
 def find_qtm_command() -> str:
-    """Return the path of the command ``qtm``, for a client's config file.
+    """Return the path of the command ``qtm``, or its name if the path is not found.
 
-    Clients start servers outside the active environment, so the name alone is not enough.
+    A client's config file needs the path, because clients start servers outside the active
+    environment.
     """
     # The command in this environment comes first; another qtm may be first on the PATH.
     local_command = Path(sys.executable).with_name("qtm")

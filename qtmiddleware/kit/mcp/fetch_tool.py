@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.retrieval.responses import read_metadata, read_text
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.threads import run_in_thread
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, write_json
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, format_json
 from qtmiddleware.tools.search_tool import (
     MEANINGS,
     MOST_TOKENS,
@@ -25,8 +25,8 @@ class FetchTool:
     """An MCP tool that calls the user's function to return a document by its id.
 
     Args:
-        load_document: The user's function. It takes the id, and returns a text or an object with a
-            text. It returns ``None`` if there is no such document.
+        load_document: The user's function, sync or async. It takes the id, and returns a text or
+            an object with a text, or ``None`` if there is no such document.
         collection: The name of the collection, which the model reads.
     """
 
@@ -83,4 +83,4 @@ class FetchTool:
         if title := find_title(metadata):
             fields["title"] = str(title)[:200]
         text = read_text(document, None)
-        return build_text_result(fields, write_json(document) if text is None else text, tokens)
+        return build_text_result(fields, format_json(document) if text is None else text, tokens)

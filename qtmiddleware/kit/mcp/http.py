@@ -24,13 +24,13 @@ LEAST_CHARS: Final = 16
 
 
 def read_token(environ: Any, host: str) -> str:
-    """Return the token in the environment variables *environ*.
+    """Return the token that clients must send, from the environment variables *environ*.
 
-    Returns ``""`` if there is no token and *host* is the loopback address.
+    Returns ``""`` if no token is set and *host* is the loopback address.
 
     Raises:
-        ConfigError: *host* is another address and there is no token, or the token is too short or
-            has characters that are not allowed in a header.
+        ConfigError: No token is set although *host* is not the loopback address, or the token is
+            too short or has characters that a header does not allow.
     """
     token: str = environ.get(TOKEN, "")
     if not token and host == LOOPBACK:
@@ -46,9 +46,15 @@ def read_token(environ: Any, host: str) -> str:
 
 
 def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIApp:
-    """Return the web application that answers allowed requests to *server* at `PATH`.
+    """Return the web application that passes allowed requests at `PATH` to *server*.
 
-    The application keeps no sessions, so a client that has left uses no memory.
+    The application keeps no sessions, so a disconnected client uses no memory.
+
+    Args:
+        server: The MCP server.
+        host: The address at which the application listens.
+        port: The port at which the application listens.
+        token: The token that every request must contain; empty to require no token.
     """
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -63,9 +69,10 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
 
 
 def _list_allowed_hosts(host: str, port: int) -> list[str]:
-    """Return the values that a request may have in its header ``Host``.
+    """Return the values that a request's header ``Host`` may have.
 
-    The list is empty if *host* means every address of the machine. Any value is allowed then.
+    Returns an empty list if *host* means every address of the machine, because every value is then
+    allowed.
     """
     if host == LOOPBACK:
         return list_local_hosts(port)
@@ -78,9 +85,10 @@ def _list_allowed_hosts(host: str, port: int) -> list[str]:
 
 
 def _find_token_problem(token: str, scope: Scope) -> str:
-    """Return an error message if the request does not contain *token*, else ``""``.
+    """Return an error message if the request lacks *token*, and ``""`` if it may pass.
 
-    An empty *token* accepts every request. The comparison takes constant time.
+    Without a *token*, every request may pass. The comparison takes constant time, so that its
+    duration does not reveal the token.
     """
     if not token:
         return ""

@@ -1,6 +1,6 @@
-"""Build the MCP server with the tools `search` and `fetch`.
+"""Build the MCP server that offers tools such as `search` and `fetch` to agents.
 
-If a call fails, the server returns a sentence that explains the failure.
+If a tool call fails, the server returns a sentence that explains the failure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
 SECONDS: Final = 30.0
-"""The default time limit per call, in seconds. It stops a call that hangs."""
+"""The default time limit per tool call, in seconds. It stops a call that hangs."""
 
 
 class AgentTool(Protocol):
@@ -40,7 +40,7 @@ class AgentTool(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
         """Call the tool with *arguments*, and return the result as text.
 
-        The tool may raise any exception. The server reports the exception to the model.
+        The tool may raise any exception. The server then sends an error message to the model.
         """
 
 
@@ -58,8 +58,11 @@ def build_server(
     Args:
         tools: The tools.
         name: The server's name.
-        about: One sentence on the collection, which the model reads.
-        timeout_seconds: The time limit per call, in seconds.
+        about: One sentence on the searched collection, which the model reads.
+        timeout_seconds: The time limit per tool call, in seconds.
+
+    Raises:
+        MissingExtra: The MCP SDK is not installed.
     """
     require_mcp()
     import mcp_types as types
@@ -109,7 +112,7 @@ _running: Final[set[asyncio.Task[str]]] = set()
 async def _call_tool(
     tool: AgentTool, arguments: Mapping[str, Any], timeout_seconds: float
 ) -> tuple[str, bool]:
-    """Call *tool*. Return the result or the error as text, and whether the call failed.
+    """Call *tool*, and return the result or the error as text, and whether the call failed.
 
     The call is cancelled after *timeout_seconds*, or if the client disconnects.
     """

@@ -1,4 +1,4 @@
-"""Read and write the playground's address: question, earlier messages, tiers and settings."""
+"""Convert the playground's address to its state and back: question, tiers and settings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from qtmiddleware.config.keys import to_camel_case
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20
-"""The maximum number of earlier messages. No prompt contains more of them."""
+"""The maximum number of messages before the question. No prompt contains more messages."""
 _ROLES: Final = ("user", "assistant")
 _FOLLOW_UP: Final = "then"
-"""The parameter of the button for a follow-up question."""
+"""The query parameter that the button for a follow-up question sends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ KNOBS: Final[Mapping[str, Knob]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageState:
-    """The state in the playground's address: question, earlier messages, tiers and settings.
+    """The playground's state, as its address contains it.
 
     Attributes:
         question: The question.
@@ -118,9 +118,9 @@ class PageState:
         known_tiers: Sequence[str],
         default_tiers: Sequence[str],
     ) -> PageState:
-        """Return the state in the query parameters of an address.
+        """Return the state that the query parameters of an address describe.
 
-        Parameters that are not valid are ignored, and `problems` describes them.
+        Invalid parameters are ignored, and `problems` describes them.
 
         Args:
             parameters: The names and values of the query parameters.
@@ -147,7 +147,7 @@ class PageState:
                 problems.append(f"There is no tier {value!r} here.")
             elif name in KNOBS and value.strip():
                 try:
-                    settings[name] = _read_value(KNOBS[name], value.strip())
+                    settings[name] = _parse_value(KNOBS[name], value.strip())
                 except ValueError:
                     problems.append(
                         f"{name} must be {_describe_limits(KNOBS[name])}; it was ignored."
@@ -169,9 +169,9 @@ class PageState:
         )
 
     def list_parameters(self, default_tiers: Sequence[str] = ()) -> list[tuple[str, str]]:
-        """Return the names and values of the query parameters, without default values.
+        """Return the names and values of the query parameters for this state.
 
-        *default_tiers* contains the names of the tiers that are asked by default.
+        Default values are omitted. *default_tiers* names the tiers that are asked by default.
         """
         parameters = [("q", self.question)] if self.question.strip() else []
         parameters += [(turn.role, turn.content) for turn in self.history]
@@ -190,32 +190,32 @@ class PageState:
     def write(self, default_tiers: Sequence[str] = ()) -> str:
         """Return the query string of the page's address, beginning with ``?``.
 
-        *default_tiers* contains the names of the tiers that are asked by default.
+        Default values are omitted. *default_tiers* names the tiers that are asked by default.
         """
         # A lone surrogate in a text cannot be encoded.
         return "?" + urlencode(self.list_parameters(default_tiers), errors="replace")
 
     def build_follow_up(self) -> PageState:
-        """Return the state for a follow-up question. The current question moves to the history."""
+        """Return the state for a follow-up question, with the current question in the history."""
         message = [Message("user", self.question)] if self.question.strip() else []
         return replace(self, question="", history=(*self.history, *message)[-MOST_TURNS:])
 
 
-def wants_follow_up(parameters: Iterable[tuple[str, str]]) -> bool:
-    """Return whether the user pressed the button for a follow-up question."""
+def is_follow_up_request(parameters: Iterable[tuple[str, str]]) -> bool:
+    """Return whether *parameters* come from the button for a follow-up question."""
     return any(name == _FOLLOW_UP for name, _ in parameters)
 
 
-def _read_value(knob: Knob, text: str) -> float | int | str:
-    """Parse *text* as a value for the setting *knob*.
+def _parse_value(knob: Knob, value_text: str) -> float | int | str:
+    """Return the value in *value_text* for the setting *knob*.
 
-    Raises `ValueError` if the value is not allowed.
+    Raises `ValueError` if the setting does not allow the value.
     """
     if knob.choices:
-        if text not in knob.choices:
+        if value_text not in knob.choices:
             raise ValueError
-        return text
-    value = int(text) if knob.key == TOP_K else float(text)
+        return value_text
+    value = int(value_text) if knob.key == TOP_K else float(value_text)
     # NaN fails this test too, because every comparison with NaN is false.
     if not knob.low <= value <= knob.high:
         raise ValueError
@@ -223,7 +223,7 @@ def _read_value(knob: Knob, text: str) -> float | int | str:
 
 
 def _describe_limits(knob: Knob) -> str:
-    """Return a phrase with the allowed values of the setting *knob*."""
+    """Return a phrase with the values that the setting *knob* allows, for an error message."""
     if knob.choices:
         return f"one of {', '.join(knob.choices)}"
     return f"a {'whole ' if knob.key == TOP_K else ''}number from {knob.low:g} to {knob.high:g}"

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground import drawing, reasons
 from qtmiddleware.kit.playground.asked import PageState
-from qtmiddleware.kit.playground.drawing import Bar, Moves, Segment
+from qtmiddleware.kit.playground.drawing import Bar, MovementDrawing, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
 from qtmiddleware.preprocessing import extract_keywords, preprocess
 from qtmiddleware.preprocessing.text import clean_text, shorten_text
@@ -29,7 +29,7 @@ from qtmiddleware.types import Degradation, Match, Retrieval
 MOST_SHOWN: Final = 4_000
 """The maximum number of characters shown of a passage or a searched text."""
 SAME: Final = "The same list"
-"""The headline of a tier that moves no passage."""
+"""The summary of a tier whose result equals that of the plain search."""
 _TITLE: Final = 90
 _REASONS: Final = {
     "empty": "the model's reply was not usable",
@@ -41,7 +41,7 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One passage in a tier's result.
+    """One passage in a tier's result, as the page shows it.
 
     Attributes:
         key: Identifies the passage on the page.
@@ -90,7 +90,7 @@ class Search:
     text: str
     weight: float
     found: int
-    moves: Moves
+    moves: MovementDrawing
     spoken: str
 
 
@@ -103,8 +103,10 @@ class Card:
         headline: A short summary of the result.
         is_unsure: Whether the search probably found no answer.
         answers: The number of passages that answer the question; ``None`` without judgements.
-        answer: The best rank of a passage in *rows* that answers the question.
-        lost: The best rank of a passage that answers the question but dropped out.
+        answer: The best rank of a passage in `rows` that answers the question; ``None`` if there
+            is no such passage.
+        lost: The best last known rank of a passage that answers the question but dropped out;
+            ``None`` if there is no such passage.
         took: The time as text, for the verdict.
         calls: The number of model calls as text, for the verdict.
         cost: The cost as text, for the verdict.
@@ -117,7 +119,7 @@ class Card:
         figures: Times and costs, each with its name.
         degradations: A description of each degradation.
         bars: The stages on the timeline.
-        overlap: The time in milliseconds during which the search and the model ran together.
+        overlap: The time during which the search and the model ran at once, in milliseconds.
         total_ms: The duration of the whole call, in milliseconds.
         decision: The reason why the model was called or not.
         notes: The trace's notes.
@@ -136,7 +138,7 @@ class Card:
     problem: str = ""
     rows: tuple[Row, ...] = ()
     dropped: tuple[Row, ...] = ()
-    moves: Moves | None = None
+    moves: MovementDrawing | None = None
     searches: tuple[Search, ...] = ()
     texts: tuple[tuple[str, str], ...] = ()
     figures: tuple[tuple[str, str], ...] = ()
@@ -150,7 +152,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """``True`` for the card of the plain search. All other cards are compared with it."""
+        """``True`` for the result of the plain search, with which all others are compared."""
         return self.tier.name == BASELINE
 
 
@@ -161,12 +163,12 @@ def build_card(
     answer_ids: Collection[str] | None,
     config_json: str,
 ) -> Card:
-    """Return the card that shows the result in *answer*.
+    """Return a tier's *answer* prepared for the page.
 
     Args:
         answer: The tier's result.
         state: The question and its settings.
-        baseline: The result of the plain search, to compare with.
+        baseline: The result of the plain search, to compare with; ``None`` if it failed.
         answer_ids: The ids of the passages that answer the question; ``None`` without judgements.
         config_json: The tier's config as JSON.
     """
@@ -178,8 +180,8 @@ def build_card(
         )
     movements = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    write = _RowWriter(movements, retrieval, state, answer_ids or (), is_baseline=is_baseline)
-    rows = tuple(map(write, movements.passages))
+    build_row = _RowBuilder(movements, retrieval, state, answer_ids or (), is_baseline=is_baseline)
+    rows = tuple(map(build_row, movements.passages))
     relevant_ids, trace = answer_ids or (), retrieval.trace
     return Card(
         tier=answer.tier,
@@ -201,11 +203,11 @@ def build_card(
         cost=_format_cost(retrieval),
         headline=format_count(len(retrieval.matches), "passage")
         if is_baseline
-        else _summarize_moves(movements),
+        else _summarize_movements(movements),
         is_unsure=retrieval.is_unsure,
         rows=rows,
-        dropped=tuple(map(write, movements.dropped)),
-        moves=None if is_baseline or not rows else drawing.draw_moves(movements),
+        dropped=tuple(map(build_row, movements.dropped)),
+        moves=None if is_baseline or not rows else drawing.draw_movements(movements),
         searches=tuple(_describe_searches(retrieval, movements))
         if len(retrieval.rankings) > 1
         else (),
@@ -213,7 +215,7 @@ def build_card(
         figures=tuple(_list_figures(retrieval, answer.seconds)),
         degradations=tuple(map(_describe_degradation, retrieval.degradations)),
         # Around the plain call, some stages do nothing and are not shown.
-        bars=tuple(bar for bar in drawing.draw_trace(trace) if not is_baseline or bar.is_work),
+        bars=tuple(bar for bar in drawing.draw_timeline(trace) if not is_baseline or bar.is_work),
         overlap=drawing.measure_overlap(trace),
         total_ms=trace.total_ms,
         decision=_describe_decision(retrieval),
@@ -222,11 +224,10 @@ def build_card(
     )
 
 
-class _RowWriter:
-    """Creates the row of each passage in one retrieval.
+class _RowBuilder:
+    """Builds the row of each passage in one tier's result.
 
-    Only some rows have a snippet: the rows of the plain search, and the rows of passages that are
-    new in a tier.
+    A row has a snippet only if it belongs to the plain search, or if its passage is new.
     """
 
     def __init__(
@@ -238,9 +239,14 @@ class _RowWriter:
         *,
         is_baseline: bool,
     ) -> None:
-        """Prepare the rows for *retrieval*.
+        """Prepare for building rows.
 
-        *answer_ids* contains the ids of the passages that answer the question.
+        Args:
+            movements: The movements of the passages.
+            retrieval: The tier's result.
+            state: The question and its settings.
+            answer_ids: The ids of the passages that answer the question.
+            is_baseline: Whether *retrieval* is the result of the plain search.
         """
         self._movements = movements
         self._retrieval = retrieval
@@ -282,7 +288,7 @@ class _RowWriter:
             why=(
                 ""
                 if is_baseline
-                else reasons.explain_move(movement, self._retrieval, shows_words=bool(words))
+                else reasons.explain_rank_change(movement, self._retrieval, shows_words=bool(words))
             ),
             words=words,
             snippet=self._mark_words(snippet),
@@ -291,8 +297,8 @@ class _RowWriter:
         )
 
     def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
-        """Return the keywords that moved the passage up; empty if no keywords moved it up."""
-        if not reasons.is_raised_by_words(movement, self._retrieval):
+        """Return the keywords that moved the passage up, or ``()`` if none did."""
+        if not reasons.is_raised_by_keywords(movement, self._retrieval):
             return ()
         return tuple(
             reasons.list_rarest_keywords(
@@ -312,7 +318,10 @@ class _RowWriter:
 
 
 def _find_title_and_source(match: Match) -> tuple[str, str]:
-    """Return the title and the source of the passage in *match*."""
+    """Return the title and the source of the passage in *match*, shortened for the page.
+
+    If the metadata have no title, the source, the id or the text replaces it.
+    """
     metadata = match.metadata
     values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
     names = [
@@ -328,9 +337,9 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
-    """Return the question's keywords and the model's keywords, without function words.
+    """Return the question's keywords, and the keywords of the model's texts.
 
-    Both results are strings of words separated by spaces.
+    Both are strings of words separated by spaces, without function words such as "the".
     """
     texts = [*retrieval.transformation.keywords]
     texts += [
@@ -349,15 +358,15 @@ def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tu
 
 
 def _join_content_words(keywords: Iterable[str], language: str) -> str:
-    """Remove function words from *keywords*, and join the other words with spaces."""
+    """Join *keywords* with spaces, without function words such as "the"."""
     parts = [
         part for words in keywords for word in words.split() for part in drawing.split_word(word)
     ]
     return " ".join(drop_function_words(parts, language))
 
 
-def _summarize_moves(movements: Movements) -> str:
-    """Return a summary of the movements, such as ``2 new, 1 up, 3 down, 2 out``."""
+def _summarize_movements(movements: Movements) -> str:
+    """Return how many passages moved, such as ``2 new, 1 up, 3 down, 2 out``."""
     ways = [
         drawing.find_direction(movement) for movement in (*movements.passages, *movements.dropped)
     ]
@@ -369,7 +378,7 @@ def _summarize_moves(movements: Movements) -> str:
 
 
 def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
-    """Yield a description of each search in *retrieval*, for the page."""
+    """Yield each search of *retrieval*, with a drawing of the ranks in its list."""
     labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
@@ -387,15 +396,15 @@ def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[S
             text=shorten_text(ranking.variant.text, 400),
             weight=ranking.variant.weight,
             found=len(ranking.keys),
-            moves=drawing.draw_search(movements, search),
+            moves=drawing.draw_search_movements(movements, search),
             spoken=f"In the list of {label}: {spoken}.",
         )
 
 
 def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
-    """Yield each text that the model wrote, after its label.
+    """Yield a label and the text for each text that the model wrote.
 
-    The label says so if the text had no separate search, or a search with weight 0.
+    If the text had no separate search, or a search with weight 0, the label says so.
     """
     merged_texts = {ranking.variant.text for ranking in retrieval.rankings}
     searched_texts = {variant.text for variant in retrieval.variants}
@@ -411,7 +420,10 @@ def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
 
 
 def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[str, str]]:
-    """Yield the name and the value of each figure: confidence, times, searches, calls and costs."""
+    """Yield the name and the value of each figure on the page, such as a time or a cost.
+
+    *call_seconds* is the duration of the whole call, in seconds.
+    """
     trace = retrieval.trace
     if retrieval.confidence is not None:
         yield "confidence", f"{retrieval.confidence:.2f}{', unsure' if retrieval.is_unsure else ''}"
@@ -435,7 +447,7 @@ def _list_figures(retrieval: Retrieval, call_seconds: float) -> Iterator[tuple[s
 
 
 def _format_cost(retrieval: Retrieval) -> str:
-    """Return the cost of the model calls and the reads as text.
+    """Return the total cost of the model calls and the store's reads, as text.
 
     Returns ``unknown`` if the cost of the model calls is not known.
     """
@@ -456,7 +468,7 @@ def _describe_degradation(degradation: Degradation) -> str:
 def _describe_decision(retrieval: Retrieval) -> str:
     """Return a sentence on why the model was called or not called.
 
-    Returns an empty string if no decision was made.
+    Returns an empty string if the gate, which decides about the call, was not reached.
     """
     decision = retrieval.trace.decision
     if decision is None:
@@ -468,8 +480,8 @@ def _describe_decision(retrieval: Retrieval) -> str:
     )
 
 
-def _find_best_rank(places: Iterable[int | None]) -> int | None:
-    return min((place for place in places if place is not None), default=None)
+def _find_best_rank(ranks: Iterable[int | None]) -> int | None:
+    return min((rank for rank in ranks if rank is not None), default=None)
 
 
 def format_count(number: int, noun: str) -> str:

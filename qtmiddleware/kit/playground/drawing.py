@@ -1,4 +1,4 @@
-"""Compute the page's drawings: movements between lists, a timeline, and marked keywords."""
+"""Compute the page's drawings (movements between lists, a timeline), and mark keywords."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""The direction in which a passage moved. A ``hit`` is a passage with a high rank in one search."""
+"""How a passage moved. ``hit`` means that one search ranked the passage high."""
 
 ROW: Final = 26.0
 """The height of a row, in pixels at the default font size. The page's script adjusts the height."""
@@ -27,8 +27,8 @@ class Node:
     """A passage at its rank in one list of the drawing.
 
     Attributes:
-        x: The horizontal position.
-        y: The vertical position.
+        x: The horizontal position, in pixels.
+        y: The vertical position, in pixels.
         text: The rank; a dash if the passage is not in the list.
         way: The direction in which the passage moved.
         key: Identifies the passage on the page.
@@ -59,17 +59,17 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class MovementDrawing:
     """A drawing of result lists side by side, with one line per passage from list to list.
 
-    A passage with a rank too low for a row is drawn below the rows.
+    A passage whose rank is too low for a row is drawn below the rows.
 
     Attributes:
         headings: The horizontal position and the text of each list's heading.
         nodes: The passages in each list.
-        lines: The lines of the passages.
-        width: The width of the drawing.
-        height: The height of the drawing.
+        lines: One line per passage.
+        width: The width of the drawing, in pixels.
+        height: The height of the drawing, in pixels.
         rows: The number of rows.
     """
 
@@ -82,7 +82,7 @@ class Moves:
 
 
 def find_direction(movement: Movement) -> Way:
-    """Return the direction in which a passage moved from its rank in the plain search."""
+    """Return how a passage moved from its rank in the plain search to its rank in the result."""
     if movement.place is None:
         return "gone"
     if movement.change is None:
@@ -91,12 +91,12 @@ def find_direction(movement: Movement) -> Way:
 
 
 def make_passage_key(match: Match) -> str:
-    """Return a short key that identifies the passage in *match* on the whole page."""
+    """Return a short key that identifies the passage in *match* in all lists on the page."""
     # The key becomes an HTML attribute, and a passage's id may contain any characters.
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
-def draw_moves(movements: Movements, step: float = 40.0) -> Moves:
+def draw_movements(movements: Movements, step: float = 40.0) -> MovementDrawing:
     """Draw how each passage moved from the plain search's list to the result.
 
     *step* is the distance between the two lists, in pixels.
@@ -107,15 +107,15 @@ def draw_moves(movements: Movements, step: float = 40.0) -> Moves:
         ("result", [find_rank(movement) for movement in tracked]),
     ]
     ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
-    return _draw_columns(
+    return _draw_lists(
         columns, ways, _count_rows(movements), step=step, row_height=ROW, slot_height=_SLOT
     )
 
 
-def draw_search(movements: Movements, search_index: int) -> Moves:
-    """Draw how each passage of the result moved from the list of one search to the result.
+def draw_search_movements(movements: Movements, search_index: int) -> MovementDrawing:
+    """Draw how each passage of the result moved from one search's list to the result.
 
-    *search_index* is the index of this search.
+    *search_index* is the index of the search.
     """
     passages = movements.passages
     places = [
@@ -134,14 +134,14 @@ def draw_search(movements: Movements, search_index: int) -> Moves:
         )
         for movement, place in zip(passages, places, strict=True)
     ]
-    return _draw_columns(columns, ways, len(passages), step=58.0, row_height=26.0, slot_height=24.0)
+    return _draw_lists(columns, ways, len(passages), step=58.0, row_height=26.0, slot_height=24.0)
 
 
 def _find_original_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the plain search.
 
-    If the plain search did not find the passage, returns its rank in the tier's search for the
-    question.
+    If the plain search did not return the passage, returns its rank in the tier's own search for
+    the question, or ``None``.
     """
     if movement.before is not None:
         return movement.before
@@ -151,7 +151,8 @@ def _find_original_rank(movement: Movement) -> int | None:
 def find_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the result.
 
-    If the passage dropped out of the result, returns its rank after the last stage that ranked it.
+    If the passage dropped out, returns its last known rank: after reranking, keyword evidence or
+    fusion. Returns ``None`` if no stage ranked the passage.
     """
     return (
         movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -159,11 +160,11 @@ def find_rank(movement: Movement) -> int | None:
 
 
 def _count_rows(movements: Movements) -> int:
-    """Return the number of rows to draw: the length of the longer list."""
+    """Return the number of rows to draw: the length of the longer of the two lists."""
     return max(len(movements.passages), movements.depth)
 
 
-def _draw_columns(
+def _draw_lists(
     columns: Sequence[tuple[str, Sequence[int | None]]],
     ways: Sequence[tuple[str, Way]],
     row_count: int,
@@ -171,12 +172,12 @@ def _draw_columns(
     step: float,
     row_height: float,
     slot_height: float,
-) -> Moves:
+) -> MovementDrawing:
     """Draw several lists side by side.
 
     Args:
         columns: The heading of each list, and the ranks of all passages in the list.
-        ways: The key of each passage, and the direction in which the passage moved.
+        ways: The key of each passage, and how the passage moved.
         row_count: The number of rows.
         step: The distance between two lists, in pixels.
         row_height: The height of a row, in pixels.
@@ -203,7 +204,7 @@ def _draw_columns(
     order = {"same": 0, "gone": 1, "down": 2, "up": 3, "hit": 3, "new": 4}
     lines.sort(key=lambda line: order[line.way])
     lowest = max((y for column_heights in heights for y in column_heights), default=0.0)
-    return Moves(
+    return MovementDrawing(
         headings=tuple(
             (margin + column * step, heading) for column, (heading, _) in enumerate(columns)
         ),
@@ -216,27 +217,27 @@ def _draw_columns(
 
 
 def _find_vertical_positions(
-    places: Sequence[int | None], row_count: int, row_height: float, slot_height: float
+    ranks: Sequence[int | None], row_count: int, row_height: float, slot_height: float
 ) -> list[float]:
-    """Return the vertical position of each passage with a rank in *places*.
+    """Return the vertical position of the passage at each of *ranks*, in pixels.
 
     A passage with a rank up to *row_count* gets a row. All other passages go below the rows, in
     order of rank.
     """
     heights: dict[int, float] = {}
-    used_places: set[int] = set()
+    used_ranks: set[int] = set()
     below_rows = []
-    for number, place in enumerate(places):
+    for number, rank in enumerate(ranks):
         # Two passages can have the same rank, if one of them was ranked by another search.
-        if place is not None and place <= row_count and place not in used_places:
-            used_places.add(place)
-            heights[number] = (place - 0.5) * row_height
+        if rank is not None and rank <= row_count and rank not in used_ranks:
+            used_ranks.add(rank)
+            heights[number] = (rank - 0.5) * row_height
         else:
             below_rows.append(number)
-    below_rows.sort(key=lambda index: (places[index] is None, places[index] or 0))
+    below_rows.sort(key=lambda index: (ranks[index] is None, ranks[index] or 0))
     for position, number in enumerate(below_rows):
         heights[number] = row_count * row_height + _GAP + (position + 0.5) * slot_height
-    return [heights[number] for number in range(len(places))]
+    return [heights[number] for number in range(len(ranks))]
 
 
 def _draw_curve(points: Sequence[tuple[float, float]]) -> Iterator[str]:
@@ -288,7 +289,7 @@ class Bar:
         return self.kind != "own" or self.name.startswith("embed")
 
 
-def draw_trace(trace: Trace) -> tuple[Bar, ...]:
+def draw_timeline(trace: Trace) -> tuple[Bar, ...]:
     """Return one timeline bar per stage of *trace*, in order of start time."""
     total_ms = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
@@ -301,7 +302,7 @@ def draw_trace(trace: Trace) -> tuple[Bar, ...]:
 
 
 def _draw_stage(stage: Stage, total_ms: float) -> Bar:
-    """Return the timeline bar of *stage*. *total_ms* is the length of the whole timeline."""
+    """Return the timeline bar of *stage*. *total_ms* is the duration of the whole timeline."""
     kind, _, transform = stage.name.partition(".")
     name, worker = _STAGES.get(
         stage.name, (f"model, {transform}" if kind == "transform" else stage.name, "model")
@@ -325,9 +326,9 @@ def _draw_stage(stage: Stage, total_ms: float) -> Bar:
 
 
 def measure_overlap(trace: Trace) -> float:
-    """Return the time in milliseconds during which the question's search and the model both ran.
+    """Return how long the question's search and a model call ran at once, in milliseconds.
 
-    The number is not positive if they never ran together.
+    The number is zero or negative if they did not overlap.
     """
     searches = [stage for stage in trace.stages if stage.name == "search.original"]
     models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
@@ -347,14 +348,14 @@ def measure_overlap(trace: Trace) -> float:
 _SNIPPET: Final = 150
 """The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
-"""A code of letters and digits with a sign inside, such as L-15."""
+"""Matches a code of letters and digits with a sign inside, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and the owner of the keyword in the piece.
+"""A piece of a text, and its owner.
 
-The owner is ``question``, ``model``, or empty if the piece holds no keyword.
+The owner is ``question`` or ``model`` if the piece is a keyword of theirs, else empty.
 """
 
 
@@ -387,11 +388,13 @@ def cut_snippet(
 ) -> str:
     """Return the excerpt of *text* with the most keywords, on one line.
 
+    A short *text* is returned whole.
+
     Args:
         text: The text.
-        question_words: The question's keywords, separated by spaces. Each counts double.
+        question_words: The question's keywords, separated by spaces. They count double.
         model_words: The model's keywords, separated by spaces.
-        length: The maximum number of characters of the snippet.
+        length: The maximum number of characters of the excerpt.
         language: The language whose word forms are recognised; none by default.
     """
     full_text = clean_text(text)
@@ -413,7 +416,7 @@ def cut_snippet(
 def _find_densest_window(hits: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
-    Each of *hits* is the position and the weight of a keyword. They are sorted by position.
+    *hits* contains the position and the weight of each keyword, in order of position.
     """
     best = highest = worth_in_window = end = 0
     for start, worth in hits:
@@ -431,7 +434,7 @@ def _locate_owned_keywords(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the start, the end and the owner of each keyword in *text*.
 
-    The owner is ``question`` or ``model``. A keyword of both belongs to the question.
+    The owner is ``question`` or ``model``. If both have the keyword, it is ``question``.
     """
     of_question = [
         (start, end, "question") for start, end in _locate_words(question_words, text, language)
@@ -449,9 +452,10 @@ def _locate_owned_keywords(
 
 
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each occurrence of any of *words* in *text*.
+    """Return the start and the end of each place where *text* contains one of *words*.
 
-    A code such as L-15 must match as a whole, because 15 alone means something else.
+    *words* are separated by spaces. A code such as L-15 must match as a whole, because 15 alone
+    means something else.
     """
     codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
     plain_words = " ".join(word for word in words.split() if word not in codes)

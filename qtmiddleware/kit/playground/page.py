@@ -1,4 +1,4 @@
-"""Render the playground's page as pieces of HTML, each sent as soon as it is ready."""
+"""Render the playground's page as pieces of HTML, so that each can be sent when it is ready."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qtmiddleware.kit.evaluation.reporting.template import build_environment, re
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
 from qtmiddleware.kit.playground.cards import Card, build_card, replace_control_characters
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import judge_cards, write_headline
+from qtmiddleware.kit.playground.verdict import format_headline, judge_tiers
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Example:
 
 
 class Page:
-    """The playground's page, which compares the results of several tiers.
+    """The playground's page, which compares the results of several tiers (configurations).
 
     Attributes:
         tiers: The tiers.
@@ -64,12 +64,12 @@ class Page:
         judged_questions: Sequence[Question] = (),
         example_types: Mapping[str, str] | None = None,
         collections: Sequence[tuple[str, str]] = (),
-        fold_reason: str = "",
+        skip_reason: str = "",
     ) -> None:
         """Set up the page.
 
         Args:
-            tiers: The tiers.
+            tiers: The configurations to compare.
             name: The name of the function, index or collection on the page.
             examples: The example questions.
             notes: Sentences shown on the page.
@@ -77,7 +77,8 @@ class Page:
             judged_questions: The questions with grades in *qrels*. Default: the *examples*.
             example_types: The type of each example, by question id.
             collections: The name and the link of each page; the link of this page is empty.
-            fold_reason: The sentence shown instead of tiers for which no model replies.
+            skip_reason: A sentence on why no model replies. It is shown instead of the tiers that
+                need a model.
         """
         self.tiers = tiers
         # The address holds the question's text and not its id, so the text finds the answers.
@@ -92,13 +93,19 @@ class Page:
         self.notes = tuple(notes)
         self.collections = tuple(collections)
         self._example_types = dict(example_types or {})
-        self._fold_reason = fold_reason
+        self._skip_reason = skip_reason
         self._environment = _load_template_environment()
 
-    def write_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
-        """Return the first piece of the page: the form, and one empty area per tier."""
+    def render_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
+        """Return the first piece of the page's HTML: the form, and one empty area per tier.
+
+        Args:
+            state: The question and its settings.
+            nonce: The random value that allows the page's own script and style.
+            is_running: Whether the question is being asked. If not, there are no areas.
+        """
         default_tiers = self.tiers.shown
-        folded = self.tiers.list_folded_tiers(state) if is_running else ()
+        folded = self.tiers.list_skipped_tiers(state) if is_running else ()
         chosen = [
             tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
         ]
@@ -122,28 +129,28 @@ class Page:
         )
 
     def _build_example(self, question: Question, state: PageState) -> Example:
-        """Return *question* as an example, with a link that keeps the settings of *state*."""
+        """Return an example whose link asks *question* with the settings in *state*."""
         link = replace(state, question=question.text, history=question.history).write(
             self.tiers.shown
         )
         return Example(question, self._example_types.get(question.id, ""), link)
 
-    def write_card(self, card: Card) -> str:
-        """Return the HTML of *card*, which shows one tier's result."""
+    def render_card(self, card: Card) -> str:
+        """Return the HTML of one tier's result, which *card* contains."""
         return self._render_template("card", card=card)
 
-    def write_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the HTML after the results: the verdict, a table of the tiers, and remarks.
+    def render_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
+        """Return the HTML that follows the results: the verdict, a table of the tiers, remarks.
 
         Args:
             state: The question and its settings.
             cards: The tiers' results.
-            problem: The error, if there is no verdict.
+            problem: An error message to show instead of the verdict; empty without an error.
         """
         # The cards come in the order in which the tiers finished; the table has a fixed order.
         card_by_tier = {card.tier.name: card for card in cards}
         ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
-        folded = self.tiers.list_folded_tiers(state)
+        folded = self.tiers.list_skipped_tiers(state)
         return self._render_template(
             "tail",
             state=state,
@@ -153,20 +160,23 @@ class Page:
             table=list(_build_comparison_rows(ordered)),
             sums=list(_list_figures_by_tier(ordered)),
             folded=folded if ordered else (),
-            why_folded=self._fold_reason,
-            verdict=None if problem or len(ordered) < 2 else judge_cards(ordered),
-            headline="" if problem else write_headline(ordered),
+            why_folded=self._skip_reason,
+            verdict=None if problem or len(ordered) < 2 else judge_tiers(ordered),
+            headline="" if problem else format_headline(ordered),
             unanswered=[
                 name for name in state.tiers if name not in card_by_tier and name not in folded
             ],
         )
 
-    def write_foot(self, *, is_running: bool) -> str:
+    def render_foot(self, *, is_running: bool) -> str:
         """Return the last piece of the page's HTML."""
         return self._render_template("foot", is_running=is_running)
 
     def make_card(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
-        """Return the card that shows *answer* in comparison with the plain search in *baseline*."""
+        """Return a tier's *answer* prepared for the page, compared with the plain search.
+
+        *baseline* is the result of the plain search; ``None`` if it failed.
+        """
         config = json.dumps(
             self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
         )
@@ -174,7 +184,7 @@ class Page:
         return build_card(answer, state, baseline, answers, config)
 
     def _describe_default(self, knob: Knob) -> str:
-        """Return the default value of *knob*, to show in its empty field."""
+        """Return the default value of the setting *knob*, to show in its empty field."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -186,14 +196,14 @@ class Page:
         """Return the HTML of the template *template_name* with *values*."""
         template = self._environment.get_template(f"{template_name}.html.jinja")
         return template.render(
-            figures=figures, rem=_to_rem, clean=replace_control_characters, **values
+            figures=figures, rem=_convert_to_rem, clean=replace_control_characters, **values
         )
 
 
 def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
     """Return the ids of the passages that answer *question*: those with the highest grade.
 
-    Returns an empty set if no passage answers the question, and ``None`` without judgements.
+    Returns an empty set if the question has no answer, and ``None`` if no passage has a grade.
     """
     best = max(grades.values(), default=0)
     if question.metadata.get("type") == UNANSWERABLE:
@@ -203,12 +213,12 @@ def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset
 
 @dataclass(frozen=True, slots=True)
 class ComparedRow:
-    """One passage in the table that compares all tiers.
+    """A row of the table that compares all tiers: the ranks of one passage.
 
     Attributes:
         key: Identifies the passage on the page.
         title: The passage's title.
-        cells: The passage's rank and movement in each tier.
+        cells: The passage's rank in each tier, and the direction in which the passage moved.
         is_answer: Whether the passage answers the question, according to the judgements.
     """
 
@@ -219,7 +229,7 @@ class ComparedRow:
 
 
 def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
-    """Yield one table row per passage found by any tier, in order of first appearance."""
+    """Yield one row per passage that any tier found, in order of first appearance."""
     rows_by_card = [{row.key: row for row in card.rows} for card in cards]
     answers = {key for rows in rows_by_card for key, row in rows.items() if row.is_answer}
     titles = {key: row.title for rows in rows_by_card for key, row in reversed(rows.items())}
@@ -232,13 +242,13 @@ def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
 
 
 def _list_figures_by_tier(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each figure, such as a time or a cost, with its value in each tier."""
+    """Yield the name of each figure, such as a time or a cost, with one value per tier."""
     figures_by_tier = [dict(card.figures) for card in cards]
     for name in dict.fromkeys(name for tier_figures in figures_by_tier for name in tier_figures):
         yield name, [tier_figures.get(name, figures.UNKNOWN) for tier_figures in figures_by_tier]
 
 
-def _to_rem(pixels: float) -> str:
+def _convert_to_rem(pixels: float) -> str:
     """Convert *pixels* to a CSS length in rem; 1 rem is 16 pixels."""
     return f"{pixels / 16:g}rem"
 

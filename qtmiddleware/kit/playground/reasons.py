@@ -1,4 +1,4 @@
-"""Explain why a passage moved, with a short sentence and the keywords that moved it up."""
+"""Explain why a passage moved, in a short sentence and by the keywords that moved it up."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from qtmiddleware.retrieval.question_words import find_stem, load_word_rules
 from qtmiddleware.types import Retrieval
 
 MOST_WORDS: Final = 4
-"""The maximum number of words shown after a reason."""
+"""The maximum number of keywords shown after the reason for a movement."""
 
 
-def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool) -> str:
+def explain_rank_change(movement: Movement, retrieval: Retrieval, *, shows_words: bool) -> str:
     """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
     Args:
         movement: The movement of the passage.
-        retrieval: The retrieval with the passage.
+        retrieval: The search results that contain or dropped the passage.
         shows_words: Whether the page lists the keywords that moved the passage up. If not, the
             sentence says that none of the keywords is distinctive.
     """
@@ -58,7 +58,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
             f"{format_ordinal(best.place)} in the search with"
             f" {_describe_search_text(best.search, retrieval)}{remark}."
         )
-    if is_raised_by_words(movement, retrieval):
+    if is_raised_by_keywords(movement, retrieval):
         return (
             "It holds more of"
             f" {_describe_keywords(retrieval)}{'' if shows_words else ', none of which says much'}."
@@ -66,7 +66,7 @@ def explain_move(movement: Movement, retrieval: Retrieval, *, shows_words: bool)
     return "Passages above it fell."
 
 
-def is_raised_by_words(movement: Movement, retrieval: Retrieval) -> bool:
+def is_raised_by_keywords(movement: Movement, retrieval: Retrieval) -> bool:
     """Return whether keyword evidence moved a passage above its rank in the plain search."""
     if (
         retrieval.evidence is None
@@ -90,8 +90,10 @@ def list_rarest_keywords(
 ) -> list[Segment]:
     """Return the rarest keywords in a passage, each with its owner: the question or the model.
 
-    Each keyword is returned in one form. Keywords that occur in every passage are omitted, unless
-    there are no other keywords.
+    - The question's keywords come before the model's, and each group begins with the rarest.
+    - At most `MOST_WORDS` keywords are returned.
+    - Of several forms of a word, only the first is returned.
+    - Keywords that occur in every passage are omitted, unless there are no others.
 
     Args:
         movement: The movement of the passage.
@@ -136,9 +138,9 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
 
 
 def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield one clause on the stage in which other passages overtook this passage.
+    """Yield one clause on how other passages overtook this passage, such as ", by the reranker".
 
-    Yields nothing if the stage is not known.
+    Yields nothing if the cause is not known.
     """
     verb = "hold" if len(movement.passed_by) != 1 else "holds"
     original_place = _find_question_rank(movement)
@@ -155,7 +157,7 @@ def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[st
 
 
 def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
-    """Return a phrase for the text of the search with the index *search_index*."""
+    """Return a phrase for the searched text, such as "the model’s rewrite"."""
     variant = retrieval.rankings[search_index].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
@@ -166,7 +168,7 @@ def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
 
 
 def _describe_keywords(retrieval: Retrieval) -> str:
-    """Return a phrase for the keywords: the question's words, or also the model's words."""
+    """Return a phrase for the keywords: the question's words, and the model's if they counted."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
@@ -180,5 +182,5 @@ def _find_question_rank(movement: Movement) -> int | None:
 
 
 def _has_moved_up(old_rank: int | None, new_rank: int | None) -> bool:
-    """Return whether *new_rank* is better than *old_rank*. Return ``False`` if one is unknown."""
+    """Return whether *new_rank* is better than *old_rank*; ``False`` if either is unknown."""
     return old_rank is not None and new_rank is not None and new_rank < old_rank

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.kit.playground.asked import PageState, wants_follow_up
+from qtmiddleware.kit.playground.asked import PageState, is_follow_up_request
 from qtmiddleware.kit.playground.cards import Card
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware.playground")
 
 LOOPBACK: Final = "127.0.0.1"
-"""The address at which only this machine can reach a server."""
+"""The IP address at which only this machine can reach a server."""
 PORT: Final = 8765
 """The default port of the playground. If this port is taken, a free port is used."""
 MOST_CONNECTIONS: Final = 64
@@ -50,7 +50,7 @@ RUNS: Final = 4
 MOST_ADDRESS_BYTES: Final = 1 << 20
 """The maximum size of a request's head, in bytes.
 
-A question of 8,000 characters and a conversation of the same length fit in.
+A question and a conversation of 8,000 characters each fit in.
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
@@ -100,16 +100,17 @@ def make_token() -> str:
 
 
 def list_local_hosts(port: int) -> list[str]:
-    """Return the names of a server on this machine with *port*, such as ``localhost:8765``."""
+    """Return the names at which this machine reaches its *port*, such as ``localhost:8765``."""
     return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
 
 class Guard:
     """A web application that passes allowed requests to another application, and refuses the rest.
 
-    A request must name one of the served hosts, because a foreign host name may point to this
-    machine. If a web page made the request, the page must be on a served host. Without served
-    hosts, every host name is accepted, but no request from a web page.
+    - A request must name one of the served hosts, because anyone can point another host name to
+      this machine.
+    - If a web page makes the request, the page must be on a served host.
+    - Without served hosts, a request may name any host, but web pages may make no requests.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class Guard:
         """Guard the application *app*.
 
         Args:
-            app: The application.
+            app: The application that answers allowed requests.
             hosts: The served hosts, each with its port; empty to accept any host.
-            find_problem: Returns another reason to refuse a request, or an empty string.
+            find_problem: Returns a further reason to refuse a request; empty to allow it.
         """
         self._app = app
         self._hosts = {host.encode() for host in hosts}
@@ -166,9 +167,9 @@ class Guard:
 
 
 def _find_address_problem(token: str, scope: Scope) -> str:
-    """Return an error message if the request's address does not begin with *token*, else ``""``.
+    """Return an error message if the address of a request does not begin with *token*, else ``""``.
 
-    The comparison takes constant time, so the time says nothing about the token.
+    The comparison takes constant time, so that its duration does not reveal the token.
     """
     # A request to the server as a whole, such as OPTIONS *, has no path.
     address_token = "".join(scope["path"].split("/", 2)[1:2]).encode("utf-8", "surrogateescape")
@@ -181,10 +182,10 @@ def _find_address_problem(token: str, scope: Scope) -> str:
 
 
 def _only_opens_page(scope: Scope) -> bool:
-    """Return whether a request only opens the page, without a question.
+    """Return whether a request opens the page in a browser without asking a question.
 
-    ``qtm playground`` opens a local file that redirects the browser to the page. This redirect is
-    allowed, although it comes from another place than the page.
+    Such a request may come from outside the page: ``qtm playground`` opens a local file that
+    redirects the browser to the page.
     """
     headers = dict(scope["headers"])
     is_navigation = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
@@ -226,7 +227,7 @@ class Server:
             page: The page, served at ``/<token>/``.
             token: The secret part of the address.
             port: The port of the server.
-            close: Called and awaited when the server ends.
+            close: An async function to call when the server ends, or ``None``.
             other_pages: Further pages by name, served at ``/<token>/<name>/``.
 
         Raises:
@@ -257,13 +258,13 @@ class Server:
         )
 
     async def _answer_request(self, page: Page, request: Request) -> Response:
-        """Return the page for *request*, or a redirect to the shortest equivalent address."""
+        """Return *page* for *request*, or a redirect to the shortest equivalent address."""
         from starlette.responses import RedirectResponse
 
         tiers = page.tiers
         parameters = request.query_params.multi_items()
         state = PageState.from_parameters(parameters, tiers.names, tiers.shown)
-        if wants_follow_up(parameters):
+        if is_follow_up_request(parameters):
             return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
         if not state.problems and parameters != state.list_parameters(tiers.shown):
@@ -276,9 +277,12 @@ class Server:
     async def _stream_page(
         self, page: Page, state: PageState, nonce: str
     ) -> AsyncGenerator[str, None]:
-        """Yield the page in pieces: the head, each tier's result when it is ready, the end."""
+        """Yield the HTML of *page* in pieces: the head, each tier's result when ready, the end.
+
+        *nonce* allows the page's own script and style.
+        """
         is_running = bool(state.question.strip())
-        yield page.write_head(state, nonce, is_running=is_running)
+        yield page.render_head(state, nonce, is_running=is_running)
         if is_running:
             cards: list[Card] = []
             baseline: Retrieval | None = None
@@ -290,7 +294,7 @@ class Server:
                         if answer.tier.name == BASELINE:
                             baseline = answer.retrieval
                         cards.append(page.make_card(answer, state, baseline))
-                        yield page.write_card(cards[-1])
+                        yield page.render_card(cards[-1])
                 except ConfigError as error:
                     problem = str(error)
                 except Exception as error:
@@ -299,8 +303,8 @@ class Server:
                     logger.debug(
                         "the page could not be made: %s", format_error(error), event="page_failed"
                     )
-            yield page.write_tail(state, cards, problem)
-        yield page.write_foot(is_running=is_running)
+            yield page.render_tail(state, cards, problem)
+        yield page.render_foot(is_running=is_running)
 
 
 def _make_streaming_response(
@@ -308,7 +312,7 @@ def _make_streaming_response(
 ) -> Response:
     """Return a response that sends each of *pieces* as soon as the piece is ready.
 
-    After the browser disconnects, no more pieces are produced.
+    If the browser disconnects, *pieces* is closed.
     """
     from starlette.responses import StreamingResponse
 
@@ -337,7 +341,7 @@ async def _encode_pieces(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
 def _make_connection_class() -> Any:
     """Return a connection class that limits the number of open connections.
 
-    Beyond the limit, a new connection closes the oldest idle connection. Without the limit, another
+    At the limit, a new connection closes the oldest idle connection. Without the limit, another
     account on this machine could use up the server's connections.
     """
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -372,14 +376,14 @@ async def serve_page(
     close: Callable[[], Awaitable[None]] | None,
     other_pages: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* until the process is interrupted. Requests are not logged.
+    """Serve *page* and *other_pages* until Ctrl-C. Requests are not logged.
 
     Args:
         page: The page.
         listener: The socket on which the server listens.
         token: The secret part of the address.
-        close: Called and awaited when the server ends.
-        other_pages: Further pages, by name.
+        close: An async function to call when the server ends, or ``None``.
+        other_pages: Further pages, by the name in their address.
 
     Raises:
         MissingExtra: uvicorn or starlette is not installed.
@@ -390,7 +394,7 @@ async def serve_page(
 
 
 async def serve_app(app: ASGIApp, listener: socket.socket) -> None:
-    """Serve *app* on the socket *listener* until interrupted. Requests are not logged."""
+    """Serve *app* on the socket *listener* until Ctrl-C. Requests are not logged."""
     import uvicorn
 
     config = uvicorn.Config(

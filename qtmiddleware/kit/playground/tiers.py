@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure_function
 from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
-from qtmiddleware.kit.evaluation.tuning.trials import nested
+from qtmiddleware.kit.evaluation.tuning.trials import nest_settings
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval
@@ -58,8 +58,7 @@ class Tier:
         name: The tier's name.
         label: A short description.
         asks_model: Whether the tier calls a language model.
-        is_open: Whether the tier can be asked; ``False`` if the tier needs a model and there is
-            none.
+        is_open: Whether the tier can be asked. ``False`` if it needs a model and there is none.
         settings: The tier's settings, which override the user's settings.
         function: The wrapped function with *settings*.
     """
@@ -78,8 +77,8 @@ class TierAnswer:
 
     Attributes:
         tier: The tier.
-        retrieval: The retrieval; ``None`` if the call failed.
-        problem: A description of the error, if the call failed.
+        retrieval: The search results; ``None`` if the call failed.
+        problem: A description of the error; empty if the call succeeded.
         seconds: The duration of the call, in seconds.
     """
 
@@ -97,10 +96,10 @@ class TierAnswer:
 
 
 class Tiers:
-    """The tiers that the playground compares, all built from one wrapped function.
+    """The configurations that the playground compares, all built from one wrapped function.
 
-    The tiers learn about the function only during `warm_up`. Therefore, the result of a question
-    does not depend on earlier questions.
+    Only `warm_up` learns the function's usual scores. Therefore, the result of a question does not
+    depend on earlier questions.
 
     Attributes:
         all: All tiers, including tiers that cannot be asked.
@@ -118,16 +117,16 @@ class Tiers:
         timeout_seconds: float = SECONDS,
         has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Create the tiers of the function *wrapped*.
+        """Build one tier per standard system, preset and transform from one wrapped function.
 
         Args:
             wrapped: The wrapped function.
-            has_own_tier: Whether there is a tier for the user's own config.
+            has_own_tier: Whether to add a tier with the user's own config.
             caches_replies: Whether the model's replies are cached. With the cache, changing a
                 weight needs no new model call.
-            arguments: The function's arguments except the question.
+            arguments: The function's arguments except the question, by name.
             timeout_seconds: The time limit per tier, in seconds.
-            has_recorded_reply: Returns whether the model has a recorded reply to a question with
+            has_recorded_reply: Returns whether the model has a recorded reply to a question and
                 its earlier messages. ``None`` if the model can reply to every question.
 
         Raises:
@@ -157,7 +156,7 @@ class Tiers:
         )
 
     def _build_tier(self, name: str, wrapped: Any) -> Tier:
-        """Return the tier *name* of the function *wrapped*."""
+        """Return the tier *name*, whose function is *wrapped* with the tier's settings."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -198,11 +197,11 @@ class Tiers:
         """``True`` if the wrapped function has an argument for the number of passages."""
         return self._wrapped.top_k_argument is not None
 
-    def list_folded_tiers(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers that the page folds, because the model cannot reply.
+    def list_skipped_tiers(self, state: PageState) -> tuple[str, ...]:
+        """Return the names of the tiers that are skipped, because the model cannot reply.
 
-        If the model can reply to the question in *state*, no tier is folded. Otherwise, all tiers
-        that call the model are folded.
+        If the model can reply to the question in *state*, no tier is skipped. Otherwise, all tiers
+        that call the model are skipped.
         """
         has_reply = self.has_model and (
             self._has_recorded_reply is None
@@ -211,12 +210,12 @@ class Tiers:
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
     def warm_up(self, examples: Sequence[Question] = (), *, searches_examples: bool) -> None:
-        """Load the data that the first question needs, and learn about the function.
+        """Load the data that the first question needs, and learn the function's usual scores.
 
         Args:
-            examples: Questions to search. The tiers learn from the results.
-            searches_examples: Whether to search *examples*. Set this only if a search costs
-                nothing.
+            examples: The questions whose results the scores are learned from.
+            searches_examples: Whether to search *examples*. If false, nothing is learned. Use
+                true only if a search costs nothing.
         """
         self.middleware.warm_up()
         if not searches_examples:
@@ -228,25 +227,31 @@ class Tiers:
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return the config of *tier* with the settings in *state*, for use in other programs."""
+        """Return a config that gives the result of *tier* in other programs.
+
+        It combines the user's settings, the tier's settings and the settings in *state*.
+        """
         rows = self.middleware.config.rows()
-        own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge_settings(merge_settings(own_settings, tier.settings), nested(state.settings))
+        own_settings = nest_settings(
+            {name: value for name, value, origin in rows if origin != "default"}
+        )
+        return merge_settings(
+            merge_settings(own_settings, tier.settings), nest_settings(state.settings)
+        )
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
-        """Yield the result of each tier in *state*.
+        """Ask the tiers in *state* the question in *state*, and yield each result when it is ready.
 
-        The plain tier comes first, then the other tiers without a model, one after another. The
-        tiers with a model run at the same time, and their results come as soon as they are ready.
-
-        If the plain tier fails or its result cannot be read, no other tier is asked, because every
-        tier makes the plain search too.
+        1. The plain tier runs first. If it fails or its result cannot be read, nothing else runs,
+           because every tier includes the plain search.
+        2. The other tiers without a model run one after another.
+        3. The tiers with a model run at the same time, at most `AT_ONCE` at once.
 
         Raises:
             ConfigError: The settings in *state* are not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
-        overrides = nested(flat)
+        overrides = nest_settings(flat)
         # Impossible settings are refused once, here, and not by each tier.
         self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {
@@ -256,7 +261,7 @@ class Tiers:
         }
         if TOP_K in state.settings and self.takes_top_k:
             arguments[self._wrapped.top_k_argument] = state.settings[TOP_K]
-        folded = self.list_folded_tiers(state)
+        folded = self.list_skipped_tiers(state)
         chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
         free = [tier for tier in chosen if not tier.asks_model]
         for tier in free:
@@ -283,7 +288,7 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of *tier* for *question*. A failed or late call gives an error."""
+        """Return the result of *tier* for *question*. If the call fails, return its error."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
@@ -307,9 +312,9 @@ class Tiers:
 
 
 def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
-    """Return a copy of the wrapped *function* with a copy of *learned_state*.
+    """Return a copy of the wrapped *function* that knows what *learned_state* contains.
 
-    Later learning of the copy changes neither *function* nor *learned_state*.
+    What the copy learns later changes neither *function* nor *learned_state*.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)

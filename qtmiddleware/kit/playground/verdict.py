@@ -1,4 +1,4 @@
-"""Judge each tier's result for a question by the answer's rank, the time and the cost."""
+"""Say for each tier whether it ranks the answer better than the plain search, and at what cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TierVerdict:
 
     Attributes:
         name: The tier's name.
-        outcome: The answer's rank or the number of passages that moved, as text.
+        outcome: The answer's rank, or how many passages moved if no answer is known, as text.
         way: ``better``, ``worse``, ``same``, or ``none`` if there is nothing to compare.
         sign: The symbol for *way*, such as ``▲``.
         change: A phrase for *way*, for screen readers.
@@ -52,15 +52,15 @@ class Verdict:
     tiers: tuple[TierVerdict, ...]
 
 
-def judge_cards(cards: Sequence[Card]) -> Verdict:
-    """Return the verdict on each of *cards*. The first card must be that of the plain search."""
+def judge_tiers(cards: Sequence[Card]) -> Verdict:
+    """Return the verdict on each tier's result. The first of *cards* must be the plain search."""
     is_judged = bool(cards[0].answers)
     judge_tier = _judge_answer_rank if is_judged else _judge_movements
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
-def write_headline(cards: Sequence[Card]) -> str:
-    """Return one to three short sentences on how the tiers' results differ."""
+def format_headline(cards: Sequence[Card]) -> str:
+    """Return one to three short sentences on how the tiers' results in *cards* differ."""
     tier_cards = [card for card in cards if not card.is_baseline and not card.problem]
     if not tier_cards:
         return (
@@ -83,13 +83,13 @@ def write_headline(cards: Sequence[Card]) -> str:
     if baseline.answers is not None:
         shown = format_count(len(baseline.rows), "passage")
         return f"No passage answers this question. Every tier still returns {shown}.{remark}"
-    return f"{' '.join(_describe_changes(tier_cards))}{remark}"
+    return f"{' '.join(_describe_list_changes(tier_cards))}{remark}"
 
 
 def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     """Return a sentence on the answer's rank in the plain search and in the other tiers.
 
-    The sentence names only tiers with a better or worse rank.
+    Of the other tiers, the sentence names only those with a better or worse rank.
     """
     subject = "The answer" if baseline.answers == 1 else f"The first of {baseline.answers} answers"
     ways: dict[str, list[str]] = {}
@@ -113,8 +113,11 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     return f"{subject} is {': '.join(filter(None, (place, ', '.join(changes))))}."
 
 
-def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
-    """Yield sentences on how the tiers differ from the plain search, for an unjudged question."""
+def _describe_list_changes(cards: Sequence[Card]) -> Iterator[str]:
+    """Yield sentences on how the tiers' lists differ from the plain list.
+
+    They do not say which list is better, because the answer is not known.
+    """
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         change = (
@@ -137,7 +140,7 @@ def _describe_changes(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
-    """Return the verdict on *card* by comparing the answer's rank with the rank in *baseline*."""
+    """Return whether the result in *card* ranks the answer higher or lower than *baseline* does."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, baseline.answer or _BEYOND
@@ -147,7 +150,7 @@ def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
         "worse": "worse than the plain list",
         "same": "as in the plain list",
     }
-    return _build_verdict(
+    return _build_tier_verdict(
         card,
         "no answer" if card.problem else _format_answer_rank(card),
         way,
@@ -156,7 +159,7 @@ def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
 
 
 def _format_answer_rank(card: Card) -> str:
-    """Return the answer's rank in the result of *card*, as text."""
+    """Return the answer's rank in the result in *card* as text, or ``not shown``."""
     if card.answer is not None:
         return format_ordinal(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
@@ -164,11 +167,11 @@ def _format_answer_rank(card: Card) -> str:
 
 
 def _judge_movements(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return the verdict on *card* by the number of passages that moved."""
-    return _build_verdict(card, "no answer" if card.problem else card.headline, "none", "")
+    """Return how many passages moved in the result in *card*, without saying better or worse."""
+    return _build_tier_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 
-def _build_verdict(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
+def _build_tier_verdict(card: Card, outcome: str, way: str, change: str) -> TierVerdict:
     return TierVerdict(
         card.tier.name, outcome, way, _SIGNS[way], change, card.took, card.calls, card.cost
     )

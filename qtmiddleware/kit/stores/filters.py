@@ -28,7 +28,8 @@ _JUNCTIONS: Final = ("$and", "$or")
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     """Return a function that checks whether a passage's metadata meets *filter*.
 
-    The returned function never raises an exception.
+    The returned function never raises an exception. Raises `InvalidQuery` for an invalid filter,
+    with a message that does not quote the filter's values.
 
     ``{"field": value}`` is short for ``{"field": {"$eq": value}}``. If a mapping has several keys,
     the metadata must meet the conditions of all keys. The operators are:
@@ -43,21 +44,21 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     ``$eq``, and ``$nin`` is the opposite of ``$in``. A missing field therefore meets ``$ne`` and
     ``$nin``. A boolean is not a number, and ``null`` counts as missing.
 
-    Raises `InvalidQuery` for an invalid filter. The message never quotes the filter's values.
-
     Source: https://docs.pinecone.io/guides/search/filter-by-metadata
     """
     return _parse_conditions(filter, 1)
 
 
 def _parse_conditions(conditions: Any, depth: int) -> Matcher:
-    """Return a function that checks whether metadata meets all *conditions* of a mapping.
+    """Return a function that checks whether metadata meets all conditions of a filter.
 
-    *depth* is the nesting level, from 1. Raises `InvalidQuery` for invalid conditions.
+    *conditions* is the filter, or a mapping inside the filter at the nesting level *depth*, from 1.
+    Raises `InvalidQuery` for invalid conditions.
     """
     if not isinstance(conditions, Mapping):
         raise _make_error(
-            f"a condition must be a mapping from fields, $and or $or, not {_name_type(conditions)}"
+            f"a condition must be a mapping from fields, $and or $or, not"
+            f" {_get_type_name(conditions)}"
         )
     # A filter from an untrusted source must not exhaust Python's stack.
     if depth > DEEPEST:
@@ -70,14 +71,15 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
 def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
     """Return a function that checks metadata against one condition of a filter.
 
-    *key* is a field, ``$and`` or ``$or``. Raises `InvalidQuery` for an invalid condition.
+    The condition is a key of the filter and its *value*. *key* is the name of a field, ``$and`` or
+    ``$or``. Raises `InvalidQuery` for an invalid condition.
     """
     if not isinstance(key, str):
-        raise _make_error(f"the name of a field must be text, not {_name_type(key)}")
+        raise _make_error(f"the name of a field must be text, not {_get_type_name(key)}")
     if key in _JUNCTIONS:
         if not isinstance(value, list | tuple) or not value:
             raise _make_error(
-                f"{key} must be a list of one or more conditions, not {_name_type(value)}"
+                f"{key} must be a list of one or more conditions, not {_get_type_name(value)}"
             )
         matchers = [_parse_conditions(condition, depth + 1) for condition in value]
         return _combine_with_and(matchers) if key == "$and" else _combine_with_or(matchers)
@@ -96,34 +98,40 @@ def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
     )
 
 
-def _parse_operator(field: str, name: Any, operand: Any) -> Matcher:
-    """Return a function that applies one operator to the value of *field* in metadata.
+def _parse_operator(field: str, operator_name: Any, operand: Any) -> Matcher:
+    """Return a function that compares the value of *field* in metadata with *operand*.
 
-    *name* is the operator, such as ``$gt``. Raises `InvalidQuery` for an invalid *operand*.
+    *operator_name* is the operator, such as ``$gt``. Raises `InvalidQuery` for an unknown operator
+    or an invalid *operand*.
     """
-    if name in ("$eq", "$ne"):
-        equal = _build_equality_matcher(field, [_check_operand(name, operand)])
-        return equal if name == "$eq" else _negate_matcher(equal)
-    if name in ("$in", "$nin"):
+    if operator_name in ("$eq", "$ne"):
+        equal = _build_equality_matcher(field, [_check_operand(operator_name, operand)])
+        return equal if operator_name == "$eq" else _negate_matcher(equal)
+    if operator_name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
             raise _make_error(
-                f"{name} must be a list of texts, numbers and booleans, not {_name_type(operand)}"
+                f"{operator_name} must be a list of texts, numbers and booleans, not"
+                f" {_get_type_name(operand)}"
             )
-        equal = _build_equality_matcher(field, [_check_operand(name, value) for value in operand])
-        return equal if name == "$in" else _negate_matcher(equal)
-    if name in _ORDERS:
+        equal = _build_equality_matcher(
+            field, [_check_operand(operator_name, value) for value in operand]
+        )
+        return equal if operator_name == "$in" else _negate_matcher(equal)
+    if operator_name in _ORDERS:
         # NaN and infinity are not valid in JSON.
         if not _is_number(operand) or not abs(operand) < inf:
-            raise _make_error(f"{name} must be a number, not {_name_type(operand)}")
-        compare = _ORDERS[name]
+            raise _make_error(f"{operator_name} must be a number, not {_get_type_name(operand)}")
+        compare = _ORDERS[operator_name]
         return _build_value_matcher(
             field, lambda value: _is_number(value) and compare(value, operand)
         )
-    if name == "$exists":
+    if operator_name == "$exists":
         if not isinstance(operand, bool):
-            raise _make_error(f"$exists must be true or false, not {_name_type(operand)}")
+            raise _make_error(f"$exists must be true or false, not {_get_type_name(operand)}")
         return lambda metadata: (metadata.get(field) is not None) is operand
-    raise _make_error(f"{name!r} is not an operator; the operators are {', '.join(_OPERATORS)}")
+    raise _make_error(
+        f"{operator_name!r} is not an operator; the operators are {', '.join(_OPERATORS)}"
+    )
 
 
 def _build_equality_matcher(field: str, operands: Iterable[Any]) -> Matcher:
@@ -144,11 +152,11 @@ def _build_value_matcher(field: str, predicate: Callable[[Any], bool]) -> Matche
     If the value is a list, *predicate* must be true for at least one of its elements.
     """
 
-    def meets(metadata: Mapping[str, Any]) -> bool:
+    def meets_condition(metadata: Mapping[str, Any]) -> bool:
         value = metadata.get(field)
         return any(map(predicate, value)) if isinstance(value, list | tuple) else predicate(value)
 
-    return meets
+    return meets_condition
 
 
 def _combine_with_and(matchers: Sequence[Matcher]) -> Matcher:
@@ -171,7 +179,7 @@ def _negate_matcher(matcher: Matcher) -> Matcher:
 def _check_operand(operator_name: str, operand: Any) -> Any:
     if not isinstance(operand, str | int | float):
         raise _make_error(
-            f"{operator_name} must be a text, a number or a boolean, not {_name_type(operand)}"
+            f"{operator_name} must be a text, a number or a boolean, not {_get_type_name(operand)}"
         )
     return operand
 
@@ -180,7 +188,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _name_type(value: Any) -> str:
+def _get_type_name(value: Any) -> str:
     """Return the name of the type of *value* for an error message, such as ``null`` or ``str``."""
     if isinstance(value, list | tuple) and not value:
         return "an empty list"

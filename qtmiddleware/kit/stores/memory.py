@@ -10,7 +10,8 @@ from qtmiddleware.kit.stores.sqlite.files import MEMORY
 class MemoryStore(SQLiteStore):
     """A `SQLiteStore` in memory. Closing the store deletes its content.
 
-    *dimension* is the length of every vector. Reads and writes wait for each other.
+    *embedding_model* is the model of all vectors, and *dimension* is their length. Only one thread
+    at a time can read or write.
     """
 
     def __init__(self, *, embedding_model: str = "", dimension: int) -> None:

@@ -64,9 +64,9 @@ class LocalStore(ClosingStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
+        """Write *passages* with their vectors, and remove the passages whose ids are in *delete*.
 
-        A passage replaces the stored passage with the same id.
+        All changes are one transaction. A passage replaces the stored passage with the same id.
         """
         raise NotImplementedError
 
@@ -90,7 +90,9 @@ def check_stored_model(
     embedding_model: str,
     dimension: int,
 ) -> None:
-    """Raise `StoreError` if the store was created for another embedding model or dimension.
+    """Check that the stored vectors are from the embedding model in use.
+
+    Raises `StoreError` if the model or the dimension differs.
 
     Args:
         path: the store's path, for the message.
@@ -113,7 +115,8 @@ def check_passages(
 ) -> Iterator[tuple[list[Row], Floats]]:
     """Check *passages* batch by batch, and yield the rows and the vectors of each batch.
 
-    Raises `StoreError` for a passage or vector that cannot be stored.
+    *passages* are (passage, vector) pairs, and *dimension* is the length of a vector. Raises
+    `StoreError` for a passage or vector that cannot be stored.
     """
     iterator = iter(passages)
     while batch := list(islice(iterator, SLICE)):
@@ -129,7 +132,7 @@ def check_passages(
 def pair_vectors(
     passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
-    """Return an iterator of (passage, vector) pairs.
+    """Return an iterator that pairs each passage with its vector.
 
     Raises `StoreError` if the numbers of passages and vectors differ.
     """
@@ -142,12 +145,12 @@ def pair_vectors(
 
 
 def select_storable_ids(ids: Iterable[str]) -> list[str]:
-    """Return *ids* without duplicates and without ids that cannot be stored."""
+    """Return *ids* without duplicates, and without those that no stored passage can have."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable_id(id_)]
 
 
 def build_row(passage: Passage) -> Row:
-    """Return the id, the text and the JSON metadata of *passage*, ready to be stored.
+    """Return the row to store for *passage*: its id, its text, and its metadata as JSON.
 
     Raises `StoreError` if the id is not valid text, or if the metadata cannot be written as JSON.
     """
@@ -175,10 +178,10 @@ def _is_storable_id(id_: Any) -> bool:
 
 
 def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
-    """Return the query vector as an array of *dimension* numbers (float32).
+    """Return *query*, a vector, as an array of *dimension* numbers (float32).
 
-    Raises `StoreError` if the vector is invalid, or if *query* is a text. Local stores do not embed
-    texts.
+    Raises `StoreError` if the vector is invalid, or if *query* is a text, because local stores do
+    not embed texts.
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -189,10 +192,10 @@ def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
 def check_vectors(
     vectors: Sequence[Sequence[float]], dimension: int, *, passage_ids: Sequence[str] = ()
 ) -> Floats:
-    """Return *vectors* as an array of float32, of shape (vectors, *dimension*).
+    """Return *vectors* as a float32 array with one row per vector and *dimension* columns.
 
     Raises `StoreError` unless each vector has *dimension* finite numbers. The error message names
-    the passage, or the query if there are no *passage_ids*.
+    the passage with the invalid vector, or the query if there are no *passage_ids*.
     """
     try:
         import numpy as np
@@ -220,7 +223,7 @@ def check_vectors(
 
 
 def normalise_vectors(vectors: Floats) -> Floats:
-    """Scale each vector to length 1, in place, and return *vectors*.
+    """Scale each vector to length 1, and return *vectors*, which are changed in place.
 
     The dot product of two scaled vectors is their cosine. A vector of length 0 is not changed.
     """
@@ -248,9 +251,9 @@ _UNSPACED: Final = (
 def extract_index_words(text: str, metadata: str) -> str:
     """Return the words to index for a passage, separated by spaces.
 
-    The words come from *text*, and from the field ``context`` of *metadata* (JSON). In scripts
-    without spaces, each character and each pair of adjacent characters is a word. Upper case
-    becomes lower case, and ß becomes ss. Accents are kept, because the index removes them.
+    The words come from *text*, the passage's text, and from the field ``context`` of *metadata*,
+    which is JSON. In scripts without spaces, each character and each pair of adjacent characters is
+    a word. Upper case becomes lower case, and ß becomes ss. Accents stay; the index removes them.
     """
     # Most passages have no context, and parsing JSON takes time.
     if '"context"' in metadata:
@@ -260,23 +263,23 @@ def extract_index_words(text: str, metadata: str) -> str:
     if text.isascii():
         # This is ten times as fast as the general way below, and finds the same words.
         return " ".join(_PLAIN_WORD.findall(text.lower()))
-    return " ".join(_split_words(text, with_characters=True))
+    return " ".join(_split_words(text, has_single_characters=True))
 
 
 def extract_query_words(text: str) -> list[str]:
-    """Return the words to search for in the index, each once.
+    """Return the words of the query *text* to search for in the word index, each word once.
 
     In scripts without spaces, each pair of adjacent characters is a word. A single character is a
     word only if it stands alone.
     """
-    return list(dict.fromkeys(_split_words(text, with_characters=False)))
+    return list(dict.fromkeys(_split_words(text, has_single_characters=False)))
 
 
-def _split_words(text: str, *, with_characters: bool) -> Iterator[str]:
+def _split_words(text: str, *, has_single_characters: bool) -> Iterator[str]:
     """Yield the words of *text*, normalised (NFKC) and in lower case.
 
-    In scripts without spaces, each pair of adjacent characters is a word. If *with_characters* is
-    true, each single character is a word, too.
+    In scripts without spaces, each pair of adjacent characters is a word. A single character is a
+    word only if it stands alone, or if *has_single_characters* is true.
     """
     import regex
 
@@ -286,7 +289,7 @@ def _split_words(text: str, *, with_characters: bool) -> Iterator[str]:
             start, end = match.span()
             if start > position:
                 yield word[position:start]
-            if with_characters or end - start == 1:
+            if has_single_characters or end - start == 1:
                 yield from word[start:end]
             yield from (word[left : left + 2] for left in range(start, end - 1))
             position = end

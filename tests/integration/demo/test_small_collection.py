@@ -15,7 +15,7 @@ from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.kit.playground.verdict import judge_cards
+from qtmiddleware.kit.playground.verdict import judge_tiers
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.integration.demo.test_demo_data import DATA, README, numbers, runs
 
@@ -83,7 +83,7 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
                     id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0
                 ]
                 ways = [
-                    verdict.way for verdict in judge_cards(show(tiers, question, answers)).tiers
+                    verdict.way for verdict in judge_tiers(show(tiers, question, answers)).tiers
                 ]
                 if kind == "loses":
                     assert "worse" in ways

@@ -203,7 +203,11 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(
         DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache
     ) as opened:
         found = opened.measure(select_systems(["combined"]))
-    assert (found.questions, opened.has_model, opened.recorded) == (4, True, frozenset(RECORDED))
+    assert (found.questions, opened.has_model, opened.recorded_fields) == (
+        4,
+        True,
+        frozenset(RECORDED),
+    )
     assert found.notes == (
         "Recorded replies of a language model (r.jsonl): no model was called, and 250 ms are counted for each.",
         "4 of 6 questions were recorded; the others are skipped.",
@@ -228,7 +232,7 @@ def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
     )
     recording = write_recording(tmp_path / "r.jsonl", DATA.select_first_questions(1), *RECORDED)
     with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
-        assert [question.id for question in opened.data.questions] == [first.id]
+        assert [question.id for question in opened.dataset.questions] == [first.id]
 
 
 def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, cache: Path) -> None:
@@ -321,7 +325,7 @@ def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
     drawn = []
     for seed in (1, 1, 2):
         with open_bench(DATA, settings=SETTINGS, cache=cache, questions=3, seed=seed) as opened:
-            drawn.append([question.id for question in opened.data.questions])
+            drawn.append([question.id for question in opened.dataset.questions])
             assert opened.notes[-1] == f"3 of 6 questions, drawn with seed {seed}."
     order = [question.id for question in DATA.questions]
     assert drawn[0] == drawn[1] != drawn[2]

@@ -9,7 +9,15 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset
-from qtmiddleware.kit.evaluation.tuning import FREE_TIERS, TRYING, TUNED, Budget, Tuned, split, tune
+from qtmiddleware.kit.evaluation.tuning import (
+    FREE_TIERS,
+    TRYING,
+    TUNED,
+    Budget,
+    Tuned,
+    split_dataset,
+    tune,
+)
 from qtmiddleware.testing import ScriptedModel
 from tests.support.tuning_world import bench, collection, model, texts
 
@@ -66,7 +74,7 @@ def test_the_config_holds_nothing_but_what_differs_from_the_defaults_and_loads(
 
 
 def test_only_the_held_out_questions_are_reported_on(found: Tuned, data: Dataset) -> None:
-    train, held = split(data)
+    train, held = split_dataset(data)
     assert found.trained_on == len(train.questions)
     assert found.comparison.questions == len(held.questions)
     assert all(set(score.gains) == set(held.qrels) for score in found.comparison.systems)
@@ -107,7 +115,7 @@ def test_no_text_of_a_question_is_shown(found: Tuned, data: Dataset) -> None:
 def test_the_search_never_asks_about_a_held_out_question(
     asked: tuple[Tuned, ScriptedModel, set[str]], data: Dataset
 ) -> None:
-    assert asked[2] == texts(split(data)[0].questions)
+    assert asked[2] == texts(split_dataset(data)[0].questions)
 
 
 def test_every_candidate_is_tried_once_and_every_reply_had_once(
@@ -142,7 +150,7 @@ def test_judgements_at_random_are_refused() -> None:
 
 
 def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(data: Dataset) -> None:
-    misled = texts(split(data)[1].questions)
+    misled = texts(split_dataset(data)[1].questions)
     found = tune(bench(data, model(data, misled=misled)), data, tiers=TWO_TIERS)
     assert found.trained[found.tuned].tier == "hyde"
     assert found.chosen == found.default == "rules"
@@ -160,7 +168,7 @@ def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(dat
 def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(
     data: Dataset, found: Tuned
 ) -> None:
-    held = [question.id for question in split(data)[1].questions]
+    held = [question.id for question in split_dataset(data)[1].questions]
     turned = dict(zip(held, (data.qrels[it] for it in reversed(held)), strict=True))
     other = tune(bench(data), replace(data, qrels={**data.qrels, **turned}), tiers=TWO_TIERS)
     assert [(it.name, it.mean) for it in other.trials] == [
@@ -193,7 +201,7 @@ def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Datas
 
 
 def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Dataset) -> None:
-    held = split(data)[1].questions
+    held = split_dataset(data)[1].questions
     misled = texts(held[: len(held) // 2])
     found = tune(
         bench(data, model(data, misled=misled)),

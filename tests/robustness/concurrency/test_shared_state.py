@@ -263,13 +263,13 @@ def test_what_the_gate_decides_is_what_it_decides_for_the_same_lists_in_a_row() 
     def decide(thread: int) -> list[tuple[dict[str, Any], Any]]:
         drawn = Random(thread)
         lists = [[drawn.random() for _ in range(10)] for _ in range(per_thread)]
-        return [(scores, gate.decide(scores, target_call_rate=0.3)) for scores in lists]  # type: ignore[misc]
+        return [(scores, gate.decide_model_call(scores, target_call_rate=0.3)) for scores in lists]  # type: ignore[misc]
 
     decided = [it for results in run_storm(decide) for it in results]
     decided.sort(key=lambda it: it[1].signals["observed"])
     assert [it.signals["observed"] for _, it in decided] == list(range(THREADS * per_thread))
     in_a_row = Gate()
-    assert [in_a_row.decide(scores, target_call_rate=0.3) for scores, _ in decided] == [
+    assert [in_a_row.decide_model_call(scores, target_call_rate=0.3) for scores, _ in decided] == [
         it for _, it in decided
     ]
 
@@ -280,10 +280,12 @@ def test_the_gate_keeps_its_rate_when_it_forgets_the_oldest() -> None:
     def decide(thread: int) -> int:
         drawn = Random(thread)
         lists = [[drawn.random() for _ in range(10)] for _ in range(ROUNDS)]
-        return sum(gate.decide(scores, target_call_rate=0.5).call for scores in lists)
+        return sum(gate.decide_model_call(scores, target_call_rate=0.5).call for scores in lists)
 
     calls = sum(run_storm(decide))
-    assert gate.decide([0.9, 0.1], target_call_rate=0.5).signals["observed"] == MAX_OBSERVED
+    assert (
+        gate.decide_model_call([0.9, 0.1], target_call_rate=0.5).signals["observed"] == MAX_OBSERVED
+    )
     # The threshold leaves its scale when twenty calls too many or too few were made.
     assert abs(calls - THREADS * ROUNDS / 2) <= 20
 

@@ -170,4 +170,9 @@ def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
             given[it.start : it.end] == f"[{it.number}]" and 1 <= it.number <= 3,
             "a citation is its mark",
         )
-    return given, reading.found, [it.number for it in reading.citations], reading.invented
+    return (
+        given,
+        reading.is_answered,
+        [it.number for it in reading.citations],
+        reading.invented_count,
+    )

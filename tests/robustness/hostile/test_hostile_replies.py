@@ -89,7 +89,7 @@ def answered(pieces: list[str], passages: list[str]) -> tuple[str, bool, list[in
     shown = "".join(map(reading.feed, pieces)) + reading.flush()
     assert shown == reading.text
     assert all(shown[it.start : it.end] == f"[{it.number}]" for it in reading.citations)
-    return shown, reading.found, [it.number for it in reading.citations]
+    return shown, reading.is_answered, [it.number for it in reading.citations]
 
 
 def test_an_answer_comes_out_the_same_however_it_is_cut() -> None:

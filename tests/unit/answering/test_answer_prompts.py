@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS, Task, list_sub_answers
+from qtmiddleware.answering.prompts import (
+    ANSWER,
+    SUB_ANSWER,
+    SYNTHESIS,
+    Task,
+    build_sub_answer_entries,
+)
 from qtmiddleware.config.settings import AnswerSettings, LlmSettings, Settings
 from qtmiddleware.types import Message, SubAnswer
 
@@ -87,7 +93,7 @@ def test_without_a_token_limit_the_prompt_still_names_one() -> None:
 def test_sub_answers_are_data_too() -> None:
     answers = [SubAnswer("Is he fit?", "Yes [1]."), SubAnswer("Does he eat?", f"{INJECTION} [2].")]
     prompt = SYNTHESIS.build_prompt(
-        SETTINGS, "How is he?", (), {"sub_answers": list_sub_answers(answers)}
+        SETTINGS, "How is he?", (), {"sub_answers": build_sub_answer_entries(answers)}
     )
     assert json.loads(prompt.user)["sub_answers"][1] == {
         "question": "Does he eat?",

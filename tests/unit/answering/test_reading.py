@@ -30,13 +30,13 @@ def test_citations_mean_their_passages() -> None:
         (2, "2", "[2]"),
         (1, "1", "[1]"),
     ]
-    assert reading.invented == 1
-    assert reading.found
+    assert reading.invented_count == 1
+    assert reading.is_answered
 
 
 def test_an_unanswered_question_is_known_and_its_reason_is_the_text() -> None:
     reading = read("NO_", "ANSWER: His age", " is not there [1].")
-    assert not reading.found
+    assert not reading.is_answered
     assert reading.text == "His age is not there [1]."
     assert reading.error is None
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, write_json
+from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, format_json
 from qtmiddleware.tools.tokens import count_tokens
 
 texts = st.text() | st.sampled_from(
@@ -66,7 +66,7 @@ def test_passages_that_do_not_fit_are_left_out_and_counted() -> None:
 
 @given(st.text())
 def test_whatever_a_text_holds_it_stays_within_its_string(text: str) -> None:
-    written = write_json({"text": text})
+    written = format_json({"text": text})
     assert json.loads(written) == {"text": text}
     assert written.isprintable() or not re.search(
         "[\x00-\x1f\u202a-\u202e\ud800-\udfff\U000e0000-\U000e007f]", written

@@ -446,7 +446,7 @@ def test_a_reply_that_copies_the_example_of_the_prompt_is_said_to_do_so(mode: st
     assert example is not None
     outcome = Outcome(Reply(json.dumps(example[1])))
     question = Question("what is Acme", (), Settings(transformation_type=mode))  # type: ignore[arg-type]
-    question.read_replies([outcome], Trace())
+    question.read_replies_and_prepare_next_round([outcome], Trace())
     (degradation,) = question.degradations
     assert (degradation.stage, degradation.reason) == (f"transform.{mode}", "unparsable")
     assert (

@@ -2,7 +2,7 @@
 
 - `transforming` transforms files of questions.
 - `work` submits, checks, collects and cancels batches.
-- `model` answers prompts with the replies so far, and collects the requests to send.
+- `model` answers prompts with the replies so far, and lists the requests to send.
 - `parts` divides requests into files.
 - `service` calls the API.
 - `state` stores requests and replies in a file that survives a killed process.

@@ -64,25 +64,26 @@ class Tariff:
             None if live is None or self.price_factor is None else live * self.price_factor,
         )
 
-    def estimate_cost(self, parts: Iterable[Part]) -> Cost:
-        """Return the estimated maximum cost of the requests in *parts*.
+    def estimate_cost(self, batch_parts: Iterable[Part]) -> Cost:
+        """Return the estimated maximum cost of the requests in *batch_parts*.
 
-        Assumes `TOKEN_BYTES` bytes per input token, and the maximum length for each reply.
+        Assumes `TOKEN_BYTES` bytes per input token, and replies of the maximum length.
         """
         sizes = [
-            (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0)) for part in parts
+            (part.size // TOKEN_BYTES, part.requests * (self.max_tokens or 0))
+            for part in batch_parts
         ]
         return self.compute_cost(
             sum(read for read, _ in sizes), sum(written for _, written in sizes)
         )
 
-    def compute_spent_cost(self, parts: Iterable[Part], usage: Usage) -> Cost:
+    def compute_actual_cost(self, batch_parts: Iterable[Part], usage: Usage) -> Cost:
         """Return the cost of all replies so far, from their token counts in *usage*.
 
-        *parts* are all batches. For replies without token counts, assumes the average size of the
-        requests in *parts*, and the maximum length of a reply.
+        A reply without token counts is assumed to have the maximum length, and its request to have
+        the average size of all requests in *batch_parts*.
         """
-        part_list = list(parts)
+        part_list = list(batch_parts)
         size, requests = (
             sum(part.size for part in part_list),
             sum(part.requests for part in part_list) or 1,
@@ -92,15 +93,18 @@ class Tariff:
             usage.read + read, usage.written + usage.uncounted * (self.max_tokens or 0)
         )
 
-    def check_budget(self, budget: BudgetSettings, spent_cost: Cost, planned_cost: Cost) -> None:
-        """Raise `ModelError` (``over_budget``) if the sum of both costs exceeds *budget*.
+    def check_budget(self, budget: BudgetSettings, actual_cost: Cost, planned_cost: Cost) -> None:
+        """Raise `ModelError` if *actual_cost* plus *planned_cost* exceeds *budget*.
 
-        If the batch price is unknown, the price of requests sent one by one is used.
+        The error's reason is ``over_budget``. If the batch price is unknown, the price of requests
+        sent one by one is used.
         """
-        tokens = sum((spent_cost.read, spent_cost.written, planned_cost.read, planned_cost.written))
+        tokens = sum(
+            (actual_cost.read, actual_cost.written, planned_cost.read, planned_cost.written)
+        )
         usd = sum(
             cost.live or 0.0 if cost.batch is None else cost.batch
-            for cost in (spent_cost, planned_cost)
+            for cost in (actual_cost, planned_cost)
         )
         shortage = ""
         if budget.max_tokens is not None and tokens > budget.max_tokens:

@@ -17,7 +17,7 @@ from qtmiddleware.types import Deadline
 
 
 class Unsent(ModelError):
-    """Raised if there is no reply to *request* yet."""
+    """Raised if the reply to *request* is not stored yet."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         super().__init__("unrecorded", "the reply will come with a batch")
@@ -40,8 +40,8 @@ class BatchModel:
     """Answers prompts with the replies stored in *state*, without any calls.
 
     *settings* name the model, and *address* is the service's URL. If there is no reply to a prompt,
-    raises `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Ask only
-    one question at a time.
+    raises `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Use the
+    model for only one question at a time.
     """
 
     # `OpenAIModel` builds the requests and reads the replies, so both are the same as in live
@@ -86,9 +86,10 @@ class BatchModel:
         return self.complete(prompt, deadline)
 
     def take_requests(self) -> list[Mapping[str, Any]]:
-        """Return the last question's requests that have no reply yet, and forget them.
+        """Return the last question's requests that have no reply yet, and clear the list.
 
-        If one of them asks for the standalone question, returns only this request.
+        If one of the requests asks for the standalone form of a follow-up question, returns only
+        this request.
         """
         missing, self._missing = self._missing, []
         # In a conversation, the other prompts may contain the standalone question, so its request
@@ -129,7 +130,7 @@ def _parse_json(body: str) -> Any:
 
 
 def compute_request_id(request: Mapping[str, Any]) -> str:
-    """Return the ``custom_id`` of *request*, a hash of 32 hexadecimal digits.
+    """Return the id of *request* in a batch, a hash of 32 hexadecimal digits.
 
     Equal requests have equal ids, so they are sent only once.
     """

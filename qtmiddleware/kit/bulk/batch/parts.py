@@ -26,7 +26,7 @@ _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one file of requests.
+    """The limits of one request file, which contains the requests of a batch.
 
     Attributes:
         requests: The maximum number of requests.
@@ -41,9 +41,10 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Return whether a request with this HTTP *status* may succeed if repeated.
+    """Return whether a failed request with this HTTP *status* may succeed if repeated.
 
-    *status* is ``None`` if no request was made.
+    True if *status* is ``None``, because no request was made. False if the request succeeded, or if
+    the request itself is wrong.
     """
     return status is None or (status >= 400 and status not in _REFUSED)
 
@@ -52,11 +53,13 @@ Line = tuple[str, bytes]
 """The ``custom_id`` of a request, and its line in a request file, with the line break."""
 
 
-def build_line(id_: str, request: Mapping[str, Any]) -> Line:
-    """Return the ``custom_id`` *id_* and the line for *request* in a batch's request file."""
-    line = {"custom_id": id_, "method": "POST", "url": ENDPOINT, "body": request}
+def build_line(request_id: str, request: Mapping[str, Any]) -> Line:
+    """Return *request_id*, and the line for *request* in a batch's request file."""
+    line = {"custom_id": request_id, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
-    return id_, json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return request_id, json.dumps(line, ensure_ascii=False).encode(
+        "utf-8", "backslashreplace"
+    ) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class RequestResult:
 
     @property
     def is_final(self) -> bool:
-        """Whether repeating the request would give the same result.
+        """Whether repeating the request is useless, because it succeeded or is itself wrong.
 
         False if no request was made, or if the service was busy.
         """
@@ -86,7 +89,10 @@ class RequestResult:
 
 
 def parse_result_line(line: bytes) -> RequestResult | None:
-    """Parse a *line* of a batch's output or error file; ``None`` if the line is invalid."""
+    """Return the result in a *line* of a batch's output or error file.
+
+    Returns ``None`` if the line is invalid.
+    """
     try:
         return _parse_entry(json.loads(line))
     except (ValueError, RecursionError):
@@ -114,11 +120,11 @@ def _parse_entry(entry: Any) -> RequestResult | None:
     return RequestResult(id_, None, "null", "no response")
 
 
-def assign_parts(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Assign each of *lines* to a file, in order, so that no file exceeds *limits*.
+def assign_file_numbers(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
+    """Divide *lines* into files that do not exceed *limits*, and yield (file number, line) pairs.
 
-    Yields (file number, line) pairs, with file numbers from 0. Raises `ConfigError` for a line that
-    is too large for a file.
+    Keeps the order of the lines. File numbers begin at 0. Raises `ConfigError` for a line that is
+    too large for a file.
     """
     number = count = size = 0
     for line in lines:

@@ -51,8 +51,8 @@ _NO_API: Final = frozenset({404, 405, 501})
 class BatchService:
     """Calls the Batch API of OpenAI, or of a service with the same API.
 
-    The service is at the URL of *client*, an ``openai.OpenAI``, or else at the setting
-    ``llm.baseUrl``. If the service is busy or down, calls that are safe to repeat are retried.
+    Uses *client*, an ``openai.OpenAI``. Without a *client*, calls the URL in the setting
+    ``llm.baseUrl``. If the service is busy or down, retries the calls that are safe to repeat.
     Methods raise `ModelError`. The constructor raises `ConfigError` if *client* cannot be used for
     batches.
     """
@@ -90,7 +90,8 @@ class BatchService:
     def create_batch(self, file_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Create a batch from the uploaded file *file_id*, and return the batch's description.
 
-        Retries if the service is busy or down, unless the failed call has created the batch.
+        If the service is busy or down, retries the call, but only if the failed call has not
+        created the batch.
         """
         for wait in (*WAITS, None):
             try:
@@ -149,15 +150,17 @@ class BatchService:
     def download_lines(self, file_id: str, *, lines: int, size: int) -> Iterator[bytes]:
         """Download the file *file_id*, and yield its lines as they arrive.
 
-        Raises `ModelError` if the download fails. The reason is ``too_long`` if the file has more
-        than *lines* lines or *size* bytes.
+        *lines* is the maximum number of lines, and *size* the maximum size in bytes. Raises
+        `ModelError` if the file is larger (reason ``too_long``) or the download fails.
         """
         # A faulty service may send an endless file.
         with (
             self._convert_errors("/files", resource_id=file_id),
             self._client.files.with_streaming_response.content(file_id) as response,
         ):
-            for number, line in enumerate(split_lines(limit_size(response.iter_bytes(), size))):
+            for number, line in enumerate(
+                split_lines(limit_total_bytes(response.iter_bytes(), size))
+            ):
                 if number == lines:
                     raise ModelError(
                         "too_long", f"it has more than {lines:,} lines, and the rest was not read"
@@ -174,7 +177,7 @@ class BatchService:
         return description
 
     @contextmanager
-    def _convert_errors(self, path: str, *, resource_id: str = "") -> Iterator[None]:
+    def _convert_errors(self, url_path: str, *, resource_id: str = "") -> Iterator[None]:
         try:
             yield
         except ModelError:
@@ -188,15 +191,18 @@ class BatchService:
                     else "has no Batch API"
                 )
                 raise ModelError(
-                    "rejected", f"{self.host} {problem} (HTTP {status} for {path})"
+                    "rejected", f"{self.host} {problem} (HTTP {status} for {url_path})"
                 ) from None
             raise read_client_error(
                 error, f"the Batch API of {self.host}", timeout="the client's timeout"
             ) from None
 
 
-def limit_size(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield *chunks*; raise `ModelError` (``too_long``) after more than *max_bytes* in total."""
+def limit_total_bytes(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
+    """Yield *chunks*.
+
+    Raises `ModelError` (``too_long``) as soon as their total size exceeds *max_bytes*.
+    """
     size = 0
     for chunk in chunks:
         size += len(chunk)

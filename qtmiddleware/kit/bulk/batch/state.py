@@ -80,8 +80,8 @@ class Part:
         size: The size of the file in bytes.
         file: The id of the uploaded file; ``None`` until the upload has succeeded.
         batch: The service's last description of the batch; empty until the batch is created.
-        settled: Whether the part is finished: its replies are stored, or its batch could not be
-            created.
+        settled: Whether the part is finished, because its replies are stored, or because its batch
+            could not be created.
     """
 
     number: int
@@ -100,23 +100,23 @@ class Part:
     @property
     def completed(self) -> int:
         """The number of answered requests, according to the service."""
-        return self._get_count("completed")
+        return self._read_request_count("completed")
 
     @property
     def failed(self) -> int:
         """The number of failed requests, according to the service."""
-        return self._get_count("failed")
+        return self._read_request_count("failed")
 
     @property
     def errors(self) -> list[str]:
-        """The errors with which the service rejected the whole batch, as ``code: message``."""
+        """The service's reasons for rejecting the whole batch, as ``code: message``."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [
             ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the part as a dictionary for JSON."""
+        """Return the numbers, the status and the errors of this part as JSON values."""
         names = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
         facts = {
@@ -128,15 +128,16 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _get_count(self, name: str) -> int:
-        count: int = self.batch.get("request_counts", {}).get(name, 0)
+    def _read_request_count(self, status: str) -> int:
+        count: int = self.batch.get("request_counts", {}).get(status, 0)
         return count
 
 
 def parse_batch(description: Any) -> dict[str, Any]:
-    """Return the valid fields of the service's *description* of a batch; empty if it has no id.
+    """Return the valid fields of *description*, the service's description of a batch.
 
-    Drops values of undocumented types, and truncates long error messages.
+    Drops values of undocumented types, and truncates long error messages. The result is empty if
+    *description* has no id.
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
@@ -203,9 +204,10 @@ class Usage:
     uncounted: int = 0
 
     def add_reply(self, status: int, body: str) -> Usage:
-        """Return the usage with the tokens of one more reply added.
+        """Return this usage plus the tokens of one more reply.
 
-        *status* is the reply's HTTP status, and *body* is its JSON text.
+        A reply without token counts is added to `uncounted`, unless its request failed. *status* is
+        the reply's HTTP status, and *body* is its JSON text.
         """
         try:
             read, written = read_token_counts(json.loads(body))
@@ -220,8 +222,8 @@ class Usage:
 class BatchState:
     """The SQLite file at *path* that stores the requests and replies of batches.
 
-    Only one command at a time can open the file. Raises `StoreError` if it is in use or damaged.
-    Thread-safe.
+    Only one command at a time can open the file. Raises `StoreError` if the file is in use or
+    damaged. Thread-safe.
 
     Attributes:
         path: The path of the file.
@@ -231,8 +233,10 @@ class BatchState:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.RLock()
-        facts = {"run": secrets.token_hex(8)}
-        self._connection = open_file(str(path), STATE_FILE, timeout=0, exclusive=True, facts=facts)
+        meta_values = {"run": secrets.token_hex(8)}
+        self._connection = open_file(
+            str(path), STATE_FILE, timeout_seconds=0, is_exclusive=True, meta_values=meta_values
+        )
         # A value in a damaged file must not fill the memory.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
         self.run = self.read_value("run") or ""
@@ -253,7 +257,7 @@ class BatchState:
             self._connection.close()
 
     def build_file_error(self, reason: str) -> StoreError:
-        """Return the error for a file that cannot be used because of *reason*."""
+        """Return the error to raise if this file cannot be used because of *reason*."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
     def read_value(self, key: str) -> str | None:
@@ -266,7 +270,7 @@ class BatchState:
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def list_parts(self) -> list[Part]:
-        """Return all parts in the order in which they were added."""
+        """Return all parts, the oldest first."""
         rows = self._execute(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
@@ -294,9 +298,11 @@ class BatchState:
         return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
     def add_part(self, ids: Sequence[str], size: int) -> Part:
-        """Store and return a new part with the requests *ids*, in a file of *size* bytes.
+        """Store a new part, and return it. From then on, its requests count as sent.
 
-        From then on, these requests count as sent.
+        Args:
+            ids: The ids of the requests.
+            size: The size of the request file in bytes.
         """
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
@@ -320,23 +326,23 @@ class BatchState:
     def settle_part(self, part: Part) -> None:
         """Mark *part* as finished: its replies are stored, or its batch could not be created.
 
-        Its requests without a reply no longer count as sent, so they can be sent again.
+        The part's requests without a reply no longer count as sent, so they can be sent again.
         """
         self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_request_sent(self, request_id: str) -> bool:
-        """Return whether the request is in a batch that is not finished yet."""
+        """Return whether the request is in a part that is not finished yet."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
         return bool(self._execute(statement, (request_id,)))
 
     def is_request_known(self, request_id: str) -> bool:
-        """Return whether the request was ever added to a batch."""
+        """Return whether the request was ever added to a part."""
         return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (request_id,)))
 
     def add_replies(self, replies: Iterable[RequestResult]) -> None:
-        """Store those *replies* that are new, and add their tokens to the total."""
+        """Store the *replies* that are not stored yet, and add their tokens to the total."""
         usage = self.sum_usage()
         with self._open_transaction() as connection:
             for reply in replies:
@@ -350,9 +356,9 @@ class BatchState:
             self.store_value("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, request_id: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the JSON body of the reply to a request.
+        """Return the HTTP status and the JSON body of the stored reply to a request.
 
-        Returns ``None`` if there is no reply.
+        Returns ``None`` if there is no reply yet.
         """
         rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (request_id,))
         if not rows:

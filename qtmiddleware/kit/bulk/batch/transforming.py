@@ -52,7 +52,7 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """Makes each call once and never retries, because stored replies do not change."""
+    """A pace that never retries a call, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
         """Run *call* once, and return its result."""
@@ -61,16 +61,16 @@ class _NoPace(Pace):
 
 @dataclass(frozen=True, slots=True)
 class FilePass:
-    """Transforms the open questions of a file with a model, and writes the results.
+    """Transforms the questions of a file that have no result yet, and writes the results.
 
     Attributes:
         source: The file of questions.
         config: The config.
-        journal: The output file. Questions with a result in it are not open, and are skipped.
-        recording: The file that records the replies.
+        journal: The output file, which has the results so far.
+        recording: The file that records the model's replies.
         price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
         report: The report that counts the output records.
-        show: A function that is called with the report after each record.
+        show: A function that is called with the report after each record, if any.
     """
 
     source: Path
@@ -82,9 +82,9 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Transform the open questions with *model*, one by one. Yields ``None`` after each.
+        """Transform each question without a result, and yield ``None`` after each question.
 
-        A question with a missing reply stays open, and has no output.
+        If *model* lacks a reply to a question, writes no result for this question.
         """
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
@@ -125,7 +125,7 @@ class FilePass:
         return replace(transformed, replies=tuple(replies))
 
     def _write_record(self, record: Record) -> None:
-        self.journal.append(record)
+        self.journal.append_record(record)
         self.report.add(record)
         if self.show is not None:
             self.show(self.report)
@@ -142,15 +142,26 @@ def open_batch_work(
     limits: Limits = LIMITS,
     show: ShowBulk | None = None,
 ) -> Iterator[tuple[BatchWork, BulkReport]]:
-    """Open the files to transform the questions in *source* with batches into *out*.
+    """Prepare to transform the file *source* into the file *out* with the Batch API.
 
     Yields a `BatchWork`, which submits and collects the batches, and a report of the progress.
     Creates two more files: ``<out>.batch`` stores requests and replies, and
-    ``<out>.recording.jsonl`` records the replies for replays. *client* is an ``openai.OpenAI``.
+    ``<out>.recording.jsonl`` records the replies for replays. You may append questions to *source*
+    later.
 
-    You may append questions to *source* later. Raises `ConfigError` if the config, a prompt or an
-    earlier question has changed since the first submit, and `StoreError` if another command is
-    running. Also raises the errors of `transform_file`.
+    Args:
+        source: The file of questions.
+        out: The output file.
+        config: The config.
+        client: An ``openai.OpenAI``. By default, one is made from the settings.
+        overwrite: Whether to replace *out* instead of continuing it.
+        limits: The maximum size of a batch.
+        show: A function that is called with the report after each output record.
+
+    Raises:
+        ConfigError: The config, a prompt or an earlier question has changed since the first
+            ``submit``, or for the reasons in `transform_file`.
+        StoreError: Another command is running, or a file cannot be written.
     """
     if source == STDIN:
         raise ConfigError(
@@ -177,16 +188,16 @@ def open_batch_work(
 def _check_or_store_inputs(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
 ) -> None:
-    """Raise `ConfigError` if the batches in *state* were made with another config or questions.
+    """Check that the batches in *state* were made with the current config and questions.
 
-    If *state* has no batches, or *source* is ``""``, stores the config and a digest of the
-    questions instead.
+    Raises `ConfigError` if not. If there are no batches yet, stores the current config and a digest
+    of the questions in *state* instead.
 
     Args:
         state: The stored batches.
         fingerprint: The fingerprint of the current config.
         file: The file of the current questions.
-        source: The file's name for the error message; ``""`` to skip the check.
+        source: The file's name for the error message; ``""`` to replace the stored values.
     """
     stored_inputs = _read_stored_inputs(state) if source and state.list_parts() else None
     if stored_inputs is not None:
@@ -213,7 +224,7 @@ def _check_or_store_inputs(
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """Return the stored config, and the stored size in bytes and digest of the questions.
+    """Return three stored values: the config, the size of the questions in bytes, and their digest.
 
     Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """

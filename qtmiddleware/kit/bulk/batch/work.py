@@ -19,7 +19,7 @@ from qtmiddleware.kit.bulk.batch.parts import (
     Limits,
     Line,
     RequestResult,
-    assign_parts,
+    assign_file_numbers,
     build_line,
     parse_result_line,
 )
@@ -50,8 +50,8 @@ class Tally:
         failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
-        repeated: The number of repeated results.
-        unknown: The number of replies without a matching request.
+        repeated: The number of results that occur a second time in the same file.
+        unknown: The number of results without a matching request.
         broken: Descriptions of lines that cannot be read.
         short: Descriptions of files with fewer lines than the service reports.
     """
@@ -71,24 +71,28 @@ class Tally:
             self.failures[result.failure] += 1
             self.refused += result.is_final
 
-    def add_tally(self, other: Tally) -> None:
-        """Add the counts and descriptions of *other* to this tally."""
+    def add_tally(self, other_tally: Tally) -> None:
+        """Add the counts and descriptions of *other_tally* to this tally."""
         for counter in fields(self):
-            setattr(self, counter.name, getattr(self, counter.name) + getattr(other, counter.name))
+            setattr(
+                self,
+                counter.name,
+                getattr(self, counter.name) + getattr(other_tally, counter.name),
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatus:
-    """The status of all batches, and the results of a command.
+    """The status of all batches, and the results of one command, such as ``submit``.
 
     Attributes:
         parts: All batches.
         spent: The cost of the replies so far.
-        expected: The estimated maximum cost of the requests in progress.
+        expected: The estimated maximum cost of the requests in unfinished batches.
         answered: The number of questions that this command answered.
         open: The number of questions that still need a reply.
         underway: The number of requests that were sent and have no reply yet.
-        missing: The number of requests that are not sent yet; the next submit sends them.
+        missing: The number of requests that the next ``submit`` sends.
         sent: The batches that this command sent.
         tally: The counts of the results that this command downloaded.
     """
@@ -104,7 +108,7 @@ class BatchStatus:
     tally: Tally = field(default_factory=Tally)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the status as a dictionary for JSON."""
+        """Return all attributes as JSON values."""
         values = asdict(self)
         values["tally"]["failures"] = dict(self.tally.failures)
         return {
@@ -118,10 +122,16 @@ class BatchStatus:
 class BatchWork:
     """Submits, checks, collects and cancels the batches for a set of questions.
 
-    *ask* asks the questions, *service* processes the batches, *settings* name the model, and
-    *state* stores each step before the next step begins. If a command is killed, run it again to
-    continue. No request is sent twice. Methods raise `ModelError`, `StoreError`, `ConfigError` and
-    `OSError`.
+    Each step is saved before the next step begins. If a command is killed, run the command again
+    to continue. No request is sent twice. Methods raise `ModelError`, `StoreError`, `ConfigError`
+    and `OSError`.
+
+    Args:
+        settings: The settings that name the model.
+        service: The service that processes the batches.
+        state: The file that stores requests and replies.
+        ask: A function that asks a model all questions without an answer.
+        limits: The maximum size of a batch.
     """
 
     def __init__(
@@ -144,10 +154,10 @@ class BatchWork:
         self._answered = self._open = 0
 
     def submit(self, max_queued_tokens: int | None = None) -> BatchStatus:
-        """Send all requests that have no reply and are not sent yet, and return the status.
+        """Send the requests that have no reply and are not sent yet, and return the status.
 
-        *max_queued_tokens* is the approximate maximum number of tokens in unfinished batches at the
-        service. A later submit sends the remaining requests.
+        With *max_queued_tokens*, unfinished batches contain at most about this number of tokens.
+        The remaining requests stay unsent; call this method again later to send them.
         """
         # An earlier command may have been killed before it sent these parts.
         unsent_parts = [
@@ -162,7 +172,9 @@ class BatchWork:
         unsent_ids: set[str] = set()
         missing = 0
         for _, lines in groupby(
-            assign_parts(self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)),
+            assign_file_numbers(
+                self._build_unsent_lines(unsent_ids), replace(self._limits, size=size)
+            ),
             key=itemgetter(0),
         ):
             # After the first part that does not fit into the queue, all others wait, too.
@@ -186,7 +198,7 @@ class BatchWork:
     def status(self) -> BatchStatus:
         """Ask the service for the status of unfinished batches, and return the status of all.
 
-        Does not count questions and missing requests.
+        Does not ask the questions, so questions and missing requests are not counted.
         """
         for part in self._list_unfinished_parts():
             self._state.store_batch(part, self._service.retrieve_batch(part.batch["id"]))
@@ -195,7 +207,7 @@ class BatchWork:
     def collect(self) -> BatchStatus:
         """Download the replies of ended batches, answer questions, and return the status.
 
-        A question stays open if any of its replies is missing.
+        A question is answered only if all its replies are there.
         """
         tally = Tally()
         for part in self._list_unfinished_parts():
@@ -215,7 +227,7 @@ class BatchWork:
     def cancel(self) -> BatchStatus:
         """Cancel all unfinished batches, and return the status.
 
-        Replies that already exist can still be collected.
+        Call `collect` afterwards to download the replies that already exist.
         """
         for part in self._list_unfinished_parts():
             self._state.store_batch(part, self._service.cancel_batch(part.batch["id"]))
@@ -231,7 +243,7 @@ class BatchWork:
         underway = [part for part in parts if not part.settled]
         return BatchStatus(
             tuple(parts),
-            self._compute_spent_cost(parts),
+            self._compute_actual_cost(parts),
             self._tariff.estimate_cost(underway),
             self._answered,
             self._open,
@@ -250,18 +262,18 @@ class BatchWork:
             (*(other_part for other_part in parts if not other_part.settled), part)
         )
         self._tariff.check_budget(
-            self._settings.budget, self._compute_spent_cost(parts), planned_cost
+            self._settings.budget, self._compute_actual_cost(parts), planned_cost
         )
 
-    def _compute_spent_cost(self, parts: Sequence[Part]) -> Cost:
-        return self._tariff.compute_spent_cost(parts, self._state.sum_usage())
+    def _compute_actual_cost(self, parts: Sequence[Part]) -> Cost:
+        return self._tariff.compute_actual_cost(parts, self._state.sum_usage())
 
     # --- from the questions to the service --------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Yield the requests of each open question that have no reply yet.
+        """Ask each question without an answer, and yield its requests that have no reply yet.
 
-        Also counts open and answered questions.
+        Also counts the questions with such requests as open, and all others as answered.
         """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
@@ -273,9 +285,9 @@ class BatchWork:
                 self._answered += 1
 
     def _build_unsent_lines(self, unsent_ids: set[str]) -> Iterator[Line]:
-        """Yield the line for each request that must be sent, and add its id to *unsent_ids*.
+        """Yield a line for each request to send, and add the request's id to *unsent_ids*.
 
-        The caller removes an id from *unsent_ids* when its request is sent.
+        The caller removes an id from *unsent_ids* when it stores the request as sent.
         """
         for requests in self._collect_requests():
             for request in requests:
@@ -306,30 +318,29 @@ class BatchWork:
     def _resume_part(self, part: Part) -> Part | None:
         """Send a *part* that an interrupted command did not send, and return the updated part.
 
-        Returns ``None`` if the file with the requests is gone. The requests are then sent again in
-        another batch.
+        Returns ``None`` if the request file is gone. Another part then sends its requests.
         """
-        file = part.file or self._service.find_file(self._build_file_name(part))
+        file_id = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used, because its author could choose the file to upload.
         is_ours = self._file.is_file() and not self._file.is_symlink()
         is_whole = is_ours and self._file.stat().st_size == part.size
-        if file is None and not is_whole:
+        if file_id is None and not is_whole:
             self._state.settle_part(part)
             return None
-        return self._send_part(part, file)
+        return self._send_part(part, file_id)
 
-    def _send_part(self, part: Part, file: str | None) -> Part:
-        """Create the batch of *part* at the service, unless it exists; return the updated part.
+    def _send_part(self, part: Part, file_id: str | None) -> Part:
+        """Create the batch of *part*, unless the service has it; return the updated part.
 
-        *file* is the id of the uploaded file. If *file* is ``None``, uploads the file first.
+        *file_id* is the id of the uploaded request file; if ``None``, uploads the file first.
         """
         try:
-            earlier_batch = None if file is None else self._service.find_batch(file)
-            if file is None:
-                file = self._service.upload_file(self._file, self._build_file_name(part))
-            self._state.store_file_id(part, file)
+            earlier_batch = None if file_id is None else self._service.find_batch(file_id)
+            if file_id is None:
+                file_id = self._service.upload_file(self._file, self._build_file_name(part))
+            self._state.store_file_id(part, file_id)
             labels = {"qtmiddleware": self._state.run, "part": str(part.number)}
-            batch = earlier_batch or self._service.create_batch(file, labels)
+            batch = earlier_batch or self._service.create_batch(file_id, labels)
         except ModelError as error:
             if error.reason == "rejected":
                 # The service will never accept this batch, so its requests are open again.
@@ -337,7 +348,7 @@ class BatchWork:
             raise
         self._state.store_batch(part, batch)
         self._file.unlink(missing_ok=True)
-        return replace(part, file=file, batch=batch)
+        return replace(part, file=file_id, batch=batch)
 
     def _build_file_name(self, part: Part) -> str:
         return f"qtm-{self._state.run}-{part.number}.jsonl"
@@ -347,38 +358,38 @@ class BatchWork:
     def _fetch_results(self, part: Part, tally: Tally) -> None:
         """Download the output and error files of *part*, and store their results.
 
-        Adds their counts to *tally*.
+        Adds the counts of the results to *tally*.
         """
         for key in ("output_file_id", "error_file_id"):
             file_name = f"the {key.partition('_')[0]} file of part {part.number}"
             expected_lines = part.completed if key.startswith("output") else 0
-            if file := part.batch.get(key):
-                self._fetch_result_file(file, file_name, part.requests, expected_lines, tally)
+            if file_id := part.batch.get(key):
+                self._fetch_result_file(file_id, file_name, part.requests, expected_lines, tally)
             elif expected_lines:
                 tally.short.append(f"{file_name}: 0 of {expected_lines:,} lines")
 
     def _fetch_result_file(
-        self, file: str, file_name: str, requests: int, expected_lines: int, tally: Tally
+        self, file_id: str, file_name: str, request_count: int, expected_lines: int, tally: Tally
     ) -> None:
         """Download a result file, store its results, and add their counts to *tally*.
 
         Args:
-            file: The id of the file.
+            file_id: The id of the file.
             file_name: The name of the file in messages.
-            requests: The number of requests in the file's batch.
-            expected_lines: The number of lines that the file should have.
+            request_count: The number of requests in the file's batch.
+            expected_lines: The minimum number of lines in the complete file.
             tally: The counts to update.
         """
         limits = {
-            "lines": LINES * requests + SPARE_LINES,
-            "size": REPLY_BYTES * requests + SPARE_BYTES,
+            "lines": LINES * request_count + SPARE_LINES,
+            "size": REPLY_BYTES * request_count + SPARE_BYTES,
         }
         for downloads_left in reversed(range(DOWNLOADS)):
             # Only the counts of the last attempt are kept, because each attempt reads all lines.
             attempt = Tally()
             try:
                 lines = self._store_results(
-                    file_name, self._service.download_lines(file, **limits), attempt
+                    file_name, self._service.download_lines(file_id, **limits), attempt
                 )
             except ModelError as error:
                 if error.reason == "too_long":
@@ -396,8 +407,8 @@ class BatchWork:
     def _store_results(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
         """Store the final results in *lines*, and return the number of lines.
 
-        Adds all results to the counts in *tally*. A result is not final if it may change when the
-        request is repeated.
+        A result is final unless its request may succeed if repeated. Adds the counts of all results
+        to *tally*. *file_name* names the file in messages.
         """
         number, ids_seen, results = 0, set[str](), list[RequestResult]()
         try:

@@ -22,39 +22,38 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True)
 class BenchPass:
-    """Sends a batch model the prompts of several systems for a data set, and caches the replies.
+    """Sends the prompts of several systems to a batch service, and caches the replies.
 
     Attributes:
         systems: The settings of each system, by the system's name.
-        data: The folder of the data set.
-        options: The options of the bench. Their `model_ms` counts as the time of each reply,
-            because a batch does not report times.
+        folder: The folder of the data set.
+        options: The options of the bench. A batch service does not report times, so each reply
+            counts with the time in `model_ms`.
     """
 
     systems: Mapping[str, Mapping[str, Any]]
-    data: Path
+    folder: Path
     options: BenchOptions = field(repr=False)
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Send *model* the prompts of all systems for all questions. Yield after each question."""
+        """Send the prompts of all systems to *model*. Yield after each question."""
         # The cache must wrap the estimates, because it also keeps the time of a reply.
         timed = EstimatedModel(model, model.name, self.options.model_ms / 1e3)
-        with open_bench(self.data, replace(self.options, client=timed)) as opened:
+        with open_bench(self.folder, replace(self.options, client=timed)) as opened_bench:
             for settings in self.systems.values():
                 if build_config(settings).settings.transformation_type != "none":
-                    yield from _send_prompts(opened, settings)
+                    yield from _send_prompts(opened_bench, settings)
 
 
-def _send_prompts(opened: OpenedBench, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Send the bench's model the prompts of one system for all questions.
-
-    Yield after each question. *settings* are the system's settings.
-    """
-    config = build_config(settings)
+def _send_prompts(opened_bench: OpenedBench, system_settings: Mapping[str, Any]) -> Iterator[None]:
+    """Send the prompts of one system to the bench's model. Yield after each question."""
+    config = build_config(system_settings)
     is_gated = config.settings.escalation.mode == "auto"
-    wrapped = opened.bench.wrap(settings)
-    with QueryMiddleware(config.overridden(REPLAYED), client=opened.bench.model) as middleware:
-        for question in opened.data.questions:
+    wrapped = opened_bench.bench.wrap(system_settings)
+    with QueryMiddleware(
+        config.overridden(REPLAYED), client=opened_bench.bench.model
+    ) as middleware:
+        for question in opened_bench.dataset.questions:
             # A gate needs the search results to decide about the model call.
             if is_gated and not question.history:
                 wrapped.retrieve(question.text, top_k=TOP_K, history=question.history)

@@ -83,8 +83,8 @@ class Bench:
         store: The index.
         embedder: Embeds the queries.
         model: The model that the systems ask.
-        read_price: The price of searches, as in ``store.readPrice``, or ``None`` if it is not
-            known.
+        read_price: The price of searches, as in ``store.readPrice``, or ``None`` if the price is
+            not known.
     """
 
     store: Store = field(repr=False)
@@ -93,7 +93,7 @@ class Bench:
     read_price: float | None = None
 
     def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
-        """Return the index's search, wrapped by the middleware with *settings*."""
+        """Return the search of the index, wrapped by the middleware with *settings*."""
         config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
         wrapped: Any = QueryMiddleware(
             config, client=self.model, store=self.store, embedder=self.embedder
@@ -101,11 +101,11 @@ class Bench:
         return wrapped  # type: ignore[no-any-return]
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
-        """Search for *question* with *settings*, and return the result."""
+        """Search the index for *question* with *settings*, and return the result."""
         return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
 
     def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
-        """Return a system with *settings*: a function that measures one question.
+        """Return a function that measures one question with *settings*.
 
         Cached vectors and replies count with the time that they took originally.
         """
@@ -128,8 +128,8 @@ class Bench:
     def _record_replays(self) -> AbstractContextManager[Mapping[str, float]]:
         """Return a context manager that records which cached vectors the ``with`` block reads.
 
-        Its mapping has the seconds that each vector took originally, by text. Without a cache, the
-        mapping stays empty.
+        The context manager yields a mapping from each text to the seconds that its vector took
+        originally. If the embedder has no cache, the mapping stays empty.
         """
         return (
             self.embedder.record_replays()
@@ -155,48 +155,49 @@ def build_config(settings: Mapping[str, Any]) -> Config:
 
 
 def build_index(
-    data: Dataset,
+    dataset: Dataset,
     path: str | Path,
     embedder: Embedder,
     *,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Embed the passages of *data*, store them in an index at *path*, and return the open index."""
+    """Build the index of the passages of *dataset* at *path*, and return the open index."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
         done = 0
-        for batch in _split_into_batches(data):
+        for batch in _split_into_batches(dataset):
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
             done += len(batch)
             if progress is not None:
-                progress("embedding passages", done, len(data.passages))
+                progress("embedding passages", done, len(dataset.passages))
     except BaseException:
         store.close()
         raise
     return store
 
 
-def _split_into_batches(data: Dataset) -> Iterator[Sequence[Passage]]:
-    """Yield the passages of *data* in batches of up to `BATCH`."""
-    for start in range(0, len(data.passages), BATCH):
-        yield data.passages[start : start + BATCH]
+def _split_into_batches(dataset: Dataset) -> Iterator[Sequence[Passage]]:
+    """Yield the passages of *dataset* in batches of up to `BATCH`."""
+    for start in range(0, len(dataset.passages), BATCH):
+        yield dataset.passages[start : start + BATCH]
 
 
 def open_index(
-    data: Dataset,
+    dataset: Dataset,
     folder: Path,
     embedder: Embedder,
     *,
     engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SQLiteStore:
-    """Open the index of *data* in *folder*. If the index is missing or unfinished, build it.
+    """Open the index of *dataset* in *folder*. If the index is missing or unfinished, build it.
 
     The name of the index file is a hash of the passages and the embedding model. The index is
-    finished if it has as many passages as *data*. Two processes may build it at the same time.
+    finished if it has as many passages as *dataset*. Two processes may build the same index at the
+    same time.
 
     Args:
-        data: The data set.
+        dataset: The data set.
         folder: The folder of the index.
         embedder: The embedding model.
         engine: Embeds the passages in other processes, if *embedder* is a `CachedEmbedder` with a
@@ -204,23 +205,23 @@ def open_index(
         progress: Receives the stage's name, the passages done and their total.
     """
     # Other questions about the same passages use the same index.
-    passages = replace(data, questions=(), qrels={}).data_hash
+    passages = replace(dataset, questions=(), qrels={}).data_hash
     name = hashlib.sha256(
         f"{passages}\n{embedder.name}\n{embedder.dimension}".encode()
     ).hexdigest()[:16]
     path = folder / f"index-{name}.sqlite"
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
-    if store.count() == len(data.passages):
+    if store.count() == len(dataset.passages):
         return store
     store.close()
     if engine is not None and isinstance(embedder, CachedEmbedder):
-        pages = ([passage.text for passage in page] for page in _split_into_batches(data))
+        pages = ([passage.text for passage in page] for page in _split_into_batches(dataset))
         embedder.embed_missing_texts(
             pages,
             engine,
             None if progress is None else partial(progress, "embedding by the engine"),
         )
-    return build_index(data, path, embedder, progress=progress)
+    return build_index(dataset, path, embedder, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,22 +230,23 @@ class OpenedBench:
 
     Attributes:
         bench: An index with its embedder, or your own function.
-        data: The data set.
-        notes: Sentences that a reader needs to judge the figures.
+        dataset: The data set.
+        notes: Notes for the report, such as the number of questions without a recorded reply.
         has_model: Whether a model can be asked, or recorded replies can be replayed.
         model: The bench's model, without the wrapper that records replies. ``None`` if your
             function asks its own model.
-        recorded: The names of the reply fields in the recording, or ``None`` without a recording.
-        concurrency: The number of questions that the model is asked at a time.
-        counts_model_time: ``False`` if replayed replies count as taking no time.
+        recorded_fields: The reply fields in the recording, or ``None`` without a recording.
+        concurrency: The maximum number of questions that the model works on at the same time.
+        counts_model_time: Whether the figures include the model's time. ``False`` if replayed
+            replies count as taking no time.
     """
 
     bench: Bench | OwnFunction
-    data: Dataset
+    dataset: Dataset
     notes: tuple[str, ...]
     has_model: bool
     model: LanguageModel | None
-    recorded: frozenset[str] | None
+    recorded_fields: frozenset[str] | None
     concurrency: int
     counts_model_time: bool = True
 
@@ -254,24 +256,31 @@ class OpenedBench:
         return self.model.name if self.has_model and self.model is not None else None
 
     def list_missing_fields(self, system_settings: Mapping[str, Any]) -> frozenset[str]:
-        """Return the reply fields that a system needs, if the recording has none of them.
+        """Return the reply fields that a system needs if the recording has none of them.
 
         Returns an empty set if the recording has at least one of these fields, or if there is no
         recording.
         """
         # A system with some of its fields can still be measured.
         fields = list_reply_fields(system_settings)
-        return frozenset() if self.recorded is None or fields & self.recorded else fields
+        return (
+            frozenset() if self.recorded_fields is None or fields & self.recorded_fields else fields
+        )
 
     def forecast_searches(
         self, systems: Mapping[str, Mapping[str, Any]], *, deep: bool = False
     ) -> Forecast:
-        """Return the maximum number of searches for measuring *systems* with your own function.
+        """Return the maximum number of searches for measuring *systems*, and their cost.
 
-        If *deep* is true, each system is also asked for a hundred passages.
+        The bench must have your own function. If *deep* is true, each system is also asked for a
+        hundred passages.
         """
         return forecast_searches(
-            cast(OwnFunction, self.bench), self.data, systems, has_model=self.has_model, deep=deep
+            cast(OwnFunction, self.bench),
+            self.dataset,
+            systems,
+            has_model=self.has_model,
+            deep=deep,
         )
 
     def measure(
@@ -284,8 +293,8 @@ class OpenedBench:
     ) -> Comparison:
         """Measure each of *systems* on all questions, and compare them with the raw query.
 
-        A live model is asked first, several questions at a time, and its replies are cached. The
-        figures include the time of each reply.
+        Without a recording, the model is asked first, for several questions at a time, and the
+        replies are cached. The figures include the time of each reply.
 
         Args:
             systems: The settings of each system.
@@ -296,20 +305,20 @@ class OpenedBench:
         Raises:
             ModelError: The model does not answer.
             ConfigError: Your own function never returned a judged id.
-            Exception: any exception that `compare_systems` raises.
+            Exception: Any exception that `compare_systems` raises.
         """
         # Recorded replies come at once, so only a live model is asked in advance.
-        if self.has_model and self.recorded is None and self.bench.model is not None:
+        if self.has_model and self.recorded_fields is None and self.bench.model is not None:
             ask_ahead(
                 self.bench.model,
-                self.data,
+                self.dataset,
                 systems,
                 concurrency=self.concurrency,
                 progress=progress,
             )
         comparison = measure_systems(
             self.bench,
-            self.data,
+            self.dataset,
             systems,
             deep=deep,
             notes=self.notes,
@@ -327,24 +336,24 @@ class BenchOptions:
 
     Attributes:
         settings: The settings. They name the embedding model and the language model.
-        function: Your own function, which is searched instead of an index. Its results are stored
-            until the measurement ends, so that an interrupted measurement can continue. A wrapped
-            function asks its own model.
+        function: Your own function, which the bench calls instead of searching an index. The
+            results are stored until the measurement ends, so that an interrupted measurement can
+            resume. A wrapped function asks its own model.
         client: A model to ask instead of the language model of *settings*.
-        recordings: A file of recorded replies, which are replayed instead of asking the model. Only
-            questions with recorded replies are measured.
+        recordings: A file of recorded replies to use instead of asking the model. Only questions
+            with recorded replies are measured.
         record: A file to write the model's replies to.
-        model_ms: Milliseconds that count as the time of each recorded reply.
+        model_ms: The assumed duration of each recorded reply, in milliseconds.
         cache: The folder for the index, all vectors and all replies. A second run reuses them.
         questions: The number of questions to measure, drawn with *seed*. Default: all questions.
-        split: The name of the only file of judgements to read. Default: all files are read.
+        split: The file of judgements to read, by name. Default: all files.
         seed: The seed that draws the questions.
-        concurrency: The number of questions that the model is asked at a time.
-        engine: Embeds the passages in other processes, if the embedding model is local. Default:
-            this process embeds. The figures are the same.
+        concurrency: The maximum number of questions that the model works on at the same time.
+        engine: Embeds the passages in other processes if the embedding model is local. Default:
+            this process. The results do not depend on the engine.
         progress: Receives the stage's name, the steps done and their total.
         check: Receives the data set with the questions to measure, before any passage is embedded.
-            Its exceptions pass through.
+            Exceptions of this function pass through.
     """
 
     settings: Settings
@@ -377,28 +386,28 @@ class BenchOptions:
 
     @property
     def has_own_model(self) -> bool:
-        """``True`` if the function is already wrapped. It then asks its own model."""
+        """``True`` if the function is already wrapped, so that it asks its own model."""
         return self.function is not None and self.function.is_wrapped
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplySource:
-    """The source of the model's replies.
+    """A source of replies: a model, a recording, or a wrapped function's own model.
 
     Attributes:
-        data: The data set with the questions that the source can reply to.
+        dataset: The data set with the questions that the source can reply to.
         model: The model, or the recording that replaces the model. ``None`` if a function asks its
             own model.
         has_model: Whether a model or recording can reply.
         notes: Sentences about the source, for the report.
-        recorded: The names of the reply fields in the recording, or ``None`` without a recording.
+        recorded_fields: The reply fields in the recording, or ``None`` without a recording.
     """
 
-    data: Dataset
+    dataset: Dataset
     model: LanguageModel | None
     has_model: bool
     notes: tuple[str, ...]
-    recorded: frozenset[str] | None = None
+    recorded_fields: frozenset[str] | None = None
 
 
 @contextmanager
@@ -406,8 +415,8 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
     """Yield an opened bench: a data set with its index and a model. Close the bench at the end.
 
     Args:
-        folder: The folder of the data set, or the loaded data set. With your own function: a path
-            for `load_judged`.
+        folder: The folder of the data set, or the loaded data set. With your own function, a path
+            that `load_judged` can read.
         options: The options for opening the bench.
 
     Raises:
@@ -418,41 +427,41 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
         MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
-        replies = _open_reply_source(_open_data(folder, options), options, stack)
-        data, question_notes = _draw_questions(replies.data, options)
+        replies = _open_reply_source(_load_dataset(folder, options), options, stack)
+        dataset, question_notes = _select_questions(replies.dataset, options)
         # Embedding costs time or money, so a check that fails must come before it.
         if options.check is not None:
-            options.check(data)
-        bench = _open_search_backend(data, replies.model, options, stack)
+            options.check(dataset)
+        bench = _open_search_backend(dataset, replies.model, options, stack)
         notes = (*replies.notes, *question_notes)
         if options.function is not None:
             notes = (*notes, *_describe_function(options.function, cast(OwnFunction, bench)))
         yield OpenedBench(
             bench,
-            data,
+            dataset,
             notes,
             replies.has_model,
             replies.model,
-            replies.recorded,
+            replies.recorded_fields,
             options.concurrency,
             counts_model_time=options.recordings is None or options.model_ms > 0,
         )
 
 
-def _open_data(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
+def _load_dataset(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
     """Load the data set in *folder*, or return *folder* if it is a data set.
 
     Raises `ConfigError` if the data set cannot be measured.
     """
     load = Dataset.load if options.function is None else load_judged
-    data = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
+    dataset = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
     require_extras()
-    require_measurable_dataset(data)
-    return data
+    require_measurable_dataset(dataset)
+    return dataset
 
 
-def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -> _ReplySource:
-    """Return the source of replies: a wrapped function's own model, a recording, or a model.
+def _open_reply_source(dataset: Dataset, options: BenchOptions, stack: ExitStack) -> _ReplySource:
+    """Return a source of replies: a wrapped function's own model, a recording, or a model.
 
     *stack* closes the model at the end.
     """
@@ -464,9 +473,9 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
             if has_model
             else _NO_MODEL_ASKED
         )
-        return _ReplySource(data, None, has_model, (note,))
+        return _ReplySource(dataset, None, has_model, (note,))
     if recordings is not None:
-        replayed, recorded_data, fields = select_recorded_questions(data, recordings)
+        replayed, recorded_data, fields = select_recorded_questions(dataset, recordings)
         prices = {
             "input_price": settings.llm.input_price,
             "output_price": settings.llm.output_price,
@@ -475,7 +484,7 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
             replayed, settings.transformation_model, options.model_ms / 1e3, **prices
         )
         notes = _describe_recording(
-            recordings, options.model_ms, len(recorded_data.questions), len(data.questions)
+            recordings, options.model_ms, len(recorded_data.questions), len(dataset.questions)
         )
         return _ReplySource(recorded_data, estimated, True, (*notes, estimated.note), fields)
     has_model = options.client is not None or has_language_model(settings)
@@ -483,30 +492,32 @@ def _open_reply_source(data: Dataset, options: BenchOptions, stack: ExitStack) -
     note = _describe_model(model, has_model=has_model)
     if options.record is not None and not has_model:
         raise ConfigError(f"--record needs a language model. {note}", path="record")
-    return _ReplySource(data, model, has_model, (note,))
+    return _ReplySource(dataset, model, has_model, (note,))
 
 
-def _draw_questions(data: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
-    """Return the data set with only the questions to measure, and notes on their selection."""
+def _select_questions(dataset: Dataset, options: BenchOptions) -> tuple[Dataset, list[str]]:
+    """Return the data set with only the questions to measure, and notes on the selection."""
     notes: list[str] = []
     count = options.questions
-    if count is not None and count < len(data.questions):
-        notes.append(f"{count} of {len(data.questions)} questions, drawn with seed {options.seed}.")
-        data = data.sample_questions(count, seed=options.seed)
-    if data.is_synthetic:
+    if count is not None and count < len(dataset.questions):
+        notes.append(
+            f"{count} of {len(dataset.questions)} questions, drawn with seed {options.seed}."
+        )
+        dataset = dataset.sample_questions(count, seed=options.seed)
+    if dataset.is_synthetic:
         notes.append(
             "The questions are synthetic: a language model wrote them from the passages that answer"
             " them."
         )
-    return data, notes
+    return dataset, notes
 
 
 def _open_search_backend(
-    data: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
+    dataset: Dataset, model: LanguageModel | None, options: BenchOptions, stack: ExitStack
 ) -> Bench | OwnFunction:
-    """Open your own function, or a bench with an index of the passages of *data*.
+    """Open your own function, or a bench with an index of the passages of *dataset*.
 
-    *stack* closes it at the end.
+    *stack* closes the function or the index at the end.
     """
     settings, cache = options.settings, options.cache
     if options.record is not None and model is not None:
@@ -514,11 +525,11 @@ def _open_search_backend(
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
         function = open_function(
-            options.function, data, settings=settings, model=model, cache=cache
+            options.function, dataset, settings=settings, model=model, cache=cache
         )
         return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
-    index = open_index(data, cache, embedder, engine=options.engine, progress=options.progress)
+    index = open_index(dataset, cache, embedder, engine=options.engine, progress=options.progress)
     return Bench(
         stack.enter_context(index), embedder, cast(LanguageModel, model), settings.store.read_price
     )
@@ -574,22 +585,22 @@ def open_model(
 
 def ask_ahead(
     model: LanguageModel,
-    data: Dataset,
+    dataset: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
     concurrency: int = CONCURRENCY,
     progress: Progress | None = None,
 ) -> None:
-    """Send *model* the prompts of all *systems* for *data*, so that its replies are cached.
+    """Send *model* the prompts of all *systems* for *dataset*, so that its replies are cached.
 
-    If a gate needs the search results to decide about the model call, the question is skipped. An
-    interruption loses no replies.
+    A question is skipped if a gate needs search results before it can decide about the model call.
+    After an interruption, the replies so far stay in the cache.
 
     Args:
         model: The model, with a cache for replies.
-        data: The data set.
+        dataset: The data set.
         systems: The settings of each system.
-        concurrency: The number of questions that are asked at a time.
+        concurrency: The maximum number of questions that the model works on at the same time.
         progress: Receives the stage's name, the questions done and their total.
 
     Raises:
@@ -600,12 +611,12 @@ def ask_ahead(
         # Loading the client must not count as the time of the first replies.
         import_module("openai")
     refuse_running_loop("ask_ahead")
-    asyncio.run(_ask_all_questions(model, data, systems, concurrency, progress))
+    asyncio.run(_ask_all_questions(model, dataset, systems, concurrency, progress))
 
 
 async def _ask_all_questions(
     model: LanguageModel,
-    data: Dataset,
+    dataset: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     concurrency: int,
     progress: Progress | None,
@@ -614,7 +625,7 @@ async def _ask_all_questions(
     free = asyncio.Semaphore(concurrency)
 
     async def ask_model(middleware: QueryMiddleware, question: Question) -> str:
-        """Ask the model. Return the reason for its failure, or an empty string if it replied."""
+        """Ask the model about *question*. Return why the model failed, or ``""`` if it replied."""
         async with free:
             transformed = await middleware.atransform(question.text, history=question.history)
         reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
@@ -625,7 +636,7 @@ async def _ask_all_questions(
         if config.settings.transformation_type == "none":
             continue
         is_gated = config.settings.escalation.mode == "auto"
-        questions = [question for question in data.questions if question.history or not is_gated]
+        questions = [question for question in dataset.questions if question.history or not is_gated]
         middleware = QueryMiddleware(config, client=model)
         failures: list[str] = []
         # A few questions come first: if the model is down, the other questions are not asked.
@@ -666,9 +677,10 @@ def _require_writable(recording: Path) -> Path:
 def _describe_recording(
     path: Path, model_ms: float, recorded_count: int, total_count: int
 ) -> Iterator[str]:
-    """Yield notes about the recording at *path*, for the report.
+    """Yield notes for the report about the recording at *path*.
 
-    The recording has *recorded_count* of the *total_count* questions.
+    The recording has *recorded_count* of the *total_count* questions. *model_ms* is the assumed
+    duration of each reply in milliseconds, or 0 if replies count as taking no time.
     """
     time = (
         f"{model_ms:g} ms are counted for each"
@@ -680,13 +692,12 @@ def _describe_recording(
         yield f"{recorded_count} of {total_count} questions were recorded; the others are skipped."
 
 
-def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterator[str]:
-    """Yield notes about your own function, for the report."""
-    memory = opened.memory
-    if opened.base.top_k_argument is None:
+def _describe_function(source: FunctionSource, own_function: OwnFunction) -> Iterator[str]:
+    """Yield notes for the report about your own function."""
+    memory = own_function.memory
+    if own_function.base.top_k_argument is None:
         yield (
-            f"{function.name} has no parameter for the number of passages, so its own number is"
-            " used."
+            f"{source.name} has no parameter for the number of passages, so its own number is used."
         )
     if isinstance(memory, KeptRuns) and len(memory):
         yield (
@@ -696,7 +707,7 @@ def _describe_function(function: FunctionSource, opened: OwnFunction) -> Iterato
 
 
 def _describe_model(model: LanguageModel, *, has_model: bool) -> str:
-    """Return a note about the model, for the report."""
+    """Return a note for the report about the model."""
     if not has_model:
         return _NO_MODEL_ASKED
     return (

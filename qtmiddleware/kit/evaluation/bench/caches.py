@@ -23,9 +23,9 @@ from qtmiddleware.kit.index.ingestion.embedding import (
     Texts,
     Vectors,
     build_batch_embedder,
+    build_embedding_name,
     can_run_in_workers,
     decode_vector,
-    identify_embedding,
 )
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
@@ -73,13 +73,13 @@ class CacheFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        """Open the file at *path*. If the file does not exist, create it and its folders.
+        """Open the file at *path*. If the file does not exist, create the file and its folders.
 
-        Raises `StoreError`, which names the file, if the file cannot be used.
+        Raises `StoreError` with the file's name if the file cannot be used.
         """
         self._path = Path(path).expanduser()
         self._lock = Lock()
-        with self._translate_errors():
+        with self._convert_errors():
             make_file(self._path)
             self._connection: sqlite3.Connection = connect_file(
                 str(self._path), timeout=BUSY_SECONDS
@@ -99,7 +99,7 @@ class CacheFile:
 
         Database errors in the ``with`` block become `StoreError`.
         """
-        with self._lock, self._translate_errors():
+        with self._lock, self._convert_errors():
             yield self._connection
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class CacheFile:
             self._connection.close()
 
     @contextmanager
-    def _translate_errors(self) -> Iterator[None]:
+    def _convert_errors(self) -> Iterator[None]:
         """Turn file and database errors in the ``with`` block into `StoreError`."""
         try:
             yield
@@ -181,7 +181,11 @@ class CachedEmbedder:
         return self._inner.dimension
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector per text, in the order of *texts*. Equal texts are embedded once."""
+        """Return one vector per text, in the order of *texts*.
+
+        Only texts without a cached vector are embedded, each of them once. The new vectors are
+        cached.
+        """
         keys = self._compute_keys(texts)
         vectors = self._look_up_vectors(keys)
         missing = [text for text in keys if text not in vectors]
@@ -202,14 +206,14 @@ class CachedEmbedder:
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        """Let *engine* embed all texts without a cached vector, and cache the vectors for `embed`.
+        """Let *engine* embed the texts without a cached vector, and cache the vectors for `embed`.
 
         Each text is embedded once. If the embedder calls a service or is your own class, this
         method does nothing, and `embed` embeds the texts.
 
         Args:
             pages: Batches of texts.
-            engine: Runs the embedding.
+            engine: Embeds the texts in other processes.
             progress: Receives the number of texts done and their total.
 
         Raises:
@@ -221,7 +225,7 @@ class CachedEmbedder:
             return
         batches = list(self._select_missing_texts(pages))
         done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_embedder, self._inner, identify_embedding(self._inner))
+        build = partial(_build_timed_embedder, self._inner, build_embedding_name(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
             self._store_vectors(
                 (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
@@ -232,9 +236,9 @@ class CachedEmbedder:
 
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
-        """Record which texts get their vectors from the file, and yield the record as a mapping.
+        """Yield a mapping that records the texts whose vectors come from the file.
 
-        The values are the seconds that each text's embedding took originally. Record one question
+        The mapping has the seconds that each text's embedding took originally. Record one question
         at a time, or the texts of several questions are mixed.
         """
         replayed: dict[str, float] = {}
@@ -269,17 +273,18 @@ class CachedEmbedder:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _store_vectors(self, vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
-        """Write rows of key, vector and embedding time in seconds to the file."""
-        rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in vectors]
+    def _store_vectors(self, timed_vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
+        """Write *timed_vectors* to the file: cache keys, vectors and embedding times in seconds."""
+        rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in timed_vectors]
         with self._file.use_connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
     def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
-        """Return the cached vectors by text. *keys* has the cache key of each text.
+        """Return the cached vectors by text, without the texts that have no cached vector.
 
-        Inside `record_replays`, also record the seconds that each vector took originally.
+        *keys* has the cache key of each text. Inside `record_replays`, this method also records the
+        seconds that each vector took originally.
         """
         vectors: dict[str, list[float]] = {}
         with self._file.use_connection() as connection:
@@ -299,15 +304,18 @@ class CachedEmbedder:
 def _build_timed_embedder(
     embedder: Embedder, embedding: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds a batch. It returns the vectors and the seconds per text."""
+    """Return a function that embeds texts and returns the vectors and the seconds per text.
+
+    *embedding* identifies the embedding model, from `identify_embedding`.
+    """
     embed_batch = build_batch_embedder(embedder, embedding)
 
-    def embed_timed(texts: Texts) -> tuple[Vectors, float]:
+    def embed_and_measure(texts: Texts) -> tuple[Vectors, float]:
         start = perf_counter()
         vectors = embed_batch(texts)
         return vectors, (perf_counter() - start) / len(texts)
 
-    return embed_timed
+    return embed_and_measure
 
 
 def _pack_vector(vector: Sequence[float]) -> bytes:
@@ -326,9 +334,8 @@ def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
 class CachedModel:
     """Wraps a model, and caches its replies in a file.
 
-    A reply is stored with its tokens, cost and seconds, and a replayed reply reports them again.
-    The file contains no prompt: a reply's key is the sha256 of the model's name, the prompt and
-    *options*.
+    A cached reply reports the tokens, cost and seconds of the original reply. The file contains no
+    prompt: a reply's key is the sha256 of the model's name, the prompt and *options*.
 
     Failures and truncated replies are not stored. If the file cannot be read or written, a warning
     is logged and the model is asked. Several threads, event loops and processes may share the file.
@@ -414,7 +421,7 @@ class CachedModel:
             _log.warning("a reply could not be looked up: %s", error, event="reply_cache_failed")
             return None
         try:
-            return _read_reply(row[0]) if row else None
+            return _parse_reply(row[0]) if row else None
         except (TypeError, ValueError, RecursionError):
             _log.warning(
                 "a reply in the cache is damaged; the model is called again",
@@ -437,9 +444,9 @@ class CachedModel:
             _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
 
 
-def _read_reply(record: Any) -> Reply:
-    """Return the reply in *record*. Raises `TypeError` or `ValueError` if *record* is damaged."""
-    reply = Reply(**json.loads(record))
+def _parse_reply(reply_json: Any) -> Reply:
+    """Return the reply in *reply_json*. Raises `TypeError` or `ValueError` for damaged JSON."""
+    reply = Reply(**json.loads(reply_json))
     text: Any = reply.text
     amounts = [
         reply.input_tokens,

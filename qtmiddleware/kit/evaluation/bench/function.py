@@ -61,20 +61,20 @@ class FunctionSource:
 @contextmanager
 def open_function(
     source: FunctionSource,
-    data: Dataset,
+    dataset: Dataset,
     *,
     settings: Settings,
     model: LanguageModel | None,
     cache: Path,
 ) -> Iterator[OwnFunction]:
-    """Yield the function of *source*, ready to be measured on *data*.
+    """Yield the function of *source*, ready to be measured on *dataset*.
 
     Finished runs are stored in the folder *cache* until the ``with`` block ends. If the block is
     interrupted, the next measurement with the same settings reuses these runs.
 
     Args:
         source: The function.
-        data: The judged questions.
+        dataset: The judged questions.
         settings: The settings for reading results, and the price of a search.
         model: The model to ask, or ``None`` if the function asks its own model.
         cache: The folder for finished runs.
@@ -92,13 +92,13 @@ def open_function(
         # The first question loads modules, which must not count as its time.
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
-        memory = KeptRuns(cache, _identify_measurement(source, data, base.middleware.config))
+        memory = KeptRuns(cache, _list_identity_values(source, dataset, base.middleware.config))
         function = OwnFunction(
             base,
             source.arguments,
             source.top_k,
             runner,
-            IdCheck.from_qrels(data.qrels),
+            IdCheck.from_qrels(dataset.qrels),
             memory,
             model,
         )
@@ -113,9 +113,9 @@ def open_function(
 
 
 def _build_base_config(settings: Settings) -> Config:
-    """Return the base config, which every system's settings override.
+    """Return the config that each system's settings override.
 
-    The circuit breaker is off, so that a failing model is still asked.
+    The circuit breaker is off, so that a model is still asked after failures.
     """
     values = {name: value for name, value, _ in Config.load(settings).rows()}
     reading = {name: values[f"keywordEvidence.{name}"] for name in READING}
@@ -125,10 +125,11 @@ def _build_base_config(settings: Settings) -> Config:
     )
 
 
-def _identify_measurement(source: FunctionSource, data: Dataset, config: Config) -> list[Any]:
-    """Return values that identify a measurement. Runs are reused only if all values are equal.
+def _list_identity_values(source: FunctionSource, dataset: Dataset, config: Config) -> list[Any]:
+    """Return the values that identify a measurement.
 
-    The values include the sha256 of the function's source file.
+    Stored runs are reused only if all values are equal. The values include the sha256 of the
+    function's source file.
     """
     embed = source.options.get("embed")
     return [
@@ -137,7 +138,7 @@ def _identify_measurement(source: FunctionSource, data: Dataset, config: Config)
         sorted(source.arguments.items()),
         _hash_source(source.fn),
         None if embed is None else _hash_source(embed),
-        data.data_hash,
+        dataset.data_hash,
         [row[:2] for row in config.rows()],
     ]
 
@@ -169,25 +170,25 @@ class Forecast:
     usd: float | None = None
 
     @classmethod
-    def from_searches(cls, searches: int, function: OwnFunction) -> Forecast:
-        """Return the forecast for a number of *searches*. Each search costs one read unit."""
+    def from_searches(cls, search_count: int, function: OwnFunction) -> Forecast:
+        """Return the forecast for *search_count* searches. Each search costs one read unit."""
         price = function.base.middleware.settings.store.read_price
-        return cls(searches, None if price is None else searches * price / 1e6)
+        return cls(search_count, None if price is None else search_count * price / 1e6)
 
 
 def forecast_searches(
     function: OwnFunction,
-    data: Dataset,
+    dataset: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
     has_model: bool,
     deep: bool = False,
 ) -> Forecast:
-    """Return the maximum number of searches for measuring *systems* on *data*, and their cost.
+    """Return the maximum number of searches for measuring *systems* on *dataset*, and their cost.
 
     Args:
         function: Your own function. Stored runs in its `memory` are not counted.
-        data: The judged questions.
+        dataset: The judged questions.
         systems: The settings of each system, by the system's name.
         has_model: Whether a model is asked.
         deep: Whether each system is also asked for a hundred passages.
@@ -203,7 +204,7 @@ def forecast_searches(
             name = build_system_key(settings, top_k)
             searches += sum(
                 for_follow_up if question.history else for_first_question
-                for question in data.questions
+                for question in dataset.questions
                 if function.memory is None or function.memory.load_run(name, question.id) is None
             )
     return Forecast.from_searches(searches, function)
@@ -214,7 +215,7 @@ def _count_most_searches(
 ) -> int:
     """Return the maximum number of searches for one question with *settings*.
 
-    *is_follow_up* is ``True`` if the question has earlier messages in its conversation.
+    *is_follow_up* is ``True`` if the question follows other messages of a conversation.
     """
     if not has_model:
         return 1

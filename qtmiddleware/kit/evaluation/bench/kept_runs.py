@@ -26,7 +26,7 @@ _PARTS: Final = ("ids", "variants")
 class KeptRuns:
     """Saves the finished runs of one measurement in a file.
 
-    Only the owner can read the file, because it contains queries. If a line is damaged, its
+    Only the owner can read the file, because the runs contain queries. If a line is damaged, the
     question is asked again.
 
     Attributes:
@@ -34,10 +34,10 @@ class KeptRuns:
     """
 
     def __init__(self, folder: Path, identity: Iterable[Any]) -> None:
-        """Open the measurement's file in *folder*, and load the runs that it contains.
+        """Open the measurement's file in *folder*, and load the saved runs.
 
-        The name of the file is a hash of *identity*. Raises `StoreError` if the folder cannot be
-        used.
+        The file's name is a hash of *identity*, the values that identify the measurement. Raises
+        `StoreError` if the folder cannot be used.
         """
         name = hashlib.sha256(
             json.dumps(list(identity), sort_keys=True, default=repr).encode()
@@ -55,8 +55,8 @@ class KeptRuns:
         return len(self._runs)
 
     def load_run(self, system: str, question: str) -> Run | None:
-        """Return the saved run of *system* for the question id *question*, or ``None``."""
-        return self._runs.get((_hash_name(system), question))
+        """Return the run of *system* for the question id *question*, or ``None`` if not saved."""
+        return self._runs.get((_hash_system_name(system), question))
 
     def store_run(self, system: str, question: str, run: Run) -> None:
         """Save the run of *system* for the question id *question*.
@@ -64,7 +64,7 @@ class KeptRuns:
         Raises `StoreError` if the file cannot be written.
         """
         # The name of a system is the JSON of its settings. The hash keeps the lines short.
-        key = _hash_name(system)
+        key = _hash_system_name(system)
         self._runs[key, question] = run
         record = {name: value for name, value in asdict(run).items() if name != "error"}
         line = json.dumps({"system": key, "question": question, "run": record}, default=dict)
@@ -106,6 +106,6 @@ def _read_run(record: Mapping[str, Any]) -> Run:
     return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)
 
 
-def _hash_name(system: str) -> str:
+def _hash_system_name(system: str) -> str:
     """Return a hash of the system's name, as 16 hexadecimal digits."""
     return hashlib.sha256(system.encode()).hexdigest()[:16]

@@ -28,9 +28,9 @@ _STANDALONE: Final = "standalone"
 
 
 def select_recorded_questions(
-    data: Dataset, path: Path
+    dataset: Dataset, path: Path
 ) -> tuple[RecordedModel, Dataset, frozenset[str]]:
-    """Load the recording at *path*, and select the questions of *data* that it contains.
+    """Load the recording at *path*, and select the questions of *dataset* that it contains.
 
     Returns:
         The recording, as a model.
@@ -38,27 +38,27 @@ def select_recorded_questions(
         The names of the reply fields that are recorded for these questions.
 
     Raises:
-        ConfigError: The recording cannot be read, or no question of *data* is recorded.
+        ConfigError: The recording cannot be read, or no question of *dataset* is recorded.
     """
     no_match = ConfigError(
-        f"none of the {len(data.questions)} questions of {data.name} is in the recording {path};"
-        " name the recording of this data set",
+        f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording"
+        f" {path}; name the recording of this data set",
         path="recordings",
     )
     lines = list(read_records(path))
     # Two questions may have the same text. If the recording has ids, the id decides.
     known_ids = {str(line.get("_id")) for line in lines} & {
-        question.id for question in data.questions
+        question.id for question in dataset.questions
     }
-    data = data.select_questions(known_ids) if known_ids else data
+    dataset = dataset.select_questions(known_ids) if known_ids else dataset
     try:
-        queries = [question.to_record() for question in data.questions]
+        queries = [question.to_record() for question in dataset.questions]
         model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
     except ConfigError as error:
         raise no_match from error
     recorded: set[str] = set()
     fields: set[str] = set()
-    for question in data.questions:
+    for question in dataset.questions:
         try:
             reply = model.complete(_build_full_prompt(question), Deadline())
         except ModelError as error:
@@ -70,13 +70,13 @@ def select_recorded_questions(
         recorded.add(question.id)
     if not recorded:
         raise no_match
-    return model, data.select_questions(recorded), frozenset(fields)
+    return model, dataset.select_questions(recorded), frozenset(fields)
 
 
 def list_reply_fields(system_settings: Mapping[str, Any]) -> frozenset[str]:
     """Return the names of the reply fields that a system requests from the model.
 
-    The field for the standalone question of a conversation is not included.
+    The field for the standalone form of a follow-up question is not included.
     """
     settings = Config.load(system_settings, environ={}).settings
     return frozenset(
@@ -99,8 +99,8 @@ class EstimatedModel:
     """Wraps a model, and adds estimates to replies without tokens, cost or time.
 
     Tokens are estimated from the length of the texts. The cost in US dollars is estimated from a
-    model's prices, and is ``None`` if these are not known. The time is a fixed number of seconds.
-    If a reply reports its tokens, its tokens and cost stay.
+    model's prices, and is ``None`` if the prices are not known. The time is a fixed number of
+    seconds. A reply that reports tokens keeps its tokens and cost.
     """
 
     def __init__(
@@ -112,12 +112,12 @@ class EstimatedModel:
         input_price: float | None = None,
         output_price: float | None = None,
     ) -> None:
-        """Set up the estimates.
+        """Wrap *inner* to add estimates to its replies.
 
         Args:
             inner: The model that replies.
             priced_model: The name of the model whose prices are used.
-            reply_seconds: The time of a reply that reports no time.
+            reply_seconds: The time in seconds of a reply that reports no time.
             input_price: The price of the tokens that the model reads, in US dollars per million.
                 Default: the known price.
             output_price: The price of the tokens that the model writes, in US dollars per million.
@@ -148,11 +148,11 @@ class EstimatedModel:
         return f"Tokens are estimated, {CHARACTERS_PER_TOKEN} characters each; {money}."
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
         return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the reply to *prompt*. Exceptions of the inner model pass through."""
+        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
         return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
 
     def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:

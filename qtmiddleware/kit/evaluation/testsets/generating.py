@@ -38,7 +38,7 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedDataset:
     """A synthetic data set, and figures on how it was generated.
 
     Attributes:
@@ -58,7 +58,7 @@ class Generated:
     cost_usd: float | None
 
 
-def generate(
+def generate_dataset(
     passages: Sequence[Passage],
     model: LanguageModel,
     *,
@@ -68,7 +68,7 @@ def generate(
     concurrency: int = 8,
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
-) -> Generated:
+) -> GeneratedDataset:
     """Build a data set of *passages* and of questions that *model* writes about a sample of them.
 
     The sample covers as many documents as possible. Passages without whole phrases, such as lists
@@ -129,7 +129,9 @@ def generate(
             break
     builder.raise_or_log_failure()
     dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
-    return Generated(dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd)
+    return GeneratedDataset(
+        dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd
+    )
 
 
 @dataclass(slots=True)

@@ -14,8 +14,8 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     OVERALL_ERRORS,
     Budget,
     Trial,
-    flat,
-    nested,
+    flatten_settings,
+    nest_settings,
 )
 from qtmiddleware.kit.evaluation.tuning.tune import (
     LEAST,
@@ -23,7 +23,7 @@ from qtmiddleware.kit.evaluation.tuning.tune import (
     TUNED,
     Tuned,
     forecast_tuning,
-    split,
+    split_dataset,
     tune,
 )
 
@@ -40,9 +40,9 @@ __all__ = [
     "Budget",
     "Trial",
     "Tuned",
-    "flat",
+    "flatten_settings",
     "forecast_tuning",
-    "nested",
-    "split",
+    "nest_settings",
+    "split_dataset",
     "tune",
 ]

@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     Flat,
     Trial,
     Trials,
-    flat,
+    flatten_settings,
     load_defaults,
 )
 
@@ -195,7 +195,7 @@ class Search:
 
         If the budget limits searches, the tier's settings get the same limit.
         """
-        settings = flat(SYSTEMS[tier])
+        settings = flatten_settings(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
         results = [self.trials.run_candidate(tier, settings)]

@@ -167,7 +167,7 @@ def _describe_excess(value: float | None, limit: float | None, template: str) ->
     return "its cost is not known" if value is None else template.format(value, limit)
 
 
-def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flatten_settings(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Flatten nested *settings* to values by dotted key, as in ``keywordEvidence.weight``.
 
     *above* is the dotted key of the settings that contain *settings*.
@@ -175,14 +175,14 @@ def flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     by_key: dict[str, Any] = {}
     for key, value in settings.items():
         by_key.update(
-            flat(value, f"{above}{key}.")
+            flatten_settings(value, f"{above}{key}.")
             if isinstance(value, Mapping)
             else {f"{above}{key}": value}
         )
     return by_key
 
 
-def nested(settings: Flat) -> dict[str, Any]:
+def nest_settings(settings: Flat) -> dict[str, Any]:
     """Convert flat *settings* to nested objects, as in a config file."""
     config: dict[str, Any] = {}
     for key, value in settings.items():
@@ -235,7 +235,7 @@ class Trial:
     def name(self) -> str:
         """The tier and the changed settings, such as ``combined; keywordEvidence.weight 0.5``."""
         tier_settings, settings = (
-            drop_defaults(flat(SYSTEMS[self.tier])),
+            drop_defaults(flatten_settings(SYSTEMS[self.tier])),
             drop_defaults(self.settings),
         )
         changed = {key: value for key, value in settings.items() if tier_settings.get(key) != value}
@@ -247,7 +247,7 @@ class Trial:
     @property
     def config(self) -> dict[str, Any]:
         """The settings that differ from the library's defaults, nested as in a config file."""
-        return nested(drop_defaults(self.settings))
+        return nest_settings(drop_defaults(self.settings))
 
     @property
     def mean(self) -> float:
@@ -341,8 +341,8 @@ class Trials:
         self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
         self._report_progress = report_progress
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
-        self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), data)
-        self.raw = self.run_candidate(BASELINE, flat(SYSTEMS[BASELINE]))
+        self._baseline: System = build_warm_system(bench, flatten_settings(SYSTEMS[BASELINE]), data)
+        self.raw = self.run_candidate(BASELINE, flatten_settings(SYSTEMS[BASELINE]))
         # Candidates are not asked questions on which your own function fails with the raw query.
         self._data = data.select_questions(self.raw.score.runs)
         # The raw query is not run again. Each candidate is compared with the runs that are known.
@@ -382,7 +382,7 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 
     A system without an adaptive gate is returned at once.
     """
-    system = bench.build_system(nested(settings))
+    system = bench.build_system(nest_settings(settings))
     # A gate adapts its threshold to the questions that it sees, so they are all asked once.
     if settings.get("escalation.mode") == "auto":
         for question in data.questions:

@@ -39,7 +39,7 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     Trials,
     add_reply_cache,
     build_warm_system,
-    flat,
+    flatten_settings,
 )
 from qtmiddleware.protocols import KeywordStore
 
@@ -65,7 +65,7 @@ def tune(
 ) -> Tuned:
     """Find the best settings for *data* within *budget*, and verify them on held-out questions.
 
-    The search uses only the training questions (see `split`):
+    The search uses only the training questions (see `split_dataset`):
 
     - It starts from the library's default. It tries other tiers, then other values of one setting
       at a time, and accepts a change that is clearly better (`Trial.is_clearly_better`).
@@ -96,9 +96,11 @@ def tune(
         )
     start = perf_counter()
     settings = {
-        name: flat(options) for name, options in select_systems(tiers).items() if name != BASELINE
+        name: flatten_settings(options)
+        for name, options in select_systems(tiers).items()
+        if name != BASELINE
     }
-    train, held_out = split(data, seed=seed, holdout=holdout)
+    train, held_out = split_dataset(data, seed=seed, holdout=holdout)
     most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
     def report_progress(trial_count: int) -> None:
@@ -166,7 +168,7 @@ def forecast_tuning(
         has_model: Whether a model can be called.
         seed: The seed of the split.
     """
-    train, held_out = split(data, seed=seed)
+    train, held_out = split_dataset(data, seed=seed)
     systems = {tier: select_systems([tier])[tier] for tier in tiers}
 
     def count_searches(questions: Dataset) -> int:
@@ -175,7 +177,9 @@ def forecast_tuning(
             for tier, settings in systems.items()
         )
 
-    most = estimate_trial_count([flat(settings) for settings in systems.values()], PASSES)
+    most = estimate_trial_count(
+        [flatten_settings(settings) for settings in systems.values()], PASSES
+    )
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
     # On the held-out questions, the raw query and the tuned config join the defaults.
@@ -192,7 +196,7 @@ def _list_compared_trials(
     compared = {BASELINE: trials.raw}
     # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared[tier] = trials.run_candidate(tier, flat(select_systems([tier])[tier]))
+        compared[tier] = trials.run_candidate(tier, flatten_settings(select_systems([tier])[tier]))
     if default not in compared.values():
         compared[default.name] = default
     if best not in compared.values():
@@ -250,7 +254,7 @@ def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
     return ceil(total / step) * step
 
 
-def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
+def split_dataset(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
     """Split *data*, and return the training questions and the held-out questions.
 
     Questions of the same conversation, or with the same text, stay together. They form a group, and

@@ -25,13 +25,13 @@ from typing import Any, Final, Literal
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, NotTaken, count_left_out, find_documents
+from qtmiddleware.kit.documents import Converter, NotTaken, count_unsupported_files, find_documents
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.engines.ray import RayEngine
-from qtmiddleware.kit.index.ingestion.context_prompt import build_version
+from qtmiddleware.kit.index.ingestion.context_prompt import build_prompt_version
 from qtmiddleware.kit.index.ingestion.contexts import Contexts
-from qtmiddleware.kit.index.ingestion.embedding import embed_missing_texts, identify_embedding
+from qtmiddleware.kit.index.ingestion.embedding import build_embedding_name, embed_missing_texts
 from qtmiddleware.kit.index.ingestion.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.ingestion.publishing import Publication
 from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
@@ -239,7 +239,7 @@ def ingest(
     # The folder may be gone by now. The run is complete, so a failure to count must not raise.
     if reader is None:
         with suppress(OSError):
-            report = replace(report, left_out=count_left_out(path))
+            report = replace(report, left_out=count_unsupported_files(path))
     if report.left_out:
         _log_counts("Skipped files that are not documents", count=sum(report.left_out.values()))
     return report
@@ -253,7 +253,7 @@ def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
 
 
 class _Stages:
-    """Measures the duration of each stage, and reports the stage's progress to *progress*.
+    """Measures the duration of each stage, and calls *progress* after each step of the stage.
 
     Attributes:
         seconds: the duration of each stage in seconds.
@@ -267,8 +267,8 @@ class _Stages:
     def measure_stage(self, stage: Stage) -> Iterator[Callable[..., None]]:
         """Measure the duration of the ``with`` block, and yield a function that reports progress.
 
-        The function takes the number of steps done, the total number of steps, and a document's
-        path.
+        The function takes the number of steps done, the total number of steps, and optionally a
+        document's path.
         """
 
         def report_progress(done: int, total: int, path: str = "") -> None:
@@ -287,13 +287,13 @@ class _Run:
     Attributes:
         paths: the paths of the documents.
         root: the data path that contains the documents.
-        settings: how to split, embed and store documents.
+        settings: the settings, which tell how to split, embed and store documents.
         ledger: the file that stores the results of each stage.
         retriever: the store and the embedder.
         model: the model that writes contexts; ``None`` if contextual chunks are off.
         own_reader: the user's own document reader, if any.
-        stages: reports progress and measures time.
-        engine: runs the embedding model.
+        stages: the object that measures time and reports progress.
+        engine: the engine that runs the embedding model.
     """
 
     paths: Sequence[Path]
@@ -312,16 +312,16 @@ class _Run:
         _log_counts("Reading documents", files=len(self.paths))
         kinds, skipped, left_out = self._read_documents()
         _log_counts("Loaded documents", count=kinds.total(), skipped=len(skipped))
-        _log_counts("Created chunks", count=self._count_indexed()[1])
+        _log_counts("Created chunks", count=self._count_documents_and_chunks()[1])
         contexts = self._write_contexts()
-        embedding = identify_embedding(self.retriever.embedder)
+        embedding = build_embedding_name(self.retriever.embedder)
         publication = Publication(self.ledger, self.root, self.retriever.store, embedding)
         # Only texts of passages that will be written are embedded, so these are selected first.
         written = publication.select_passages()
         embedded = self._embed_chunks()
         with self.stages.measure_stage("publishing") as report_progress:
             removed = publication.write_changes(report_progress)
-        documents, chunks = self._count_indexed()
+        documents, chunks = self._count_documents_and_chunks()
         seconds = perf_counter() - start
         _log_counts(
             "Persisted vector index", documents=documents, chunks=chunks, seconds=round(seconds, 3)
@@ -348,13 +348,16 @@ class _Run:
     def _read_documents(self) -> tuple[Counter[str], list[Skipped], dict[str, int]]:
         """Read all documents, and save their chunks in the ledger.
 
-        Returns:
-            The numbers of ``added``, ``changed`` and ``unchanged`` documents.
-            The documents that could not be read.
-            The number of files without a reader, per file extension.
+        Returns three values:
+
+        - the numbers of ``added``, ``changed`` and ``unchanged`` documents;
+        - the documents that could not be read;
+        - the number of files that no reader supports, per file extension.
         """
         # After a change of the prompt or model, all documents are read again.
-        version = "" if self.model is None else f"{build_version(self.settings)} {self.model.name}"
+        version = (
+            "" if self.model is None else f"{build_prompt_version(self.settings)} {self.model.name}"
+        )
         kinds: Counter[str] = Counter()
         skipped: list[Skipped] = []
         left_out: Counter[str] = Counter()
@@ -409,17 +412,17 @@ class _Run:
         )
         return embedded
 
-    def _count_indexed(self) -> tuple[int, int]:
-        """Return how many documents and how many chunks of this data path are in the index."""
+    def _count_documents_and_chunks(self) -> tuple[int, int]:
+        """Return the numbers of documents and chunks of this data path in the index."""
         ((documents, chunks),) = self.ledger.execute(_HELD, [self.root.key])
         return documents, chunks
 
 
-def _log_counts(event: str, **meta: float) -> None:
-    """Log *event* with its counts, both in the message and as fields for JSON logs."""
-    counts = ", ".join(f"{name} {value}" for name, value in meta.items())
-    attributes: dict[str, Any] = {"event": event, **meta}
-    logger.info("%s: %s", event, counts, extra={"event": event, "meta": meta}, **attributes)
+def _log_counts(event: str, **counts: float) -> None:
+    """Log *event* with its *counts*, both in the message and as fields for JSON logs."""
+    counts_text = ", ".join(f"{name} {value}" for name, value in counts.items())
+    attributes: dict[str, Any] = {"event": event, **counts}
+    logger.info("%s: %s", event, counts_text, extra={"event": event, "meta": counts}, **attributes)
 
 
 __all__ = ["IngestReport", "Progress", "Skipped", "Stage", "ingest"]

@@ -60,26 +60,27 @@ _FORM: Final = (
 _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
-def build_version(settings: Settings) -> str:
+def build_prompt_version(settings: Settings) -> str:
     """Return the version of the prompt, such as ``context/1``.
 
-    If ``llm.prompts.context`` replaces the built-in instructions, a digest is appended.
+    If ``llm.prompts.context`` replaces the built-in instructions, the version ends with a digest of
+    the new instructions.
     """
     return append_digest(PROMPT_VERSION, find_user_instruction(settings, MODE))
 
 
-def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt:
-    """Build the prompt that asks for the context of *chunk*.
+def build_prompt(settings: Settings, document_view: dict[str, str], chunk: str) -> Prompt:
+    """Return the prompt that asks a model for the context of *chunk*.
 
-    *view* contains the text of the document to show to the model; see `DocumentViews.build_view`.
+    *document_view* is the text to show of the chunk's document; see `DocumentViews.build_view`.
     """
     shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_user_instruction(settings, MODE) or INSTRUCTION
     return Prompt(
         mode=MODE,
-        version=build_version(settings),
+        version=build_prompt_version(settings),
         system="\n\n".join([instruction, _DATA, "\n".join(f"- {rule}" for rule in RULES), _FORM]),
-        user=json.dumps({**view, "chunk": shown_chunk}, ensure_ascii=False),
+        user=json.dumps({**document_view, "chunk": shown_chunk}, ensure_ascii=False),
         fields=(FIELD,),
         query=shown_chunk,
         max_tokens=settings.llm.max_tokens or MAX_TOKENS,
@@ -87,9 +88,9 @@ def build_prompt(settings: Settings, view: dict[str, str], chunk: str) -> Prompt
 
 
 def hash_prompt(prompt: Prompt, model_name: str) -> bytes:
-    """Return a hash of the model's name, the prompt's version, and the user message.
+    """Return a hash of *model_name*, the prompt's version, and the prompt's user message.
 
-    Chunks with equal hashes share one context.
+    Chunks whose prompts have equal hashes share one context.
     """
     return hashlib.sha256(json.dumps([model_name, prompt.version, prompt.user]).encode()).digest()
 
@@ -141,7 +142,7 @@ Piece = tuple[int, int, str]
 
 
 class DocumentViews:
-    """Rebuilds the text of a document to show to the model, from the chunks in the ledger."""
+    """Builds the texts of documents to show to a model, from the chunks in *ledger*."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -152,9 +153,9 @@ class DocumentViews:
     def build_view(self, document_id: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
         """Return the text of a document to show to the model with one of the document's chunks.
 
-        For a short document, the result is ``{"document": ...}`` with the whole text. For a long
-        document, it is ``{"beginning": ..., "surroundings": ...}``, with the document's beginning
-        and the text around the chunk.
+        For a short document, returns the whole text as ``{"document": ...}``. For a long document,
+        returns the document's beginning and the text around the chunk as ``{"beginning": ...,
+        "surroundings": ...}``.
 
         Args:
             document_id: the document's number in the ledger.
@@ -169,11 +170,14 @@ class DocumentViews:
             return {"document": self._beginning}
         return {
             "beginning": self._beginning,
-            "surroundings": self._find_surroundings(document_id, ordinal, start, stop),
+            "surroundings": self._read_surroundings(document_id, ordinal, start, stop),
         }
 
     def _load_document(self, document_id: int) -> None:
-        """Load the document's length and beginning from the ledger."""
+        """Load the length and the beginning of a document from the ledger.
+
+        *document_id* is the document's number there.
+        """
         self._document_id = document_id
         self._length = (
             self._ledger.fetch_value(
@@ -187,7 +191,7 @@ class DocumentViews:
             takewhile(lambda piece: piece[0] < shown_chars, chunks), 0, shown_chars
         )
 
-    def _find_surroundings(self, document_id: int, ordinal: int, start: int, stop: int) -> str:
+    def _read_surroundings(self, document_id: int, ordinal: int, start: int, stop: int) -> str:
         begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
         earlier_chunks = self._ledger.stream_rows(_BEFORE, [document_id, ordinal])
         later_chunks = self._ledger.stream_rows(_FROM, [document_id, ordinal])
@@ -199,7 +203,10 @@ class DocumentViews:
 
 
 def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
-    """Join the chunks *pieces*, which may overlap; return the text from *begin* to *end*."""
+    """Return the text of a document from position *begin* to *end*.
+
+    *pieces* are consecutive chunks of the document, which may overlap.
+    """
     texts = []
     for start, stop, text in pieces:
         texts.append(text[max(0, begin - start) : max(0, end - start)])

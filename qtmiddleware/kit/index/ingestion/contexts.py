@@ -48,7 +48,7 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class ContextWriter:
-    """Asks *model* for chunks' contexts, and saves each context in *ledger* as it arrives.
+    """Asks *model* for the contexts of chunks, and saves each context in *ledger* as it arrives.
 
     *timeout_seconds* is the time limit of each model call.
     """
@@ -72,8 +72,8 @@ class ContextWriter:
     def write_context(self, prompt: Prompt, deadline: Deadline) -> None:
         """Ask the model to answer *prompt*, and save the context in the ledger.
 
-        Raises `ModelError` if the model fails or its reply is unusable. After too many failures,
-        the error's reason is ``cancelled``, and the model is not asked.
+        Raises `ModelError` if the model fails or its reply is unusable. If `has_given_up`, raises
+        `ModelError` (``cancelled``) without asking the model.
         """
         if self.has_given_up:
             raise ModelError("cancelled")
@@ -92,11 +92,11 @@ class ContextWriter:
         self._failures = 0
 
     def count_timeout(self) -> None:
-        """Count a failure of the model, because a call took too long."""
+        """Count a call that took too long as a failure of the model."""
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
-        """Count *error* as a failure, unless the call was cancelled.
+        """Count *error* as a failure of the model, unless the call was cancelled.
 
         Logs a warning after five failures in a row for the same reason.
         """
@@ -122,7 +122,7 @@ class ContextWriter:
 
 
 def build_embedded_text(text: str, context: str | None) -> str:
-    """Return the text to embed for a chunk: its context (if any), then its text."""
+    """Return the text to embed for a chunk: its *context*, if any, followed by its *text*."""
     return f"{context}\n\n{text}" if context else text
 
 
@@ -161,15 +161,15 @@ class Contexts:
         self.written = 0
         self.failed = 0
 
-    def write_contexts(self, progress: Callable[[int, int], None]) -> None:
+    def write_contexts(self, report_progress: Callable[[int, int], None]) -> None:
         """Have the model write a context for each chunk that has none.
 
-        A chunk stays without a context if the model fails. *progress* is called with the number of
-        processed chunks and the total.
+        A chunk stays without a context if the model fails. *report_progress* is called with the
+        number of processed chunks and the total.
         """
         total = self._ledger.fill_todo_table(_MISSING)
         done = 0
-        progress(done, total)
+        report_progress(done, total)
         for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
             self._request_contexts(
@@ -177,7 +177,7 @@ class Contexts:
             )
             self._assign_contexts(group)
             done += len(group)
-            progress(done, total)
+            report_progress(done, total)
 
     def _build_chunk(
         self, id_: int, document_id: int, ordinal: int, start: int, stop: int, text: str
@@ -187,9 +187,9 @@ class Contexts:
         )
         return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 
-    def _find_context(self, key: bytes) -> str | None:
+    def _find_context(self, context_key: bytes) -> str | None:
         context: str | None = self._ledger.fetch_value(
-            "SELECT text FROM contexts WHERE key = ?", [key]
+            "SELECT text FROM contexts WHERE key = ?", [context_key]
         )
         return context
 
@@ -200,7 +200,7 @@ class Contexts:
             self.written += run(self._complete_prompts(prompts), ModelOnly(None))
 
     def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
-        """Ask the model to answer *prompts*, and return the number of contexts it wrote."""
+        """Ask the model to answer *prompts*, and return the number of contexts that it wrote."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This deadline is for a model that ignores the limit.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
@@ -214,9 +214,9 @@ class Contexts:
         return sum(outcome.has_succeeded for outcome in outcomes)
 
     def _assign_contexts(self, group: list[_Chunk]) -> None:
-        """Assign to each chunk in *group* its context from the ledger, in one transaction.
+        """Link each chunk in *group* to its context in the ledger, in one transaction.
 
-        Chunks without a context are counted as failed.
+        Counts the chunks without a context as failed.
         """
         with self._ledger.open_transaction():
             for chunk in group:

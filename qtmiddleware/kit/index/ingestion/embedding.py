@@ -51,37 +51,45 @@ WHERE t.n > ? ORDER BY t.n LIMIT ?
 """
 
 
-def identify_embedding(embedder: Embedder | None) -> str:
+def build_embedding_name(embedder: Embedder | None) -> str:
     """Return a name for the vectors of *embedder*, such as ``all-MiniLM-L6-v2/384``.
 
-    Vectors are comparable only if their names are equal. If *embedder* is ``None``, because the
-    store embeds texts itself, returns ``""``.
+    Vectors with different names cannot be compared. Returns ``""`` if *embedder* is ``None``,
+    because the store embeds texts itself.
     """
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
 def can_run_in_workers(embedder: Embedder) -> bool:
-    """Return whether *embedder* is a built-in local model, which workers can run."""
+    """Return whether the workers of an engine can run *embedder*.
+
+    True only for built-in local models.
+    """
     return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
 
 
 def embed_missing_texts(
-    ledger: Ledger, embedder: Embedder, engine: Engine, progress: Callable[[int, int], None]
+    ledger: Ledger, embedder: Embedder, engine: Engine, report_progress: Callable[[int, int], None]
 ) -> int:
-    """Embed the texts of this run that have no vector yet, and return their number.
+    """Embed the texts of this run that have no vector yet, and return the number of these texts.
 
-    *engine* runs built-in local models. All other embedders run in this process. *progress* is
-    called with the number of embedded texts and the total.
+    Args:
+        ledger: stores the texts and their vectors.
+        embedder: embeds the texts.
+        engine: runs *embedder* if it is a built-in local model. Any other embedder runs in this
+            process.
+        report_progress: a function that is called with the number of embedded texts and the total.
 
-    Raises `EmbeddingError` if the embedder returns a wrong number of vectors, or invalid vectors.
-    Exceptions from the embedder are raised unchanged.
+    Raises:
+        EmbeddingError: if the embedder returns a wrong number of vectors, or invalid vectors.
+            Exceptions from the embedder are raised unchanged.
     """
-    embedding = identify_embedding(embedder)
+    embedding = build_embedding_name(embedder)
     total = ledger.fill_todo_table(_MISSING, [embedding])
     if not total:
         return 0
     done = 0
-    progress(done, total)
+    report_progress(done, total)
     build_embedder = partial(build_batch_embedder, embedder, embedding)
     is_local_model = can_run_in_workers(embedder)
     used_engine, batch_size = (engine, COMPUTED_BATCH) if is_local_model else (LocalEngine(), BATCH)
@@ -92,23 +100,24 @@ def embed_missing_texts(
             [(embedding, *row) for row in vectors],
         )
         done += len(vectors)
-        progress(done, total)
+        report_progress(done, total)
     return done
 
 
 @declare_needed_secrets(*HUB_SECRETS)
-def build_batch_embedder(embedder: Embedder, embedding: str) -> Callable[[Texts], Vectors]:
-    """Return a function that embeds a batch of texts.
+def build_batch_embedder(
+    embedder: Embedder, expected_embedding_name: str
+) -> Callable[[Texts], Vectors]:
+    """Return a function that embeds a batch of texts with *embedder*.
 
-    Each worker of an `Engine` calls this once. *embedding* is the expected result of
-    `identify_embedding`. Raises `EmbeddingError` if the worker has other model files, so that the
-    result differs.
+    Each worker of an engine builds one such function. Raises `EmbeddingError` if the name of the
+    embedder's vectors is not *expected_embedding_name*, because the worker has other model files.
     """
-    actual_embedding = identify_embedding(embedder)
-    if actual_embedding != embedding:
+    actual_embedding = build_embedding_name(embedder)
+    if actual_embedding != expected_embedding_name:
         raise EmbeddingError(
             f"all workers must have the same model files; one worker embeds with"
-            f" {actual_embedding}, not {embedding}"
+            f" {actual_embedding}, not {expected_embedding_name}"
         )
 
     def embed_batch(texts: Texts) -> Vectors:
@@ -124,7 +133,7 @@ def _read_texts(ledger: Ledger, batch_size: int) -> Iterator[Texts]:
 
 
 def decode_vector(blob: bytes) -> list[float]:
-    """Convert a stored vector to a list of numbers.
+    """Return the vector that is stored as *blob*, as a list of numbers.
 
     Raises `struct.error` or `TypeError` if *blob* is not a vector.
     """
@@ -136,8 +145,8 @@ def _encode_vectors(
 ) -> list[bytes]:
     """Return each vector as bytes: single-precision numbers, little endian.
 
-    Raises `EmbeddingError` unless there are *text_count* vectors of the embedder's dimension, with
-    finite numbers only.
+    Raises `EmbeddingError` unless *embedder* has returned *text_count* vectors of the right length,
+    with finite numbers only.
     """
     if len(vectors) != text_count:
         raise EmbeddingError(

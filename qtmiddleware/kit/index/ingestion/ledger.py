@@ -88,8 +88,8 @@ Values = Sequence[Any] | Mapping[str, Any]
 class Ledger:
     """The SQLite database at *path* that stores the chunks, contexts and vectors of an index.
 
-    While a ledger is open, no other process can open it. If the process ends for any reason, the
-    operating system releases this lock. Methods raise `StoreError` if the database fails.
+    Only one process at a time can open the database. If this process ends for any reason, the
+    operating system releases the lock. Methods raise `StoreError` if the database fails.
     """
 
     def __init__(self, path: str) -> None:
@@ -98,7 +98,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         # Waiting is no use: another run keeps the ledger open until the run ends.
-        self._connection = open_file(path, LEDGER_FILE, timeout=0, exclusive=True)
+        self._connection = open_file(path, LEDGER_FILE, timeout_seconds=0, is_exclusive=True)
         for statement in _RUN:
             self.execute(statement)
 
@@ -108,23 +108,26 @@ class Ledger:
         self.close()
 
     def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Run the SQL *statement* with *values*, and return all its rows.
+        """Run the SQL *statement* with *values*, and return all resulting rows.
 
-        Outside of an `open_transaction` block, changes are saved at once.
+        Changes are saved at once, or at the end of the `open_transaction` block around the call.
         """
         with self._use_connection() as connection:
             return connection.execute(statement, values).fetchall()
 
     def fetch_value(self, statement: str, values: Values = ()) -> Any:
-        """Return the first value that the SQL *statement* selects; ``None`` if there is no row."""
+        """Return the first column of the first row that the SQL *statement* selects.
+
+        Returns ``None`` if there is no row.
+        """
         rows = self.execute(statement, values)
         return rows[0][0] if rows else None
 
     def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the SQL *statement* selects, one by one.
 
-        You may write a little to the ledger between two rows. Until the last row is read, the
-        write-ahead log cannot shrink.
+        You may write to the ledger between two rows, but only a little: the write-ahead log cannot
+        shrink until the last row is read.
         """
         with self._use_connection() as connection:
             cursor = connection.execute(statement, values)
@@ -139,9 +142,9 @@ class Ledger:
     def fetch_pages(self, statement: str, page_size: int) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows that the SQL *statement* selects, in pages of up to *page_size* rows.
 
-        The first column must be a row number. The statement must have two parameters: the last row
-        number of the previous page, and the page size. You may write to the ledger between two
-        pages.
+        The first selected column must be a row number. The statement must have two parameters: the
+        last row number of the previous page, and the page size. You may write to the ledger between
+        two pages.
         """
         last_number = 0
         while page := self.execute(statement, [last_number, page_size]):
@@ -149,7 +152,10 @@ class Ledger:
             yield page
 
     def fill_todo_table(self, statement: str, values: Values = ()) -> int:
-        """Empty the table ``todo``, run *statement* to fill it, and return its number of rows."""
+        """Fill the table ``todo`` by running *statement*, and return the table's number of rows.
+
+        Deletes all earlier rows of the table first.
+        """
         with self.open_transaction():
             self.execute("DELETE FROM todo")
             self.execute(statement, values)
@@ -194,7 +200,7 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
 
     def clear_run_tables(self) -> None:
-        """Empty the temporary tables, which contain the work of a single run."""
+        """Empty the temporary tables, which list the work of the current run."""
         with self.open_transaction():
             for table in _RUN_TABLES:
                 self.execute(f"DELETE FROM temp.{table}")
@@ -223,7 +229,7 @@ class Ledger:
                 ) from error
 
     def build_damage_error(self, reason: str) -> StoreError:
-        """Return the error for a damaged ledger; *reason* describes the damage."""
+        """Return the error to raise if the ledger is damaged; *reason* describes the damage."""
         return StoreError(
             f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"
@@ -236,9 +242,9 @@ _creating: Final = threading.Lock()
 
 
 def build_ledger_path(settings: Settings) -> str:
-    """Return the path of the ledger: the index's path with ``.ingest`` appended.
+    """Return the path of the ledger: ``indexPath`` with ``.ingest`` appended.
 
-    For Pinecone, the name includes a hash of the index and namespace, because several namespaces
+    For Pinecone, the path includes a hash of the index and namespace, because several namespaces
     may share one ``indexPath``.
     """
     path, options = Path(settings.index_path).expanduser(), settings.store
@@ -254,8 +260,9 @@ def build_ledger_path(settings: Settings) -> str:
 def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
     """Open the index's ledger, and close it at the end of the ``with`` block.
 
-    If the index is in memory, the ledger is in memory, too. If *store* is an open store in memory,
-    its ledger stays open for the next run. Raises `StoreError` if another run uses the ledger.
+    *store* is the open store that the user passed in, if any. If the index is in memory, the ledger
+    is in memory, too. The ledger of a `MemoryStore` stays open for the next run. Raises
+    `StoreError` if another run uses the ledger.
     """
     if isinstance(store, MemoryStore):
         with _creating:

@@ -79,25 +79,29 @@ logger: Final = get_logger("qtmiddleware.ingest")
 
 
 class Publication:
-    """Writes the new passages of one run to *store*, and removes outdated passages.
+    """Writes the new passages of one run to a store, and removes outdated passages.
 
-    *embedding* is the name of the vectors from `identify_embedding`; empty if the store embeds
-    texts itself.
+    Args:
+        ledger: the file with all chunks, contexts and vectors.
+        root: the data path of the run.
+        store: the store.
+        embedding_name: the name of the vectors, from `build_embedding_name`; ``""`` if the store
+            embeds texts itself.
     """
 
-    def __init__(self, ledger: Ledger, root: Root, store: Store, embedding: str) -> None:
+    def __init__(self, ledger: Ledger, root: Root, store: Store, embedding_name: str) -> None:
         self._ledger = ledger
         self._store = store
-        self._embedding = embedding
-        self._store_key = f"{store.identity} {embedding}"
+        self._embedding_name = embedding_name
+        self._store_key = f"{store.identity} {embedding_name}"
         self._writes_all = self._must_write_all_passages()
         self._scope = {"root": root.key, "all": self._writes_all}
 
     def _must_write_all_passages(self) -> bool:
         """Return whether all passages must be written again, not only new passages.
 
-        True if the last run used another store or embedding model, or if the store has lost
-        passages. Logs a warning if the store contains passages that the ledger does not know.
+        True in the first run, after a change of the store or the embedding model, and if the store
+        has lost passages. Logs a warning if the ledger is new but the store has passages.
         """
         ledger = self._ledger
         stored_key = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
@@ -124,7 +128,10 @@ class Publication:
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
     def select_passages(self) -> int:
-        """Select the passages that must be written to the store, and return their number."""
+        """Select the passages to write to the store, and return their number.
+
+        These are the new and changed passages, or all passages for a new store.
+        """
         ledger = self._ledger
         with ledger.open_transaction():
             # A new store also lacks the documents of other data paths.
@@ -134,11 +141,11 @@ class Publication:
         count: int = ledger.fetch_value("SELECT count(*) FROM publishing")
         return count
 
-    def write_changes(self, progress: Callable[[int, int], None]) -> int:
-        """Write new passages to the store and remove outdated passages, in one write.
+    def write_changes(self, report_progress: Callable[[int, int], None]) -> int:
+        """Write the selected passages to the store and remove outdated passages, in one write.
 
         Returns the number of removed documents. If the write is interrupted, the next run repeats
-        it. *progress* is called with the number of written passages and the total.
+        the write. *report_progress* is called with the number of written passages and the total.
         """
         ledger, scope = self._ledger, self._scope
         stale_ids = [id_ for (id_,) in ledger.execute(_STALE, scope)]
@@ -146,22 +153,23 @@ class Publication:
         # Without changes, the store is not touched, so that other processes need not reload it.
         if total or stale_ids:
             ledger.execute(_UNSURE, scope)
-            self._store.write(self._read_passages(total, progress), delete=stale_ids)
+            self._store.write(self._read_passages(total, report_progress), delete=stale_ids)
         return self._record_success()
 
     def _read_passages(
-        self, total: int, progress: Callable[[int, int], None]
+        self, total: int, report_progress: Callable[[int, int], None]
     ) -> Iterator[tuple[Passage, list[float]]]:
-        """Yield each passage to write with its vector, and call *progress*.
+        """Yield each selected passage with its vector.
 
-        Raises `StoreError` if the ledger is damaged.
+        *total* is the number of these passages, for *report_progress*. Raises `StoreError` if the
+        ledger is damaged.
         """
-        rows = self._ledger.stream_rows(_PASSAGES, [self._embedding])
-        progress(0, total)
+        rows = self._ledger.stream_rows(_PASSAGES, [self._embedding_name])
+        report_progress(0, total)
         for done, (id_, text, metadata, context, vector) in enumerate(rows, 1):
             try:
                 facts = dict(json.loads(metadata))
-                numbers = decode_vector(vector) if self._embedding else []
+                numbers = decode_vector(vector) if self._embedding_name else []
             # The error is not chained, as it may quote a text of the file.
             except (TypeError, ValueError, struct.error):
                 raise self._ledger.build_damage_error(
@@ -171,7 +179,7 @@ class Publication:
                 facts["context"] = context
             yield Passage(id_, text, facts), numbers
             if done % _STEP == 0 or done == total:
-                progress(done, total)
+                report_progress(done, total)
 
     def _record_success(self) -> int:
         """Record in the ledger that the store is up to date.
@@ -189,5 +197,5 @@ class Publication:
             )
             ledger.execute("INSERT OR REPLACE INTO meta VALUES ('place', ?)", [self._store_key])
             # Contexts stay: they are small, and each was paid for.
-            ledger.execute(_UNUSED_VECTORS, [self._embedding])
+            ledger.execute(_UNUSED_VECTORS, [self._embedding_name])
         return removed

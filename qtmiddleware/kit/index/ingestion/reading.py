@@ -36,10 +36,10 @@ _WILD: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A data path: a single document, or a folder or pattern of documents.
+    """A data path: a single document, a folder of documents, or a glob pattern.
 
     Attributes:
-        key: the key of the data path in the ledger.
+        key: the encoded data path, by which the ledger identifies its documents.
         base: the folder to which document names are relative.
         is_file: whether the data path is a single document.
     """
@@ -50,10 +50,10 @@ class Root:
 
     @classmethod
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
-        """Return the root for *data_path*.
+        """Return the `Root` for *data_path*.
 
-        For a folder, the base is this folder. For a single file, the base is the file's folder. For
-        a pattern, the base is the last folder before the first wildcard.
+        The base folder of a folder is the folder itself, that of a single file is the file's
+        folder, and that of a pattern is the last folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -68,7 +68,7 @@ class Root:
     def build_relative_path(self, path: Path) -> str:
         """Return *path* relative to the base folder, with ``/`` as the separator on every system.
 
-        If the document is outside of the base folder, returns the file's name.
+        If *path* is outside of the base folder, returns the file's name.
         """
         absolute_path = make_absolute(path)
         # If a linked folder leads out of the base folder, there is no relative path.
@@ -80,9 +80,9 @@ class Root:
 
 
 def make_absolute(path: Path) -> Path:
-    """Return *path* as an absolute path, in which links to folders are resolved.
+    """Return the absolute path of the file at *path*, with links to folders resolved.
 
-    A link to the file itself is not resolved.
+    If the file itself is a link, this link is not resolved.
     """
     return Path(os.path.realpath(path.parent)) / path.name
 
@@ -90,16 +90,18 @@ def make_absolute(path: Path) -> Path:
 def encode_path(path: str) -> str:
     """Return *path* in printable ASCII, with all other characters encoded as ``%XX``.
 
-    Different paths have different encodings.
+    The characters ``%``, ``#`` and ``~`` are encoded, too. Different paths have different
+    encodings.
     """
     # The sign ~ separates a shortened name from its hash, so it must not occur in a path.
     return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
 
 
 def build_document_name(source: str) -> str:
-    """Return the name of a document, which begins the ids of its passages.
+    """Return the name of the document at the relative path *source*.
 
-    The name is the encoded path *source*. If it is too long, its end is replaced by a hash.
+    The ids of the document's passages begin with this name, which is the encoded path. If the
+    encoded path is too long, its end is replaced by a hash.
     """
     name = encode_path(source)
     if len(name) <= LONGEST:
@@ -140,14 +142,14 @@ class Reader:
     """Reads the documents of one data path, and saves their chunks in the ledger.
 
     Args:
-        ledger: stores documents and chunks.
-        settings: how to split documents into chunks.
+        ledger: the ledger.
+        settings: the settings, which tell how to split documents into chunks.
         root: the data path.
         context_version: the context prompt's version and the model's name; empty if contextual
             chunks are off.
-        converter: reads documents that are not plain text.
-        own_reader: the user's own reader. A reader with another name makes the run read all
-            documents again.
+        converter: the converter for documents that are not plain text.
+        own_reader: the user's own reader, if any. If its name has changed since the last run, all
+            documents are read again.
     """
 
     def __init__(
@@ -184,13 +186,13 @@ class Reader:
             self._fingerprint_values.append(f"{kind.__module__}.{kind.__qualname__}")
 
     def add_document(self, path: Path) -> str:
-        """Read the document at *path*, unless the ledger already has this version of it.
+        """Read the document at *path*, unless the ledger has the current version of the document.
 
-        Returns ``added``, ``changed`` or ``unchanged``.
+        Returns how the document differs from the index: ``added``, ``changed`` or ``unchanged``.
 
         Raises `UnreadableDocument` if the document cannot be read, or if it is a link in a folder
-        or pattern. Through a link, people who can write to the folder could make this process read
-        any file. A data path that is a single file may be a link.
+        or pattern. Through such a link, people who can write to the folder could make this process
+        read any file. A link that is itself the data path is followed.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
@@ -220,7 +222,7 @@ class Reader:
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
-        """Keep the chunks of the document at *path* in the index, without reading the document."""
+        """Keep the document at *path* in the index as it is, without reading the file."""
         file = encode_path(str(make_absolute(path)))
         self._claim_file(file)
         for (document_id,) in self._ledger.execute(_KEPT, [file]):
@@ -239,24 +241,29 @@ class Reader:
         return hashlib.sha256(json.dumps([content, *self._fingerprint_values]).encode()).hexdigest()
 
     def _claim_file(self, file: str) -> None:
-        """Assign *file* to this data path in the ledger, even if another data path contains it.
+        """Assign *file* to this data path in the ledger, instead of any other data path.
 
-        A file therefore belongs to one data path only, and is indexed once.
+        Each file belongs to one data path only, so that it is indexed only once.
         """
         values = [self._root.key, file, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _add_target(self, document_id: int, file: str) -> None:
-        """Mark the version *document_id* of *file* as the version to index in this run.
+        """Mark the version *document_id* of *file* as the version that the index should have.
 
-        Other versions of *file* are removed from the index.
+        All other versions of *file* are removed from the index.
         """
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document_id, file])
 
     def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
         """Read the document at *path*, and save its chunks in the ledger as a new version.
 
-        Returns the version's number. If reading fails, nothing is saved.
+        Returns the number of the version in the ledger. If reading fails, saves nothing.
+
+        Args:
+            path: the document's path.
+            file: the encoded absolute path, which identifies the file in the ledger.
+            fingerprint: the hash of the file and the settings; see `_hash_file`.
         """
         ledger, settings = self._ledger, self._settings
         # A run that was killed may have saved only some chunks of this file.
@@ -300,10 +307,10 @@ class Reader:
         return result
 
     def _choose_document_name(self, file: str, source: str) -> str:
-        """Return the name of a document, which begins the ids of its passages.
+        """Return the name of a document; the ids of its passages begin with this name.
 
-        A known document keeps its name. A new document is named after its path *source*. If another
-        file has this name, a hash of *file* is appended.
+        A known document keeps its name. A new document is named after *source*, its path relative
+        to the base folder. If another file has this name, a hash of *file* is appended.
         """
         ledger = self._ledger
         # With another name, the passages would have other ids, and all would be written again.
@@ -316,14 +323,21 @@ class Reader:
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash under which the ledger stores the vector of *text*."""
+    """Return the hash of *text* that identifies the text's vector in the ledger."""
     return hashlib.sha256(text.encode()).digest()
 
 
 def _build_rows(
     chunks: Iterable[DocumentChunk], document_id: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield one ledger row per chunk, except for chunks of only white space."""
+    """Yield one ledger row per chunk, except for chunks of only white space.
+
+    Args:
+        chunks: the chunks of the document.
+        document_id: the document's number in the ledger.
+        source: the document's path relative to the base folder.
+        path: the document's path, which gives the title if no heading does.
+    """
     title = ""
     for located_chunk in chunks:
         chunk = located_chunk.chunk
@@ -350,10 +364,10 @@ def _truncate_text(value: Any) -> Any:
 
 
 def _find_title(path: Path, beginning: str) -> str:
-    """Return the first heading of a Markdown document, or else the file's name as the title.
+    """Return the title of the document at *path*.
 
-    *beginning* is the first part of the document's text. The title from the file's name has no
-    extension.
+    The title is the first heading in *beginning*, the first part of the text, if the document is
+    Markdown. Otherwise, or without a heading, the title is the file's name without the extension.
     """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
     heading = _HEADING.search(_NO_PROSE.sub("", beginning)) if is_markdown else None

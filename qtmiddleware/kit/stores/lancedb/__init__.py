@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.stores.filters import Matcher, build_matcher
-from qtmiddleware.kit.stores.lancedb.table import open_table, spill_rows
+from qtmiddleware.kit.stores.lancedb.table import buffer_rows, open_table
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
@@ -96,7 +96,7 @@ class LanceDBStore(LocalStore):
         with self._use_table("written to") as table:
             schema = table.schema
         # The passages are read before the lock is taken, because their iterator may be slow.
-        with spill_rows(check_passages(passages, self._dimension), schema, self._path) as (
+        with buffer_rows(check_passages(passages, self._dimension), schema, self._path) as (
             count,
             reader,
         ):
@@ -186,15 +186,15 @@ class LanceDBStore(LocalStore):
 
         The result is exact, even with a filter or equal scores. LanceDB cannot filter by the
         metadata, so this method filters the results. If too few results meet the filter, this
-        method reads all metadata, and searches only the ids that meet the filter. For too many
-        matching ids, it fetches more results instead.
+        method reads all metadata, and runs the query only on the ids that meet the filter. If there
+        are too many such ids, this method fetches more results instead.
 
         Args:
-            build_query: returns the query for a given table.
+            build_query: a function that takes the table and returns the query.
             score_column: the column with LanceDB's own score or distance.
-            compute_score: converts a value of *score_column* to a score.
+            compute_score: a function that converts a value of *score_column* to a score.
             top_k: the number of passages to return.
-            filter: a condition on the metadata, if any.
+            filter: the condition on the metadata, if any.
         """
         matcher = build_matcher(filter) if filter else None
         if top_k < 1:
@@ -244,10 +244,10 @@ class LanceDBStore(LocalStore):
         filter: Filter | None,  # noqa: A002
         matcher: Matcher,
     ) -> list[str] | None:
-        """Return the ids of all passages that meet *filter*; ``None`` for more than `_FEW` ids.
+        """Return the ids of all passages that meet *filter*.
 
-        The ids are cached per filter and *version* of the table. *matcher* checks a passage's
-        metadata against the filter.
+        Returns ``None`` if there are more than `_FEW` such ids. The ids are cached per filter and
+        *version* of the table. *matcher* checks a passage's metadata against the filter.
         """
         key = version, repr(filter)
         if key in self._ids_by_filter:
@@ -268,9 +268,9 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _merge_files_if_due(self, table: Any) -> None:
-        """Count a write; after enough writes, merge the table's files and index new words.
+        """Merge the table's files and index new words, if there were enough writes.
 
-        A failure is logged, because the write itself is complete.
+        Call this method after each write. A failure is only logged, because the write is complete.
         """
         self._writes += 1
         try:
@@ -298,7 +298,7 @@ class LanceDBStore(LocalStore):
 
     @contextmanager
     def _use_table(self, action: str) -> Iterator[Any]:
-        """Yield the table, and convert its errors into `StoreError`.
+        """Yield the table, and convert errors in the ``with`` block into `StoreError`.
 
         *action* is the failed action for the error message, such as ``read``.
         """
@@ -320,7 +320,7 @@ class LanceDBStore(LocalStore):
 
 
 def build_id_condition(ids: list[str]) -> str:
-    """Return an SQL condition that selects the passages with these *ids*."""
+    """Return the SQL condition that selects the passages with these *ids*."""
     if not ids:
         return "false"
     quoted_ids = ("'" + id_.replace("'", "''") + "'" for id_ in ids)
@@ -328,10 +328,9 @@ def build_id_condition(ids: list[str]) -> str:
 
 
 def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> list[Record]:
-    """Return the *records* that meet a filter, sorted by score, best first, then by id.
+    """Return the *records* whose metadata meets a filter, best score first, then by id.
 
-    *matcher* checks a record's metadata against the filter. Without a *matcher*, all records are
-    kept.
+    *matcher* checks metadata against the filter. Without a *matcher*, returns all records.
     """
     matching_records = (
         record for record in records if matcher is None or matcher(json.loads(record["metadata"]))
@@ -342,7 +341,7 @@ def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> 
 def _read_records(
     query: Any, score_column: str, compute_score: Callable[[float], float]
 ) -> list[Record]:
-    """Run *query*, and return its results as records with metadata as JSON text.
+    """Run a LanceDB *query*, and return the results as records, with the metadata as JSON text.
 
     *compute_score* converts a value of the column *score_column* to a score.
     """

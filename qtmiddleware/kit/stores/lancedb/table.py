@@ -33,8 +33,8 @@ _MARK: Final = b"qtmiddleware"
 def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
     """Open or create the table in the folder *path*, and return the table and its identity.
 
-    The identity is a random name, created with the table. If the folder has other content, or was
-    created for another embedding model, raises `StoreError` and leaves the folder unchanged.
+    The identity is a random name, created with the table. Raises `StoreError` if the folder has
+    other content, or was created for another embedding model. The folder then stays unchanged.
     """
     try:
         import lancedb
@@ -70,10 +70,9 @@ def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any
 
 
 def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
-    """Create the table in a temporary folder, and then move it into the folder *path*.
+    """Create the table in a temporary folder, and then move the table into the folder *path*.
 
-    If two processes create the table at the same time, the slower process uses the table of the
-    faster one.
+    If another process has created the table in the meantime, keeps the other process's table.
     """
     import lancedb
     import pyarrow as pa
@@ -122,10 +121,10 @@ def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
 def _check_table(
     schema_metadata: dict[bytes, bytes], path: Path, embedding_model: str, dimension: int
 ) -> None:
-    """Check the table's *schema_metadata*.
+    """Check that the table can be used with this *embedding_model* and *dimension*.
 
-    Raises `StoreError` if the table is from another program, or has another format version,
-    embedding model or dimension.
+    *schema_metadata* describes the table. Raises `StoreError` if the table is from another program,
+    or has another format version, embedding model or dimension.
     """
     version = schema_metadata.get(_MARK, b"").decode()
     if not version:
@@ -151,17 +150,17 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def spill_rows(
+def buffer_rows(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
     """Write all rows to a temporary file; yield the number of different ids and a row reader.
 
-    The reader returns only the last row of each id, because the table rejects repeated ids. Only
-    the ids stay in memory.
+    The row reader reads the temporary file. It returns only the last row of each id, because the
+    table rejects repeated ids. Only the ids stay in memory.
 
     Args:
-        batches: the rows and vectors to write. They are read before the commit, so they cannot fail
-            during the commit.
+        batches: the rows and vectors to write. All are read at once, so that an error in their
+            iterator cannot interrupt the later commit.
         schema: the table's schema.
         folder: the folder for the temporary file.
     """
@@ -209,9 +208,9 @@ def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) 
 
 
 def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
-    """Return *rows* and *vectors* as a batch to write to the table.
+    """Return *rows* and *vectors* as a record batch of the table, which has this *schema*.
 
-    Adds the words to index, and scales the vectors to length 1.
+    The batch also has the words to index. Its vectors are scaled to length 1.
     """
     import pyarrow as pa
 

@@ -48,20 +48,20 @@ KEY_VARIABLE: Final = "PINECONE_API_KEY"
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
     """Open the Pinecone store that *options* describe; closing the store also closes its client.
 
-    The API key is read from ``PINECONE_API_KEY``. To find an index by its name, Pinecone is called
-    once; an index given by host needs no call. If the index embeds texts itself, *embedding_model*
-    and *dimension* are ignored.
+    The API key is read from ``PINECONE_API_KEY``. Pinecone is called once per index, unless the
+    options give the host of the index. If the index embeds texts itself, *embedding_model* and
+    *dimension* are ignored.
 
-    Raises `ConfigError` if options contradict each other, and `StoreError` if the key or the index
-    does not exist.
+    Raises `ConfigError` if *options* name no index or contradict each other, and `StoreError` if
+    the key or the index does not exist.
     """
     _check_options(options)
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    if not key:
+    api_key = os.environ.get(KEY_VARIABLE, "").strip()
+    if not api_key:
         raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
     resources = ExitStack()
     try:
-        return _build_store(key, options, embedding_model, dimension, resources)
+        return _build_store(api_key, options, embedding_model, dimension, resources)
     except BaseException:
         # There may be a client already, but no store that could close it.
         resources.close()
@@ -69,7 +69,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
 
 
 def _check_options(options: StoreSettings) -> None:
-    """Raise `ConfigError` if *options* name no index, or contradict each other."""
+    """Raise `ConfigError` if *options* name no index or contradict each other."""
     if not options.index and not options.host:
         raise ConfigError(
             "store.kind is pinecone, so store.index (its name) or store.host is needed",
@@ -88,13 +88,13 @@ def _check_options(options: StoreSettings) -> None:
 
 
 def _build_store(
-    key: str, options: StoreSettings, embedding_model: str, dimension: int, resources: ExitStack
+    api_key: str, options: StoreSettings, embedding_model: str, dimension: int, resources: ExitStack
 ) -> Store:
     """Return the store that *options* describe.
 
-    The store's client and indexes are added to *resources*, which the store closes.
+    Adds the store's client and indexes to *resources*. Closing the store closes *resources*.
     """
-    client = _open_client(key, resources)
+    client = _open_client(api_key, resources)
     index = _open_index(client, options.index, options.host, resources)
     common: dict[str, Any] = {"namespace": options.namespace, "text_field": options.text_field}
     if options.integrated:
@@ -114,22 +114,22 @@ def _build_store(
     return HybridPineconeStore(index, sparse=sparse, **dense)
 
 
-def _open_client(key: str, resources: ExitStack) -> Any:
-    """Return a Pinecone client; closing *resources* closes the client."""
+def _open_client(api_key: str, resources: ExitStack) -> Any:
+    """Return a Pinecone client. Closing *resources* also closes the client."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
     client = call_with_timeout(
-        TIMEOUT_SECONDS, lambda: Pinecone(api_key=key), "the client of Pinecone", made_with
+        TIMEOUT_SECONDS, lambda: Pinecone(api_key=api_key), "the client of Pinecone", made_with
     )
     _register_for_closing(resources, client)
     return client
 
 
 def _open_index(client: Any, name: str | None, host: str | None, resources: ExitStack) -> Any:
-    """Return the index at *host*, or the index called *name* if there is no host.
+    """Return the index at *host*, or the index called *name* if *host* is ``None``.
 
-    Closing *resources* closes the index.
+    Closing *resources* also closes the index.
     """
     address = {"host": host} if host else {"name": name}
     index = call_with_timeout(
@@ -143,7 +143,7 @@ def _open_index(client: Any, name: str | None, host: str | None, resources: Exit
 
 
 def _register_for_closing(resources: ExitStack, resource: Any) -> None:
-    """Add *resource* to *resources*, so that they are closed together."""
+    """Add *resource* to *resources*, if it can be closed. Closing *resources* then closes it."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):
         resources.callback(close)

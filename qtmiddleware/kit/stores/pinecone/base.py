@@ -35,9 +35,10 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """Return the number of vectors in *namespace*, read from the index's *stats*.
+    """Return the number of vectors in *namespace*; 0 if it does not exist.
 
-    The default namespace may be listed as ``""`` or ``"__default__"``.
+    *stats* are the index's statistics from Pinecone. They may list the default namespace as ``""``
+    or ``"__default__"``.
     """
     namespaces: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
@@ -49,16 +50,16 @@ def count_vectors(stats: Any, namespace: str) -> int:
 class ModelRecord:
     """The record in a Pinecone index that names the embedding model of a namespace.
 
-    The record is read before the first use of the index. Several threads may read it at the same
-    time, but only one thread writes it.
+    The record is read before the first use of the index. Several threads may read the record at the
+    same time, but only one thread writes it.
 
     Args:
-        calls: sends the requests to the index.
+        calls: the object that sends requests to the index.
         namespace: the namespace that the record describes.
         vector_type: the required type of vectors, ``dense`` or ``sparse``; ``""`` allows both.
-        model: the embedding model; ``""`` if the index embeds texts itself.
+        model: the embedding model in use; ``""`` if the index embeds texts itself.
         dimension: the length of the model's vectors.
-        write_record: a function that writes a record; takes a namespace, an id and metadata.
+        write_record: a function of a namespace, an id and metadata that writes a record.
     """
 
     def __init__(
@@ -83,11 +84,12 @@ class ModelRecord:
         self._vector_count = 0
         self.metric = ""
 
-    def check_model_once(self) -> None:
-        """Read the record and check the model. Only the first call does this.
+    def check_embedding_model_once(self) -> None:
+        """Check at the first call that the vectors in the index are from the model in use.
 
-        Raises `StoreError` if the index's vectors are from another model, or have another type or
-        dimension.
+        Raises `StoreError` if the vectors are from another model, or have another type or
+        dimension. If the index has no record of the model, only the type and the dimension are
+        checked. Later calls do nothing.
         """
         if self._is_checked:
             return
@@ -109,12 +111,11 @@ class ModelRecord:
         self._is_checked = True
 
     def claim_namespace(self) -> None:
-        """Check the record before passages are written, and create it if it is missing.
+        """Check the model before passages are written, and create the record if it is missing.
 
-        Raises `StoreError` if the namespace has vectors but no record, because the model of these
-        vectors is unknown.
+        Raises `StoreError` if the namespace has vectors of another or unknown model.
         """
-        self.check_model_once()
+        self.check_embedding_model_once()
         if not self._token and self._vector_count and self._model:
             raise StoreError(
                 f"{self._description} holds {self._vector_count:,} vectors of an embedding model"
@@ -124,18 +125,17 @@ class ModelRecord:
         self._create_record()
 
     def ensure_record_exists(self) -> None:
-        """Create the record if it is missing.
+        """Create the record if it is missing, unless the namespace has vectors of an unknown model.
 
-        If the namespace has vectors of an unknown model, does nothing. Raises `StoreError` if the
-        record names another model.
+        Raises `StoreError` if the record names another model.
         """
-        self.check_model_once()
+        self.check_embedding_model_once()
         if not self._vector_count or not self._model:
             self._create_record()
 
     @property
     def identity(self) -> str:
-        """The index's host, the namespace, and the record's random token if there is a record."""
+        """The index's host, the namespace, and the record's random token, if any, as one text."""
         return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
 
     @property
@@ -153,9 +153,10 @@ class ModelRecord:
         return f"the namespace {self._key!r} of {self._calls.subject}"
 
     def _check_index(self, stats: Any) -> None:
-        """Raise `StoreError` if the vectors in the index have another type or dimension.
+        """Check that the index has vectors of the required type and dimension.
 
-        *stats* are the index's statistics from Pinecone.
+        *stats* are the index's statistics from Pinecone. Raises `StoreError` if the type or the
+        dimension differs.
         """
         vector_type, dimension = (
             getattr(stats, "vector_type", None),
@@ -175,7 +176,11 @@ class ModelRecord:
             )
 
     def _check_model(self, metadata: Mapping[str, Any]) -> None:
-        """Raise `StoreError` if the record's *metadata* names another model or dimension."""
+        """Check that the record names the model and dimension in use, and save the record's token.
+
+        *metadata* is the metadata of the record. Raises `StoreError` if the model or the dimension
+        differs.
+        """
         model, dimension = (
             str(metadata.get("embedding_model") or ""),
             int(restore_integer(metadata.get("dimension")) or 0),
@@ -205,9 +210,9 @@ class ModelRecord:
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Describe the embedding model for an error message, such as ``with the embedding model 'm'``.
+    """Return a description for error messages, such as ``with the embedding model 'm'``.
 
-    The description includes the dimension, unless it is 0, as for a sparse index.
+    The description includes the dimension, unless the dimension is 0, as for a sparse index.
     """
     if not model:
         return "by the index itself (store.integrated)"
@@ -290,7 +295,7 @@ class PineconeBase(ClosingStore):
 
         The write is not atomic: readers may see some batches before others, and new passages before
         outdated ones are removed. After a failure, the batches already sent stay in the index, and
-        the error message gives their number of passages. Repeat the write to complete it.
+        the error message tells how many passages they have. Repeat the write to complete it.
         """
         self._write_rows(self._build_rows(passages), delete)
 
@@ -306,13 +311,13 @@ class PineconeBase(ClosingStore):
         # An id that Pinecone cannot store is not stored there either.
         storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_valid_id(id_)]
         if storable_ids:
-            self._model_record.check_model_once()
+            self._model_record.check_embedding_model_once()
         for start in range(0, len(storable_ids), MOST_IDS):
             self._remove_ids(storable_ids[start : start + MOST_IDS])
 
     def count(self) -> int:
         """Return the number of passages; recent writes may not be counted yet."""
-        self._model_record.check_model_once()
+        self._model_record.check_embedding_model_once()
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
@@ -320,7 +325,7 @@ class PineconeBase(ClosingStore):
         self._calls.close()
 
     def _write_rows(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
-        """Send *rows* in batches, then remove the ids in *delete*, except those just written."""
+        """Send *rows* in batches, then remove the ids in *delete* that *rows* do not have."""
         stale_ids = dict.fromkeys(delete)
         sent = 0
         try:
@@ -343,7 +348,7 @@ class PineconeBase(ClosingStore):
             ) from error.__cause__
 
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """Check *passages*, and yield the row to send for each passage."""
+        """Check each of *passages*, and yield the row to send for the passage."""
         for passage, vector in passages:
             check_id(passage.id)
             yield self._build_row(passage, vector)
@@ -361,9 +366,9 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
-        """Send *records* to *namespace*.
+        """Write *records* to *namespace*.
 
-        Raises `StoreError` if Pinecone does not confirm all records.
+        Raises `StoreError` if Pinecone does not confirm that all records are written.
         """
         answer = self._calls("upsert", WRITING, vectors=records, namespace=namespace)
         accepted_count = getattr(answer, "upserted_count", None)
@@ -374,9 +379,9 @@ class PineconeBase(ClosingStore):
             )
 
     def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
-        """Return the *top_k* records that are nearest to a vector and meet *filter*, best first.
+        """Return the *top_k* records nearest to the query vector that meet *filter*, best first.
 
-        *query* is the vector, as Pinecone's argument ``vector`` or ``sparse_vector``.
+        *query* is the query vector, given as Pinecone's argument ``vector`` or ``sparse_vector``.
         """
         condition = convert_filter(filter)
         if top_k < 1:

@@ -33,9 +33,9 @@ _UNREADABLE: Final = frozenset(
 
 
 def find_status(error: BaseException) -> int | None:
-    """Return the HTTP status of *error*, from any version of Pinecone's client.
+    """Return the HTTP status of *error*, an error of Pinecone's client.
 
-    Returns ``None`` if *error* has no HTTP status.
+    Works with all versions of the client. Returns ``None`` if *error* has no HTTP status.
     """
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return status if isinstance(status, int) else None
@@ -74,12 +74,13 @@ TIMEOUT_SECONDS: Final = 60.0
 
 
 def call_with_timeout(
-    timeout_seconds: float, call: Callable[[], T], subject: str, action: str
+    timeout_seconds: float, send_request: Callable[[], T], subject: str, action: str
 ) -> T:
-    """Run *call* in a daemon thread, and return its result.
+    """Call *send_request* in a daemon thread, and return its result.
 
-    Raises `StoreError` if *call* raises an exception or takes longer than *timeout_seconds*. A call
-    that is too slow continues in its thread, and its result is dropped.
+    Raises `StoreError` if *send_request* raises an exception or takes longer than
+    *timeout_seconds*. A request that is too slow continues in its thread, and its result is
+    dropped.
 
     *subject* and *action* begin the error message, such as ``the Pinecone index`` and ``opened``.
     """
@@ -89,7 +90,7 @@ def call_with_timeout(
 
     def perform_call() -> None:
         try:
-            done.set_result(call())
+            done.set_result(send_request())
         except BaseException as error:
             done.set_exception(error)
 
@@ -111,16 +112,16 @@ def call_with_timeout(
 
 
 class Calls:
-    """Calls the methods of one Pinecone index. Thread-safe.
+    """Calls the methods of a Pinecone index, each with a timeout. Thread-safe.
 
     Attributes:
         host: the index's host; empty if unknown.
         subject: a description of the index for error messages.
 
     Args:
-        index: the index.
+        index: an index of the ``pinecone`` client.
         timeout_seconds: the timeout of one call, in seconds.
-        resources: resources to close together with the index.
+        resources: the client and the indexes to close in `close`, if any.
     """
 
     def __init__(
@@ -142,11 +143,11 @@ class Calls:
     def __call__(
         self, method: str, action: str, *, may_be_missing: bool = False, **arguments: Any
     ) -> Any:
-        """Call *method* of the index and return its result.
+        """Call *method* of the index with *arguments*, and return the result.
 
-        *action* is the failed action for the error message, such as ``written to``. If the
-        namespace does not exist, raises `StoreError`, or returns ``None`` if *may_be_missing* is
-        true.
+        Raises `StoreError` if the call fails. If only the namespace does not exist and
+        *may_be_missing* is true, returns ``None`` instead. *action* is the failed action for the
+        error message, such as ``written to``.
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {action}: the store is closed")

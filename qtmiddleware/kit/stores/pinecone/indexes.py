@@ -71,7 +71,7 @@ class PineconeTextStore(PineconeBase):
         """
         if not isinstance(query, str):
             raise StoreError("this index embeds texts itself; search it with the query's text")
-        self._model_record.check_model_once()
+        self._model_record.check_embedding_model_once()
         if top_k < 1 or not query.strip():
             return []
         request: dict[str, Any] = {
@@ -102,7 +102,7 @@ class PineconeTextStore(PineconeBase):
         self._call_index("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call_index(self, method: str, action: str, **arguments: Any) -> Any:
-        """Call *method* of the index and return its result.
+        """Call *method* of the index with *arguments*, and return the result.
 
         If Pinecone rejects the request, raises a `StoreError` that suggests a likely reason.
         """
@@ -143,8 +143,8 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Computes sparse vectors of texts with a model that Pinecone hosts.
 
-    A call takes at most 96 texts. Texts that are too long for the model are truncated. If Pinecone
-    fails, a call raises `StoreError`.
+    Call the object with at most 96 texts. Texts that are too long for the model are truncated.
+    Raises `StoreError` if Pinecone fails.
 
     Args:
         client: a ``pinecone.Pinecone`` client.
@@ -169,14 +169,15 @@ class PineconeSparseEncoder:
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
         """Return the sparse vector of each text, as an (indices, weights) pair.
 
-        *kind* is ``"passage"`` or ``"query"``. A blank text gets an empty vector, without a call.
+        *kind* tells whether the texts are passages or queries. A blank text gets an empty vector,
+        without a request to Pinecone.
         """
         worded_texts = [text for text in texts if text.strip()]
-        vectors = iter(self._embed(worded_texts, kind) if worded_texts else ())
+        vectors = iter(self._request_vectors(worded_texts, kind) if worded_texts else ())
         return [next(vectors) if text.strip() else ((), ()) for text in texts]
 
-    def _embed(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
-        """Request the sparse vectors of *texts* from Pinecone, as (indices, weights) pairs.
+    def _request_vectors(self, texts: list[str], kind: TextKind) -> list[SparseVector]:
+        """Return the sparse vectors of *texts* from Pinecone, as (indices, weights) pairs.
 
         Raises `StoreError` unless there is one sparse vector per text.
         """
@@ -245,7 +246,7 @@ class SparsePineconeStore(PineconeBase):
         """
         if not isinstance(query, str):
             raise StoreError("this store is searched by keywords; search it with the query's text")
-        self._model_record.check_model_once()
+        self._model_record.check_embedding_model_once()
         if top_k < 1 or not query.strip():
             return []
         # An invalid filter must raise before the query is sent to the encoder.
@@ -299,23 +300,23 @@ class SparsePineconeStore(PineconeBase):
 
 
 def _build_searched_text(passage: Passage) -> str:
-    """Return the text of *passage*, followed by its metadata field ``context``, if any."""
+    """Return the text of *passage*, followed by the field ``context`` of its metadata, if any."""
     context = passage.metadata.get("context")
     return f"{passage.text}\n{context}" if isinstance(context, str) else passage.text
 
 
 def _build_sparse_vector(
-    indices: Sequence[int], values: Sequence[float]
+    indices: Sequence[int], word_weights: Sequence[float]
 ) -> dict[str, list[Any]] | None:
-    """Return the sparse vector to send to Pinecone; ``None`` if all its weights are 0.
+    """Return the sparse vector to send to Pinecone; ``None`` if all weights are 0.
 
-    *indices* identify words, and *values* are their weights. Keeps only the 2,048 largest weights.
-    Raises `StoreError` for invalid indices or weights.
+    *indices* identify words, and *word_weights* are the weights of these words. Only the 2,048
+    largest weights are kept. Raises `StoreError` for invalid indices or weights.
     """
     try:
         weights = {
             int(index): float(weight)
-            for index, weight in zip(indices, values, strict=True)
+            for index, weight in zip(indices, word_weights, strict=True)
             if weight
         }
     except (TypeError, ValueError) as error:
@@ -381,7 +382,7 @@ class PineconeStore(PineconeBase):
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
         vector = check_vector(query, self._dimension, "the query")
-        self._model_record.check_model_once()
+        self._model_record.check_embedding_model_once()
         return self._query_vectors(top_k, filter, vector=vector)
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
@@ -440,7 +441,7 @@ class HybridPineconeStore(PineconeStore):
     ) -> list[Record]:
         """Return the *top_k* passages that best match the words of *text* and meet *filter*.
 
-        Searches the sparse index. The best passage comes first.
+        The best passage comes first. Only the sparse index is searched.
         """
         return self._sparse.search(text, top_k, filter=filter)
 

@@ -34,11 +34,11 @@ DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A passage and the record to send to Pinecone for it.
+    """A passage, and the record in which Pinecone stores the passage.
 
     Attributes:
         passage: the passage.
-        record: the record to send; ``None`` to remove the passage from the index.
+        record: the record to send; ``None`` to remove the passage from the index instead.
         size: the approximate size of the record in bytes.
     """
 
@@ -53,7 +53,7 @@ def is_valid_id(id_: object) -> bool:
 
 
 def check_id(id_: Any) -> str:
-    """Return *id_* if Pinecone accepts it; raise `StoreError` otherwise."""
+    """Return *id_*, or raise `StoreError` if Pinecone does not accept it as a passage's id."""
     if not is_valid_id(id_):
         shown_id = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
@@ -68,9 +68,9 @@ def build_fields(
 ) -> tuple[dict[str, Any], int]:
     """Return the fields to store for *passage*, and their size in bytes.
 
-    The fields are the metadata, and the text under the name *text_field*. Values of ``None`` are
-    left out. Raises `StoreError` for other values that Pinecone cannot store, for names in
-    *reserved_names*, and if the fields are too large.
+    The fields are the passage's metadata, and its text under the name *text_field*. Metadata with
+    the value ``None`` is left out. Raises `StoreError` if Pinecone cannot store a value, if the
+    metadata has a name in *reserved_names*, or if the fields are too large.
     """
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
@@ -103,9 +103,9 @@ def build_fields(
 
 
 def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
-    """Convert a metadata value to a type that Pinecone stores.
+    """Return a metadata value as a type that Pinecone stores.
 
-    Raises `StoreError` if this is impossible. The message names *passage_id* and the field *key*.
+    Raises `StoreError` if this is impossible. The message names the passage and the metadata *key*.
     """
     if isinstance(value, bool):
         return value
@@ -127,8 +127,8 @@ def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
 def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
     """Return *vector* as a list of *dimension* numbers.
 
-    Raises `StoreError` if the length is wrong or a number is not finite. *owner* describes the
-    vector in the message, such as ``the query``.
+    Raises `StoreError` if the length is wrong or a number is not finite. The message says whose
+    vector it is: *owner*, such as ``the query``.
     """
     try:
         numbers = [
@@ -163,7 +163,7 @@ def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
 
 
 def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
-    """Return *filter* as JSON values to send to Pinecone; an empty dictionary without a filter.
+    """Return *filter* as JSON values for Pinecone, or an empty dictionary for ``None``.
 
     Raises `InvalidQuery` for an invalid filter.
     """
@@ -175,7 +175,7 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 
 
 def _convert_filter_value(value: Any) -> Any:
-    """Convert a *value* in a filter to JSON; tuples and sets become lists.
+    """Return *value*, a part of a filter, as a JSON value. Tuples and sets become lists.
 
     Raises `InvalidQuery` for a number that Pinecone does not accept.
     """
@@ -198,9 +198,9 @@ def _convert_filter_value(value: Any) -> Any:
 def build_record(
     id_: str, score: float, fields: Mapping[str, Any] | None, text_field: str
 ) -> Record:
-    """Return a search result from Pinecone in the record format of all stores.
+    """Return a search result from Pinecone as a record in the format of all stores.
 
-    *fields* are the metadata, and contain the text under the name *text_field*.
+    *fields* are the passage's metadata, and its text under the name *text_field*.
     """
     all_fields = dict(fields or {})
     text = all_fields.pop(text_field, "")
@@ -214,9 +214,9 @@ def build_record(
 
 
 def restore_integer(value: Any) -> Any:
-    """Convert a whole float to an integer; return any other value unchanged.
+    """Return a float without fraction as an integer, and any other value unchanged.
 
-    Pinecone returns every number as a float.
+    This undoes Pinecone's conversion of integers to floats.
     """
     return (
         int(value)

@@ -87,7 +87,7 @@ class SQLiteStore(LocalStore):
         to wait during the write.
         """
         batches: Iterable[tuple[list[Row], Floats]] = check_passages(passages, self._dimension)
-        if self._connections.in_memory:
+        if self._connections.is_in_memory:
             batches = list(batches)
         with self._connections.open_write_transaction() as connection:
             # Removed first, so that a passage with a removed id is written.
@@ -124,7 +124,7 @@ class SQLiteStore(LocalStore):
             allowed = self._memory_copy.find_matching_rows(connection, filter) if filter else None
             return [
                 _read_record(connection, row, score)
-                for row, score in matrix.find_nearest(vector, top_k, allowed)
+                for row, score in matrix.find_nearest_vectors(vector, top_k, allowed)
             ]
 
     def keyword_search(
@@ -171,18 +171,19 @@ class SQLiteStore(LocalStore):
 
 
 def _take_best_with_ties(
-    ranked: Iterator[tuple[int, float]], top_k: int
+    ranked_matches: Iterator[tuple[int, float]], top_k: int
 ) -> list[tuple[int, float]]:
-    """Return the first *top_k* matches in *ranked*, and all others with the score of the last one.
+    """Return the first *top_k* matches, and all others with the same score as the last one.
 
-    A match is a (row number, score) pair. The caller can then sort matches with equal scores by id.
+    *ranked_matches* are (row number, score) pairs, best first. The caller can then sort matches
+    with equal scores by id.
     """
-    matches = list(islice(ranked, top_k))
-    return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked)]
+    matches = list(islice(ranked_matches, top_k))
+    return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked_matches)]
 
 
 def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write the passage *row* with its *vector*, replacing the stored passage with the same id."""
+    """Write a passage with its *vector*, replacing the stored passage with the same id."""
     id_, text, metadata = row
     _delete_row(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
@@ -190,7 +191,7 @@ def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
 
 
 def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
-    """Remove the passage with the id *id_* and its indexed words, if the passage exists."""
+    """Remove the passage with this id, if it exists, and its words from the word index."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():
@@ -202,10 +203,10 @@ def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
         connection.execute("DELETE FROM passages WHERE row = ?", (row,))
 
 
-def _read_record(connection: sqlite3.Connection, row: int, score: float) -> Record:
-    """Return the passage in row *row* as a record with this *score*."""
+def _read_record(connection: sqlite3.Connection, row_number: int, score: float) -> Record:
+    """Return the passage in the row *row_number* as a record with this *score*."""
     columns = connection.execute(
-        "SELECT id, text, metadata FROM passages WHERE row = ?", (row,)
+        "SELECT id, text, metadata FROM passages WHERE row = ?", (row_number,)
     ).fetchone()
     if columns is None:
         raise Damage("an index of it names passages that are not there")

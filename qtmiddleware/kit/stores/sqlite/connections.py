@@ -56,10 +56,10 @@ STORE_FILE: Final = FileKind(
 def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3.Connection:
     """Open or create the store's file at *path*, and return a connection.
 
-    If the file is not a store, or was created for another embedding model, raises `StoreError` and
-    leaves the file unchanged.
+    Raises `StoreError` if the file is not a store, or was created for another embedding model or
+    dimension. The file then stays unchanged.
     """
-    facts = {
+    meta_values = {
         "embedding_model": embedding_model,
         "dimension": dimension,
         "identity": uuid4().hex,
@@ -74,7 +74,11 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
         )
 
     return open_file(
-        path, STORE_FILE, timeout=BUSY_SECONDS, facts=facts, check=check_embedding_model
+        path,
+        STORE_FILE,
+        timeout_seconds=BUSY_SECONDS,
+        meta_values=meta_values,
+        check_database=check_embedding_model,
     )
 
 
@@ -83,10 +87,10 @@ _LEFT: Final[list[sqlite3.Connection | None]] = []
 
 
 class Connections:
-    """Connections to a store's file: many threads can read while one thread writes.
+    """Connections to a store's file, with which many threads can read while one thread writes.
 
-    A read transaction does not see later writes. A database in memory has only one connection, so
-    its readers and writers wait for each other.
+    A read transaction does not see writes that end after its beginning. A database in memory has
+    only one connection, so its readers and writers wait for each other.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -100,34 +104,37 @@ class Connections:
         register_fork_reset(self)
 
     def _create_locks(self) -> None:
-        """Create new locks.
+        """Create the locks.
 
-        After a fork, they replace the old locks, which other threads may have held.
+        Called again after a fork, because other threads may have held the old locks.
         """
         # If the iterator of a write's passages starts another write, SQLite raises an error. A lock
         # that is not re-entrant would hang.
         self._write_lock = threading.RLock()
         self._pool_lock = threading.Lock()
 
-    def reset_state(self) -> None:
-        """Drop the parent process's connections after a fork, without closing them.
+    def renew(self) -> None:
+        """Drop the connections of the parent process after a fork, without closing them.
 
-        SQLite connections must be neither used nor closed after a fork.
+        SQLite connections must be neither used nor closed in a forked process.
         """
         self._create_locks()
-        if not self.in_memory:
+        if not self.is_in_memory:
             _LEFT.extend((*self._idle, self._writer))
             self._idle, self._writer = [], None
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """Whether the database is in memory, so that its readers wait for writers."""
         return self._path == MEMORY
 
     @contextmanager
     def open_read_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection for reading, which does not see writes during the ``with`` block."""
-        if self.in_memory:
+        """Yield a connection for reading.
+
+        The connection does not see writes by other connections during the ``with`` block.
+        """
+        if self.is_in_memory:
             with (
                 self._write_lock,
                 self._open_transaction(self._writer, "BEGIN", "read") as connection,
@@ -150,14 +157,14 @@ class Connections:
         with self._write_lock:
             # After a fork, the child process needs a new connection.
             if self._writer is None and not self._closed:
-                self._writer = self._connect("written to")
+                self._writer = self._open_connection("written to")
             with self._open_transaction(
                 self._writer, "BEGIN IMMEDIATE", "written to"
             ) as connection:
                 yield connection
 
     def close(self) -> None:
-        """Close the store's file after all running reads and writes."""
+        """Close all connections: idle ones at once, others at the end of their read or write."""
         # A connection that is still reading is closed by `_return_reader`.
         with self._pool_lock:
             self._closed = True
@@ -182,9 +189,9 @@ class Connections:
                 raise self._make_error("read", "it is closed")
             if self._idle:
                 return self._idle.pop()
-        return self._connect("read")
+        return self._open_connection("read")
 
-    def _connect(self, action: str) -> sqlite3.Connection:
+    def _open_connection(self, action: str) -> sqlite3.Connection:
         """Open a new connection to the store's existing file.
 
         *action* is the failed action for the error message, such as ``read``.
@@ -199,7 +206,7 @@ class Connections:
         return connection
 
     def _return_reader(self, connection: sqlite3.Connection) -> None:
-        """Keep *connection* for the next reader; close it if the store is closed."""
+        """Keep *connection* for the next reader, or close it if the store is closed."""
         with self._pool_lock:
             if not self._closed:
                 self._idle.append(connection)

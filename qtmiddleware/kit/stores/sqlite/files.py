@@ -43,8 +43,8 @@ class FileKind:
         application_id: the number that marks files of this type.
         version: the version of the tables.
         statements: the SQL statements that create the tables.
-        subject: a description of the file for error messages; contains ``{path}``.
-        busy: the error message if another process is using the file.
+        subject: the description of the file in error messages; contains ``{path}``.
+        busy: the reason and advice if another process is using the file.
         remedy: the advice if the file is damaged or of another type.
     """
 
@@ -58,43 +58,46 @@ class FileKind:
 
 def open_file(
     path: str,
-    kind: FileKind,
+    file_kind: FileKind,
     *,
-    timeout: float,
-    exclusive: bool = False,
-    facts: Mapping[str, Any] | None = None,
-    check: Callable[[sqlite3.Connection], None] | None = None,
+    timeout_seconds: float,
+    is_exclusive: bool = False,
+    meta_values: Mapping[str, Any] | None = None,
+    check_database: Callable[[sqlite3.Connection], None] | None = None,
 ) -> sqlite3.Connection:
-    """Open or create the file at *path*, and return a connection.
+    """Open or create the SQLite file at *path*, and return a connection.
 
     Missing folders are created, too. A new file can be read only by its owner. If the file cannot
     be used, raises `StoreError` and leaves the file unchanged.
 
     Args:
         path: the file.
-        kind: the required type of file.
-        timeout: how long to wait for another process, in seconds.
-        exclusive: whether to block all other connections until this connection is closed.
-        facts: keys and values for the table ``meta`` of a new file.
-        check: a function that takes the connection, and raises an exception to reject the file.
+        file_kind: the required type of file.
+        timeout_seconds: how long to wait for another process, in seconds.
+        is_exclusive: whether to block all other connections until this connection is closed.
+        meta_values: keys and values for the table ``meta`` of a new file.
+        check_database: a function that takes the connection, and raises an exception to reject the
+            file.
     """
-    subject = kind.subject.format(path=path)
+    subject = file_kind.subject.format(path=path)
     try:
         if path != MEMORY:
             make_file(Path(path))
             if not Path(path).is_file():
-                raise StoreError(f"{subject} cannot be opened: it is not a file; {kind.remedy}")
-        connection: sqlite3.Connection = connect_file(path, timeout=timeout)
+                raise StoreError(
+                    f"{subject} cannot be opened: it is not a file; {file_kind.remedy}"
+                )
+        connection: sqlite3.Connection = connect_file(path, timeout=timeout_seconds)
         try:
-            if exclusive:
+            if is_exclusive:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
                 # In this mode, SQLite keeps a lock until the connection is closed. The empty
                 # transaction takes the lock now.
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("COMMIT")
-            _prepare_database(connection, kind, facts or {})
-            if check is not None:
-                check(connection)
+            _prepare_database(connection, file_kind, meta_values or {})
+            if check_database is not None:
+                check_database(connection)
         except BaseException:
             connection.close()
             raise
@@ -104,18 +107,18 @@ def open_file(
         ) from error
     except FAILURES as error:
         # The cause may quote a text of the file.
-        raise StoreError(f"{subject} {_describe_refusal(error, kind)}") from (
+        raise StoreError(f"{subject} {_describe_refusal(error, file_kind)}") from (
             None if is_damage_error(error) else error
         )
     return connection
 
 
-def _describe_refusal(error: Exception, kind: FileKind) -> str:
-    """Return the reason why the file could not be opened, and advice, for an error message."""
+def _describe_refusal(error: Exception, file_kind: FileKind) -> str:
+    """Return why a file of this kind could not be opened, with advice, for an error message."""
     if is_wrong_file_error(error):
-        return f"cannot be used ({describe_error(error)}); it was not changed: {kind.remedy}"
+        return f"cannot be used ({describe_error(error)}); it was not changed: {file_kind.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"cannot be opened: {kind.busy}"
+        return f"cannot be opened: {file_kind.busy}"
     return (
         f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be"
         " written, with room on the disk"
@@ -123,50 +126,54 @@ def _describe_refusal(error: Exception, kind: FileKind) -> str:
 
 
 def _prepare_database(
-    connection: sqlite3.Connection, kind: FileKind, facts: Mapping[str, Any]
+    connection: sqlite3.Connection, file_kind: FileKind, meta_values: Mapping[str, Any]
 ) -> None:
-    """Create the tables if the database is new; otherwise check its tables.
+    """Create the tables of *file_kind* if the database is new; otherwise check its tables.
 
-    Also switches the file to write-ahead logging. Raises `Damage` for the file of another program.
+    *meta_values* are the keys and values for the table ``meta`` of a new database. Also switches
+    the file to write-ahead logging. Raises `Damage` for the file of another program.
     """
     if is_new_database(connection):
         # With write-ahead logging, the page size can no longer change.
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
-        check_kind(connection, kind)
+        check_kind(connection, file_kind)
     use_write_ahead_log(connection)
     set_connection_options(connection)
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         # Two processes may create the file at the same time; the second one finds the tables.
         if is_new_database(connection):
-            for statement in kind.statements:
+            for statement in file_kind.statements:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {kind.application_id}")
-            connection.execute(f"PRAGMA user_version = {kind.version}")
-            for fact in facts.items():
-                connection.execute("INSERT INTO meta VALUES (?, ?)", fact)
-    check_kind(connection, kind)
+            connection.execute(f"PRAGMA application_id = {file_kind.application_id}")
+            connection.execute(f"PRAGMA user_version = {file_kind.version}")
+            for key_and_value in meta_values.items():
+                connection.execute("INSERT INTO meta VALUES (?, ?)", key_and_value)
+    check_kind(connection, file_kind)
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the SQLite options that must be set on each new connection."""
+    """Set the options that SQLite does not save in the file, on a new connection."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
-def check_kind(connection: sqlite3.Connection, kind: FileKind) -> None:
-    """Raise `Damage` if the database is not of this *kind*, or has another version or tables."""
+def check_kind(connection: sqlite3.Connection, file_kind: FileKind) -> None:
+    """Check that the database is of the type *file_kind*.
+
+    Raises `Damage` if the database is from another program, or has another version or other tables.
+    """
     owner, version = read_id_and_version(connection)
-    if owner != kind.application_id:
+    if owner != file_kind.application_id:
         raise Damage("it is the SQLite database of another program")
-    if version != kind.version:
-        raise Damage(f"it has the layout {version}, this version reads {kind.version}")
-    check_tables(connection, kind.statements)
+    if version != file_kind.version:
+        raise Damage(f"it has the layout {version}, this version reads {file_kind.version}")
+    check_tables(connection, file_kind.statements)
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file that only its owner can access, and its folders.
+    """Create an empty file at *path*, and missing folders, that only their owner can access.
 
     Does nothing if the file exists. Raises `OSError` if the file cannot be created, or if *path* is
     an unsafe link (see `resolve_trusted_link`).
@@ -207,9 +214,9 @@ def connect_file(path: str, **options: Any) -> Any:
 
 
 def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
-    """Return the file's ``application_id`` and ``user_version``; 0 for a number that is not set.
+    """Return the database's ``application_id`` and ``user_version``; 0 if not set.
 
-    The id identifies the program that created the file. The version is that of the file's tables.
+    The id identifies the program that created the database. The version is that of its tables.
     """
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -217,16 +224,16 @@ def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
 
 
 def is_new_database(connection: sqlite3.Connection) -> bool:
-    """Return whether the database is new: no tables, no ``application_id``, no ``user_version``."""
+    """Return whether the database has no tables, no ``application_id`` and no ``user_version``."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     return tables == 0 and read_id_and_version(connection) == (0, 0)
 
 
 def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
-    """Raise `Damage` if the database has other tables than those that *statements* create.
+    """Check that the database has exactly the tables that the SQL *statements* create.
 
-    Indexes, views and triggers are compared, too. A view or trigger from another program would run
-    in this process, and might never end.
+    Raises `Damage` if not. Indexes, views and triggers are compared, too: a view or trigger from
+    another program would run in this process, and might never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with limit_value_size(connection):
@@ -238,7 +245,7 @@ def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 def limit_value_size(
     connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES
 ) -> Iterator[None]:
-    """Limit values read in the ``with`` block to *max_bytes*; raise `Damage` for larger values.
+    """Raise `Damage` if the ``with`` block reads a value of more than *max_bytes*.
 
     Without a limit, a value in a file from an unknown source could fill the memory.
     """
@@ -261,7 +268,7 @@ def _list_schema_objects(statements: tuple[str, ...]) -> frozenset[tuple[Any, ..
 
 
 def _list_database_objects(connection: sqlite3.Connection) -> frozenset[tuple[Any, ...]]:
-    """Return the tables, indexes and other objects of the database, at most 100.
+    """Return at most 100 of the tables, indexes and other objects of the database.
 
     Each object is a tuple of its type, its name, its SQL, and whether it has a page in the file.
     """
@@ -280,8 +287,8 @@ def _list_database_objects(connection: sqlite3.Connection) -> frozenset[tuple[An
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    Retries for up to `BUSY_SECONDS`, because SQLite fails if another process does the same at this
-    moment.
+    Retries for up to `BUSY_SECONDS`, because SQLite fails while another process makes the same
+    switch.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -312,7 +319,7 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage_error(error: Exception) -> bool:
-    """Return whether *error* comes from a file's content, for example because the file is damaged.
+    """Return whether *error* comes from the content of a file, for example a damaged page.
 
     Returns ``False`` if the file cannot be accessed, for example without permissions.
     """
@@ -324,7 +331,10 @@ def is_damage_error(error: Exception) -> bool:
 
 
 def is_wrong_file_error(error: Exception) -> bool:
-    """Return whether *error* means that the file to open is damaged or from another program."""
+    """Return whether *error*, raised on opening a file, means that it is the wrong file.
+
+    A wrong file is damaged, or was written by another program.
+    """
     # SQLite reports a missing table as a general error.
     return is_damage_error(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
 

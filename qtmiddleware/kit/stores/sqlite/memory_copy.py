@@ -36,8 +36,8 @@ class Matrix:
     """All vectors of a store, as a matrix that many threads can search at once.
 
     Attributes:
-        rows: the row number of each vector in the file.
-        ids: the passage id of each vector.
+        rows: the number of the passage's row in the file, for each vector.
+        ids: the passage's id, for each vector.
         vectors: the vectors, scaled to length 1.
     """
 
@@ -45,13 +45,13 @@ class Matrix:
     ids: tuple[str, ...]
     vectors: Floats
 
-    def find_nearest(
+    def find_nearest_vectors(
         self, vector: Floats, top_k: int, allowed_rows: Rows | None = None
     ) -> list[tuple[int, float]]:
         """Return the *top_k* vectors nearest to *vector*, as (row number, cosine) pairs.
 
-        The best vector comes first. Vectors with equal cosines are sorted by id. With
-        *allowed_rows*, only the vectors with these row numbers are searched.
+        The nearest vector comes first. Vectors with equal cosines are sorted by id. With
+        *allowed_rows*, searches only the vectors with these row numbers.
         """
         import numpy as np
 
@@ -82,10 +82,10 @@ class Matrix:
 
 
 class MemoryCopy:
-    """A copy in memory of a store's vectors and metadata, reloaded when the store's file changes.
+    """A copy of a store's vectors and metadata in memory, reloaded when the store's file changes.
 
-    Call the methods at the beginning of a read transaction, so that the copy is never newer than
-    the transaction's view of the file.
+    Call the methods that take a connection first in a read transaction. Otherwise the copy could be
+    newer than the data that the transaction sees.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -103,7 +103,7 @@ class MemoryCopy:
             self._drop_all()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
-        """Return all vectors of the store. They are read again if the file has changed."""
+        """Return all vectors of the store, and read them again only if the file has changed."""
         with self._lock.lock:
             self._drop_if_outdated(connection)
             if self._matrix is None:
@@ -111,7 +111,7 @@ class MemoryCopy:
             return self._matrix
 
     def find_matching_rows(self, connection: sqlite3.Connection, filter: Filter) -> Rows:  # noqa: A002
-        """Return the row numbers of the passages that meet *filter*.
+        """Return the row numbers of the passages whose metadata meets *filter*.
 
         Raises `InvalidQuery` for an invalid filter.
         """
@@ -146,7 +146,7 @@ class MemoryCopy:
 
 
 def read_meta_value(connection: sqlite3.Connection, key: str) -> Any:
-    """Return the value of *key* in the store's table ``meta``.
+    """Return the value that the store's table ``meta`` has for *key*.
 
     Raises `Damage` if the key is missing.
     """
@@ -157,7 +157,7 @@ def read_meta_value(connection: sqlite3.Connection, key: str) -> Any:
 
 
 def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
-    """Read all vectors of the store into one matrix.
+    """Read all vectors of the store, and return them as one matrix.
 
     Raises `Damage` if a vector does not have *dimension* numbers.
     """
@@ -176,9 +176,9 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
 
 
 def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
-    """Return the row number and the metadata of each passage, in two lists of equal length.
+    """Return the row numbers of all passages, and their metadata in the same order.
 
-    Raises `Damage` if any metadata is not a JSON object.
+    Raises `Damage` if the metadata of a passage is not a JSON object.
     """
     import numpy as np
 

@@ -15,7 +15,7 @@ from qtmiddleware.kit.bulk.batch.model import compute_request_id
 from qtmiddleware.kit.bulk.batch.parts import (
     LIMITS,
     Limits,
-    assign_parts,
+    assign_file_numbers,
     build_line,
     parse_result_line,
 )
@@ -35,7 +35,7 @@ def test_every_request_is_in_exactly_one_file_in_order_and_all_are_within_the_li
     lines = [(str(number), line) for number, line in enumerate(data)]
     parts = [
         [line for _, line in part]
-        for _, part in groupby(assign_parts(lines, Limits(requests, size)), lambda it: it[0])
+        for _, part in groupby(assign_file_numbers(lines, Limits(requests, size)), lambda it: it[0])
     ]
     assert [line for part in parts for line in part] == lines
     assert all(
@@ -48,7 +48,7 @@ def test_every_request_is_in_exactly_one_file_in_order_and_all_are_within_the_li
 
 def test_a_request_larger_than_a_file_is_refused() -> None:
     with pytest.raises(ConfigError, match="not 11"):
-        list(assign_parts([("a", b"x" * 11)], Limits(5, 10)))
+        list(assign_file_numbers([("a", b"x" * 11)], Limits(5, 10)))
 
 
 def test_the_limits_are_those_of_the_api() -> None:

@@ -16,7 +16,7 @@ from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError, StoreError
 from qtmiddleware.kit.bulk.batch.costs import Tariff
 from qtmiddleware.kit.bulk.batch.parts import RequestResult
-from qtmiddleware.kit.bulk.batch.service import limit_size
+from qtmiddleware.kit.bulk.batch.service import limit_total_bytes
 from qtmiddleware.kit.bulk.batch.state import BatchState, Part, Usage, parse_batch
 from qtmiddleware.providers.llms.openai.prices import Prices
 
@@ -91,7 +91,7 @@ def test_tokens_that_cannot_be_count_as_many_as_were_expected(path: Path, count:
     )
     assert usage == Usage(100, 20, 1)
     with BatchState(path) as state:
-        spent = TARIFF.compute_spent_cost(state.list_parts(), usage)
+        spent = TARIFF.compute_actual_cost(state.list_parts(), usage)
     # So many bytes of the request by three, and a reply as long as it may be.
     assert (spent.read, spent.written) == (1_100, 1_020)
     budget = BudgetSettings(max_tokens=2_000)
@@ -105,7 +105,7 @@ def test_a_sum_beyond_all_bounds_is_not_free(path: Path) -> None:
     with pytest.raises(ModelError, match=r"budget\.maxUsd"):
         TARIFF.check_budget(
             BudgetSettings(max_usd=1_000.0),
-            TARIFF.compute_spent_cost([], usage),
+            TARIFF.compute_actual_cost([], usage),
             TARIFF.compute_cost(0, 0),
         )
 
@@ -169,7 +169,7 @@ def test_no_more_is_read_of_a_file_than_it_may_have(chunks: list[bytes], most: i
         else pytest.raises(ModelError, match="is larger")
     )
     with refused:
-        read.extend(limit_size(chunks, most))
+        read.extend(limit_total_bytes(chunks, most))
     assert sum(map(len, read)) <= most
     assert chunks[: len(read)] == read
     assert read == chunks or sum(map(len, chunks)) > most

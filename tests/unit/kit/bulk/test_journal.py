@@ -38,7 +38,7 @@ def out(tmp_path: Path) -> Path:
 def write(out: Path, *records: dict[str, Any], **options: Any) -> None:
     with open_journal(out, fingerprint(), **options) as journal:
         for record in records:
-            journal.append(record)
+            journal.append_record(record)
 
 
 def records(out: Path) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ def hold_older(out: Path, **changed: Any) -> bool:
     """Whether an output goes on that was begun before there was ``llm.guard``."""
     older = {name: value for name, value in fingerprint().items() if name != "llm.guard"}
     with open_journal(out, older) as journal:
-        journal.append(FIRST.to_record())
+        journal.append_record(FIRST.to_record())
     with open_journal(out, fingerprint(**changed)) as journal:
         return journal.has_result(FIRST)
 
@@ -222,7 +222,7 @@ def test_a_second_run_is_refused_as_long_as_the_first_is_there(out: Path) -> Non
             open_journal(out, fingerprint()),
         ):
             pass
-        journal.append(FIRST.to_record())
+        journal.append_record(FIRST.to_record())
     assert done(out, FIRST) == [True]
 
 
@@ -255,10 +255,10 @@ def test_a_disk_that_fills_up_leaves_whole_lines(
         with pytest.raises(
             StoreError, match=r"out.jsonl cannot be written: No space left.*to continue"
         ):
-            journal.append(SECOND.to_record())
+            journal.append_record(SECOND.to_record())
         monkeypatch.undo()
         assert records(out) == [FIRST.to_record()]
-        journal.append(SECOND.to_record())
+        journal.append_record(SECOND.to_record())
     assert records(out) == [FIRST.to_record(), SECOND.to_record()]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.documents import count_left_out, describe_left_out, find_documents
+from qtmiddleware.kit.documents import count_unsupported_files, find_documents, format_file_counts
 
 FILES = [
     "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
@@ -56,10 +56,12 @@ def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> No
 
 def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
     (folder / "sub/m.DOC").write_text("<p>text</p>")
-    assert list(count_left_out(folder).items()) == [(".doc", 2), ("", 1), (".bak", 1)]
-    assert describe_left_out(count_left_out(folder)) == "2 .doc, 1 without an ending, 1 .bak"
-    assert count_left_out(f"{folder}/*.doc") == {".doc": 1}
-    assert count_left_out(folder / "f.doc") == {}
+    assert list(count_unsupported_files(folder).items()) == [(".doc", 2), ("", 1), (".bak", 1)]
+    assert (
+        format_file_counts(count_unsupported_files(folder)) == "2 .doc, 1 without an ending, 1 .bak"
+    )
+    assert count_unsupported_files(f"{folder}/*.doc") == {".doc": 1}
+    assert count_unsupported_files(folder / "f.doc") == {}
     with pytest.raises(ConfigError, match=r"which holds no documents but 1 \.doc;"):
         find_documents(f"{folder}/*.doc")
 
@@ -72,7 +74,7 @@ def test_every_file_of_a_folder_is_taken_where_a_reader_is_asked_for_each(folder
 
 
 def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
-    assert describe_left_out({f".{number}": 1 for number in range(100)}).endswith(
+    assert format_file_counts({f".{number}": 1 for number in range(100)}).endswith(
         ", 1 .7, 92 others"
     )
 

@@ -29,7 +29,7 @@ def lists() -> tuple[qtm.Retrieval, qtm.Retrieval]:
 def test_every_passage_of_either_list_has_one_line_through_all_lists(lists: tuple) -> None:
     raw, found = lists
     moves = explain_movement(found, raw.matches)
-    drawn = drawing.draw_moves(moves)
+    drawn = drawing.draw_movements(moves)
     assert [heading for _, heading in drawn.headings] == ["raw", "result"]
     keys = {drawing.make_passage_key(it.match) for it in (*moves.passages, *moves.dropped)}
     assert len(keys) > len(moves.passages)
@@ -40,7 +40,7 @@ def test_every_passage_of_either_list_has_one_line_through_all_lists(lists: tupl
 
 def test_a_place_within_the_list_is_drawn_in_its_row_and_any_other_below(lists: tuple) -> None:
     raw, found = lists
-    drawn = drawing.draw_moves(explain_movement(found, raw.matches))
+    drawn = drawing.draw_movements(explain_movement(found, raw.matches))
     for node in drawn.nodes:
         if node.is_shown:
             assert node.y == (int(node.text) - 0.5) * drawing.ROW
@@ -56,7 +56,7 @@ def test_each_search_is_drawn_with_the_passages_of_the_result(lists: tuple) -> N
     raw, found = lists
     moves = explain_movement(found, raw.matches)
     for at in range(len(found.rankings)):
-        drawn = drawing.draw_search(moves, at)
+        drawn = drawing.draw_search_movements(moves, at)
         assert len(drawn.lines) == len(moves.passages)
         right = [node.text for node in drawn.nodes if node.x == drawn.headings[-1][0]]
         assert sorted(right) == [str(place) for place in range(1, len(moves.passages) + 1)]
@@ -64,7 +64,7 @@ def test_each_search_is_drawn_with_the_passages_of_the_result(lists: tuple) -> N
 
 def test_nothing_is_drawn_of_an_empty_list() -> None:
     found = Way("sync").wrap(lambda *_: []).retrieve(QUERY)
-    drawn = drawing.draw_moves(explain_movement(found, found.matches))
+    drawn = drawing.draw_movements(explain_movement(found, found.matches))
     assert (drawn.nodes, drawn.lines) == ((), ())
 
 
@@ -76,7 +76,7 @@ def test_bars_lie_within_the_whole_time(stages: list[tuple[float, float]], total
     for began, ms in stages:
         trace.record_stage("search.original", ms / 1e3, began=start + began / 1e3)
     trace.total_ms = total
-    for bar in drawing.draw_trace(trace):
+    for bar in drawing.draw_timeline(trace):
         assert 0 <= bar.start <= 100
         assert 0 < bar.width <= 100.01 - bar.start
 

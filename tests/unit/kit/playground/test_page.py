@@ -121,14 +121,14 @@ def write(
         turns = tuple(Message("user", it) for it in history)
         asked = PageState(question=question, tiers=names or tiers.shown, history=turns)
         is_running = bool(question.strip())
-        parts, cards, baseline = [page.write_head(asked, "nonce", is_running=is_running)], [], None
+        parts, cards, baseline = [page.render_head(asked, "nonce", is_running=is_running)], [], None
         if is_running:
             async for answer in tiers.ask_tiers(asked):
                 baseline = answer.retrieval if answer.tier.name == "raw" else baseline
                 cards.append(page.make_card(answer, asked, baseline))
-                parts.append(page.write_card(cards[-1]))
-            parts.append(page.write_tail(asked, cards))
-        return "".join([*parts, page.write_foot(is_running=is_running)])
+                parts.append(page.render_card(cards[-1]))
+            parts.append(page.render_tail(asked, cards))
+        return "".join([*parts, page.render_foot(is_running=is_running)])
 
     return asyncio.run(ask())
 
@@ -387,7 +387,7 @@ def test_tiers_without_a_reply_are_one_line_and_no_cards() -> None:
     page = write(
         app.search,
         has_recorded_reply=lambda question, history: False,
-        fold_reason="No reply is recorded.",
+        skip_reason="No reply is recorded.",
     )
     assert re.findall('data-tier="(\\w+)">', page) == ["raw", "rules"]
     assert page.count('class="folded"') == 1

@@ -58,11 +58,11 @@ def test_every_tier_of_the_documentation_can_be_asked() -> None:
 def test_tiers_that_no_reply_covers_are_not_asked() -> None:
     covered = Tiers(app.search, has_recorded_reply=lambda question, history: question == QUERY)
     asked = PageState(question="Who?", tiers=("raw", "combined"))
-    assert set(covered.list_folded_tiers(asked)) == {
+    assert set(covered.list_skipped_tiers(asked)) == {
         tier.name for tier in covered.all if tier.asks_model
     }
     assert [answer.tier.name for answer in put_asked(covered, asked)] == ["raw"]
-    assert covered.list_folded_tiers(PageState(question=QUERY)) == ()
+    assert covered.list_skipped_tiers(PageState(question=QUERY)) == ()
 
 
 def summarise(answers: list[TierAnswer]) -> list[Any]:
