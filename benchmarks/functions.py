@@ -92,7 +92,7 @@ class LateInteraction:
     def _embed(self, text: str) -> Floats:
         import numpy as np
 
-        tokenizer, weights = self._embedder._load_once()
+        tokenizer, weights = self._embedder._load_model_once()
         rows = encode_tokens(weights, [tokenizer.encode(text).ids])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.quality.report import mean, table
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, Question, compute_measures
 from qtmiddleware.providers.llms.recorded import RecordedModel
 from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
@@ -60,7 +60,7 @@ class Search:
     """The passages that are nearest to a text by the built-in model."""
 
     def __init__(self, ids: Sequence[str], texts: Sequence[str]) -> None:
-        self._embedder = embedder_named(MODEL)
+        self._embedder = find_embedder(MODEL)
         self._ids, self._texts = ids, texts
         self._matrix = np.asarray(self._embedder.embed(list(texts)), dtype=np.float32)
 

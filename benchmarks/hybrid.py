@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.kit_settings import HybridSettings
 from qtmiddleware.config.settings import PreprocessSettings
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, compute_measures
 from qtmiddleware.kit.index.hybrid import HybridSearch
 from qtmiddleware.kit.stores import SQLiteStore
@@ -74,7 +74,7 @@ def embedded(texts: Sequence[str], kept: Path) -> Any:
         with np.load(kept) as held:
             if str(held["digest"]) == digest:
                 return held["vectors"]
-    vectors = np.asarray(embedder_named(MODEL).embed(texts), dtype=np.float32)
+    vectors = np.asarray(find_embedder(MODEL).embed(texts), dtype=np.float32)
     kept.parent.mkdir(parents=True, exist_ok=True)
     np.savez(kept, vectors=vectors, digest=digest)
     return vectors

@@ -21,10 +21,10 @@ APP: Final = """
 import numpy as np
 
 from qtmiddleware.kit.demo import load_dataset
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 
 passages = load_dataset().passages
-model = embedder_named("all-MiniLM-L6-v2")
+model = find_embedder("all-MiniLM-L6-v2")
 vectors = np.array(model.embed([passage.text for passage in passages]))
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.ingest.places import SHARED
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.index.ingestion import ingest
 from qtmiddleware.kit.index.ingestion.embedding import BATCH
 
@@ -89,7 +89,7 @@ def corpora(folder: Path) -> dict[str, Path]:
 
 def overheads(pairs: int) -> list[Overhead]:
     """Every corpus ingested and embedded by turns, in this process."""
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     embedder.embed(["Loaded before anything is measured."])
     with TemporaryDirectory() as folder:
         return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, open_index
 from qtmiddleware.protocols import LanguageModel
@@ -93,7 +93,7 @@ def prepared(source: Source, name: str) -> Iterator[Prepared]:
 def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Prepared]:
     """The data set with any model; what is embedded is kept, and so is the index."""
     with (
-        closing(CachedEmbedder(embedder_named(MODEL), KEPT / "vectors.sqlite")) as embedder,
+        closing(CachedEmbedder(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
         open_index(data, KEPT, embedder) as store,
     ):
         yield Prepared(name, data, Bench(store, embedder, model))

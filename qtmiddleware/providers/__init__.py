@@ -7,7 +7,7 @@ from typing import Any
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each lone surrogate in *text* with U+FFFD.
+    """Return *text* with each lone surrogate replaced by U+FFFD.
 
     JSON may contain lone surrogates, but UTF-8 encoders and tokenizers reject them.
     """
@@ -15,7 +15,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def find_function_name(fn: Any) -> str:
-    """Return the name of *fn*: a function, method, partial or callable object."""
+    """Return the name of *fn*, which may be a function, method, partial or callable object."""
     while isinstance(fn, partial):
         fn = fn.func
     return str(getattr(fn, "__qualname__", "") or type(fn).__qualname__)

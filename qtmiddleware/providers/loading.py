@@ -15,14 +15,14 @@ from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
-"""The most seconds to wait for the model hub."""
+"""The maximum time in seconds to wait for the model hub."""
 CHARS_PER_TOKEN: Final = 200
-"""The number of characters to keep of a text, per token that the model reads.
+"""The number of characters to keep of a text, per token of the model's maximum.
 
-The rest is cut before tokenizing, which takes a second per megabyte.
+A longer text is cut before tokenizing, because tokenizing takes a second per megabyte.
 """
 MOST_TOKENS: Final = 8_192
-"""The most tokens of a text, if the model reports no maximum or a larger one."""
+"""The maximum number of tokens per text, if the model reports no maximum or a larger one."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = ForkLock()
 
@@ -34,19 +34,19 @@ def load_model(
 ) -> Any:
     """Load a sentence-transformers model, and return it.
 
-    If the hub does not answer within ten seconds, only a downloaded model is used. The library
-    itself tries for more than a minute.
+    If the hub does not answer within ten seconds, the model must have been downloaded before. The
+    library itself would try for more than a minute.
 
     Args:
         class_name: The model's class in sentence-transformers.
         model: A name on the model hub, or the path of a folder.
-        make_error: Makes the exception for a model that cannot be loaded. Its argument is the
+        make_error: Returns the exception to raise if the model cannot be loaded. It receives the
             message.
         **options: Arguments for the class. ``trust_remote_code`` is required.
 
     Raises:
         MissingExtra: The extra ``models`` is missing.
-        Exception: The model cannot be loaded. *make_error* makes this exception.
+        Exception: The model cannot be loaded. The exception is the result of *make_error*.
     """
     try:
         import sentence_transformers
@@ -84,22 +84,23 @@ def load_model(
             # The libraries quote HF_ENDPOINT, which may contain credentials.
             message = remove_credentials(str(error).strip()) or type(error).__name__
             raise make_error(
-                _explain_failure(
+                _explain_load_failure(
                     model, hub_answered=hub_answered, is_folder=folder.exists(), message=message
                 )
             ) from error
 
 
 def cut_text(model: Any, text: str) -> str:
-    """Return the beginning of *text*, long enough to fill the *model*'s maximum.
+    """Return *text*, cut to a length that still fills the *model*'s maximum number of tokens.
 
-    Lone surrogates are replaced, because tokenizers reject them.
+    Cutting saves time, because the model would tokenize the whole text first. Lone surrogates are
+    replaced, because tokenizers reject them.
     """
     most = CHARS_PER_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
 
 
-def _explain_failure(model: str, *, hub_answered: bool, is_folder: bool, message: str) -> str:
+def _explain_load_failure(model: str, *, hub_answered: bool, is_folder: bool, message: str) -> str:
     if "trust_remote_code" in message:
         return (
             f"the model {model!r} runs its own code; to allow that, pass"
@@ -121,7 +122,10 @@ def _explain_failure(model: str, *, hub_answered: bool, is_folder: bool, message
 
 
 def _restore_position_ids_function() -> None:
-    """Restore a function that transformers 5 moved. The code of Jina's models imports it."""
+    """Put a function that transformers 5 moved back into its old module.
+
+    The code of Jina's models imports the function from there.
+    """
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
     moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
@@ -143,9 +147,9 @@ def _is_path(model: str) -> bool:
 
 
 def _can_reach_hub(model: str) -> bool:
-    """Return whether the model hub answers a request for *model* in time.
+    """Return whether the model hub answers a request for *model* within `HUB_TIMEOUT` seconds.
 
-    The answer that *model* is unknown counts too.
+    An answer that the hub has no such model counts too.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

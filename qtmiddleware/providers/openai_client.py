@@ -1,7 +1,7 @@
 """Make clients of the ``openai`` package, and convert their errors to `ModelError`.
 
-These clients differ from the SDK's own in two ways. They share one TLS context per process, and
-they limit the size of error bodies, which the SDK reads whole.
+These clients differ from those that the SDK makes: they share one TLS context per process, and they
+limit the size of error bodies. The SDK reads error bodies of any size.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NO_KEY: Final = "none"
 A user's own server may need no key, but the SDK's client requires one.
 """
 MOST_ERROR_BYTES: Final = 1 << 16
-"""The most bytes to keep of an error's body. The cause is in the first few hundred."""
+"""The number of bytes to keep of an error's body. The cause is in the first few hundred."""
 
 # A client may use one of two generations of HTTP libraries, so their classes are recognised by name
 # and neither library is imported.
@@ -44,7 +44,7 @@ _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 _DEADLINE: Final = "qtmiddleware.deadline"
 
 
-def read_key() -> str:
+def read_api_key() -> str:
     """Return the OpenAI key from the environment; ``""`` if there is none."""
     return os.environ.get(KEY_VARIABLE, "").strip()
 
@@ -61,7 +61,7 @@ def make_client(*, is_async: bool = False, address: str | None, **options: Any) 
 
     http = make_http_client(is_async=is_async)
     kind: Any = openai.AsyncOpenAI if is_async else openai.OpenAI
-    client = kind(api_key=read_key() or NO_KEY, base_url=address, http_client=http, **options)
+    client = kind(api_key=read_api_key() or NO_KEY, base_url=address, http_client=http, **options)
     if not is_async:
         # Like the SDK's own HTTP client, this one is closed with its client even if nobody closes
         # it. Asynchronous clients end with their loop.
@@ -82,14 +82,14 @@ class ClientPerProcess:
         self._by_process: dict[int, Any] = {}
 
     def get_client(self, build_client: Callable[[], Any]) -> Any:
-        """Return the client of this process. The first call makes it with *build_client*."""
+        """Return this process's client. The first call in each process runs *build_client*."""
         process = os.getpid()
         client = self._by_process.get(process)
         # If two threads make a client at the same time, one client is dropped, which closes it.
         return self._by_process.setdefault(process, build_client()) if client is None else client
 
     def close(self) -> None:
-        """Close the client of this process. The next `get_client` makes a new one."""
+        """Close this process's client. The next `get_client` makes a new client."""
         client = self._by_process.pop(os.getpid(), None)
         if client is not None:
             client.close()
@@ -157,9 +157,9 @@ def is_async_client(client: Any) -> bool:
 def is_vendor_client(client: Any, resource: str) -> bool:
     """Return whether *client* is an unchanged client of the SDK.
 
-    Such a client can be copied and can stream. Wrappers and test doubles are not unchanged clients.
-    Neither is a client in which a tracing library replaced the ``create`` method of *resource*,
-    such as ``"embeddings"``: a copy would lose the tracing.
+    Only such a client can be copied and can stream. Returns ``False`` for wrappers and test
+    doubles, and if a tracing library has replaced the ``create`` method of *resource*, such as
+    ``"embeddings"``. A copy would lose the tracing.
     """
     vendor = sys.modules.get("openai")
     # `type`, not `isinstance`: a double or a proxy may pretend to be an instance of the class.
@@ -182,10 +182,10 @@ def copy_without_retries(client: Any) -> Any:
 
 
 def make_http_client(*, is_async: bool, **options: Any) -> Any:
-    """Return an HTTP client with the SDK's defaults, *options* and limited error bodies.
+    """Return an HTTP client with the SDK's defaults, limited error bodies and *options*.
 
-    Proxies and certificate authorities come from the environment, as in the SDK. Redirects are not
-    followed by default, because they could send prompts and texts to another host.
+    Proxies and certificate authorities come from the environment, as in the SDK. By default, the
+    client does not follow redirects, because they could send prompts and texts to another host.
     """
     import openai
 
@@ -201,9 +201,10 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """Return a TLS context like the SDK's. Later calls reuse it.
+    """Return the TLS context that all clients share. The first call makes it.
 
-    Without the cache, each client reads all certificate authorities, which takes 20 ms or more.
+    Without the cache, each client would read all certificate authorities, which takes 20 ms or
+    more. The arguments serve only as the cache key.
     """
     import openai
 
@@ -216,9 +217,9 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 def limit_error_bodies(http_client: Any) -> None:
     """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes. The whole body
-    must arrive within the request's ``read`` timeout, counted from the start of the request. A
-    larger or slower body is cut. Status and headers are still reported.
+    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes of an error body.
+    It stops reading when the request's ``read`` timeout, counted from the start of the request, has
+    passed. The rest of the body is dropped. Status and headers are still reported.
     """
     hooks = http_client.event_hooks
     begin, bound = (
@@ -236,8 +237,8 @@ def limit_error_bodies(http_client: Any) -> None:
 def copy_with_limited_error_bodies(http_client: Any) -> Any:
     """Return a copy of *http_client*, an `httpx` client, with limited error bodies.
 
-    The copy shares the connections of *http_client*, which stays unchanged. If the client cannot be
-    copied, returns *http_client*. See `limit_error_bodies` for the limits.
+    The copy shares the connections of *http_client*. `limit_error_bodies` describes the limits. If
+    *http_client* cannot be copied, it is returned without limits.
     """
     class_: Any = type(http_client)
     while "__del__" in vars(class_) and class_.__module__.startswith(_VENDORS):
@@ -267,7 +268,7 @@ def _read_limited_body(response: Any) -> None:
         body = bytearray()
         for chunk in response.iter_bytes():
             body += chunk
-            if _must_stop_reading(body, response):
+            if _should_stop_reading(body, response):
                 break
         response.close()
         # From now on, `response.read()` returns these bytes instead of reading the connection.
@@ -279,13 +280,13 @@ async def _aread_limited_body(response: Any) -> None:
         body = bytearray()
         async for chunk in response.aiter_bytes():
             body += chunk
-            if _must_stop_reading(body, response):
+            if _should_stop_reading(body, response):
                 break
         await response.aclose()
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-def _must_stop_reading(body: bytearray, response: Any) -> bool:
+def _should_stop_reading(body: bytearray, response: Any) -> bool:
     return len(body) >= MOST_ERROR_BYTES or bool(response.request.extensions[_DEADLINE].passed)
 
 
@@ -301,26 +302,27 @@ def has_class_named(error: Exception, class_names: frozenset[str]) -> bool:
 
 
 def read_body_field(error: Exception, field_name: str) -> str:
-    """Return the string *field_name* in the error's body; ``""`` if there is no such string."""
+    """Return the string in the field *field_name* of the error's body; ``""`` if there is none."""
     body: Any = getattr(error, "body", None)
     value = body.get(field_name) if isinstance(body, Mapping) else None
     return value if isinstance(value, str) else ""
 
 
 def read_identifier(error: Exception, field_name: str) -> str:
-    """Return the string *field_name* in the error's body if it is an identifier, else ``""``.
+    """Return the identifier in the field *field_name* of the error's body; ``""`` if there is none.
 
-    An identifier looks like ``bad_value``. Other texts may quote a key or a query.
+    An identifier looks like ``bad_value``. Any other text is dropped, because it may quote a key or
+    a query.
     """
     value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""
 
 
 def read_retry_after(error: Exception) -> float | None:
-    """Return the seconds to wait that the error's ``Retry-After`` header asks for, else ``None``.
+    """Return how many seconds to wait, according to the error's ``Retry-After`` header.
 
-    The header contains a number of seconds or a date (RFC 9110, section 10.2.3). The non-standard
-    header ``retry-after-ms`` takes precedence.
+    Returns ``None`` if there is no valid header. The header contains a number of seconds or a date
+    (RFC 9110, section 10.2.3). The non-standard header ``retry-after-ms`` takes precedence.
     """
     headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
@@ -368,7 +370,7 @@ _ADVICE: Final = {
 }
 
 
-def read_client_error(
+def convert_client_error(
     error: Exception,
     service: str,
     *,
@@ -378,16 +380,16 @@ def read_client_error(
 ) -> ModelError:
     """Return the `ModelError` for a client's *error*.
 
-    The message says what failed and what to check. For a rejected request, it includes the
+    The message says what failed and what to check. For a rejected request, the message includes the
     provider's error code if the code is an identifier. The message never contains a key, a query or
     a reply, although providers often quote them.
 
     Args:
         error: The client's error.
-        service: The model and host, as the message names them.
-        address: The name of the option with the address.
-        timeout: The names of the options with the timeouts.
-        key: The environment variable of the key.
+        service: The name of the model and host, for the message.
+        address: The name of the option that sets the address.
+        timeout: The names of the options that set the timeouts.
+        key: The name of the environment variable with the API key.
     """
     if type(error.__cause__).__name__ == "ConnectTimeout":
         return ModelError(

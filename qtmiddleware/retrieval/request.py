@@ -58,8 +58,8 @@ class Request:
         can_share_reply: Whether this request may wait for a running model call for the same
             question. Must be false if several requests run step by step in one thread, because
             waiting for another request would then never end.
-        find_wait_reason: Returns an error if the model must not be asked at present; ``None`` if it
-            may be asked.
+        find_blocking_error: Returns the error that a model call would raise now; ``None`` if the
+            model may be called.
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
         observation: The operation that this retrieval is part of.
@@ -89,7 +89,7 @@ class Request:
     response_only: bool = False
     reranker_is_unloaded: bool = False
     can_share_reply: bool = True
-    find_wait_reason: Callable[[], ModelError | None] = lambda: None
+    find_blocking_error: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED

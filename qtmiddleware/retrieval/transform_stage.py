@@ -147,7 +147,7 @@ class TransformStage:
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
-        if (error := self._request.find_wait_reason()) is not None:
+        if (error := self._request.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
         limit = self._request.settings.limits.max_concurrency

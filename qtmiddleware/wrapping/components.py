@@ -12,7 +12,7 @@ from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
-from qtmiddleware.providers.llms import as_language_model, clients_of, has_language_model
+from qtmiddleware.providers.llms import as_language_model, has_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import as_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
@@ -275,7 +275,7 @@ class Components:
         # not dropped before the models that use them.
         clients = self._clients.get_or_create_component(
             account,
-            lambda: clients_of(self._client, settings),
+            lambda: make_shared_clients(self._client, settings),
             has_default_settings=has_default_settings,
         )
 

@@ -678,7 +678,9 @@ class QueryMiddleware:
             model=model.name,
             models={"model": model},
             can_share_reply=is_reply_shared,
-            find_wait_reason=model.find_wait_reason if should_wait_for_model else lambda: None,
+            find_blocking_error=model.find_blocking_error
+            if should_wait_for_model
+            else lambda: None,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,

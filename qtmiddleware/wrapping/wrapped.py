@@ -483,7 +483,7 @@ class Wrapped(Generic[P, R]):
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            find_wait_reason=model.find_wait_reason if model else lambda: None,
+            find_blocking_error=model.find_blocking_error if model else lambda: None,
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,

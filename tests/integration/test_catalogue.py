@@ -402,7 +402,7 @@ def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
     model: Any = as_language_model(None, settings)
     negotiator = model._negotiator
-    return negotiator.negotiate(prompt).send(None), settings.llm.base_url
+    return negotiator.negotiate_response(prompt).send(None), settings.llm.base_url
 
 
 @pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from tests.support.examples import Example, find_examples, remove_code
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ def test_an_example_prints_what_it_shows(
 def test_the_scores_of_its_example_are_those_of_the_model_it_names() -> None:
     held: dict[str, Any] = {}
     exec(compile(EXAMPLES[0].code, "README.md", "exec"), held)
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     texts = [text for _, text in held["FOUND"]]
     question, *passages = embedder.embed([held["question"], *texts])
     scores = [sum(map(mul, question, passage)) for passage in passages]

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.kit.demo import load_dataset
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.model_server import ModelServer
@@ -181,7 +181,7 @@ def document_and_questions() -> tuple[str, list[str]]:
 def world() -> World:
     import numpy as np
 
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     store = PlainStore()
     document, asked = document_and_questions()
     texts = chunk_text(document, SIZE, OVERLAP)

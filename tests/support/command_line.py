@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.stores import SQLiteStore
 from tests.support.answering_service import AnsweringService
 from tests.support.conversing import INDEX, PASSAGES, PATIENCE
@@ -64,7 +64,7 @@ def qtm(tmp_path: Path) -> Callable[..., Ended]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an index of the passages, with real vectors."""
     path = tmp_path_factory.mktemp("index") / INDEX.name
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     with SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension) as store:
         store.upsert(PASSAGES, embedder.embed([passage.text for passage in PASSAGES]))
     return path.parent

@@ -355,9 +355,9 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 
 
 def split_system_names(names_option: str) -> list[str]:
-    """Return the names of systems in *names_option*, which commas separate.
+    """Split *names_option* at commas into the names of systems.
 
-    The name of a built-in system may contain a comma, as in ``combined, auto``.
+    A comma inside the name of a built-in system, such as ``combined, auto``, does not split it.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [

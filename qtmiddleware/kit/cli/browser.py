@@ -76,7 +76,7 @@ def has_browser() -> bool:
 def _find_page_folder() -> Path | None:
     """Return the folder for the file that redirects the browser to the page.
 
-    Returns ``None`` for the temporary folder, or the home folder on a system with snaps. A browser
-    installed as a snap cannot read the temporary folder or hidden folders.
+    Returns ``None``, which means the temporary folder, except on a system with snaps. There,
+    returns the home folder, because a browser installed as a snap cannot read the temporary folder.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

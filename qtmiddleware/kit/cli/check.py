@@ -128,10 +128,18 @@ def check_command(
 def open_wrapped_function(
     function: Any, config: str | None, sets: list[str] | None, options: WrapOptions
 ) -> Iterator[Any]:
-    """Wrap *function* with *config*, *sets* and *options*, and yield the wrapped function.
+    """Wrap *function*, and yield the wrapped function.
 
-    A function that is already wrapped is yielded unchanged. If any setting is given for such a
-    function, raises `typer.BadParameter`.
+    A function that is already wrapped is yielded unchanged.
+
+    Args:
+        function: The user's function.
+        config: The file or preset of ``--config``, or ``None``.
+        sets: The values of ``--set``.
+        options: The arguments of `QueryMiddleware.wrap`.
+
+    Raises:
+        typer.BadParameter: The function is already wrapped, and a setting is given.
     """
     if isinstance(function, Wrapped | Bound):
         if config is not None or sets or any(value is not None for value in options.values()):

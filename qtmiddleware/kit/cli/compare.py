@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.check import (
     open_wrapped_function,
     parse_argument,
 )
-from qtmiddleware.kit.cli.comparison import show_question, show_ranking
+from qtmiddleware.kit.cli.comparison import show_question_results, show_ranking
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
@@ -162,14 +162,15 @@ def compare_command(
             write_note(f"{NO_MODEL} Only systems that need no model are compared.")
         with open_progress_bar() as update, _limit_answer_time(timeout, function) as restart:
 
-            def update_progress(system: str, finished_count: int, total: int) -> None:
+            def update_progress(system_name: str, finished_count: int, total: int) -> None:
                 # The judge has its own time limits. After the last system, nothing is limited.
                 restart(
                     0
-                    if system == JUDGING or (system == names[-1] and finished_count == total)
+                    if system_name == JUDGING
+                    or (system_name == names[-1] and finished_count == total)
                     else timeout
                 )
-                update(system, finished_count, total)
+                update(system_name, finished_count, total)
 
             comparison = _ask_systems(
                 function,
@@ -255,7 +256,7 @@ def _report_outcome(comparison: SideBySide, report_file: Path | None, *, json_ou
         for position, asked_question in enumerate(comparison.questions):
             if position:
                 write_output()
-            show_question(
+            show_question_results(
                 asked_question,
                 comparison.find_ranking(asked_question.question),
                 is_one_of_many=len(comparison.questions) > 1,
@@ -340,7 +341,8 @@ def _ask_systems(
 ) -> SideBySide:
     """Ask every system every question, and return the results side by side.
 
-    Raises `WrapError` if the user's function or the index raises an exception of another package.
+    Errors of this package and `TimeoutError` pass through. Any other exception becomes a
+    `WrapError` that names the user's *function*, or the index if *function* is ``None``.
     """
     try:
         return ask_systems(search, questions, system_names, **options)
@@ -394,8 +396,8 @@ def _choose_system_names(
     """Return the names of the systems to compare.
 
     Args:
-        names_option: The names in ``--systems``. If ``None``, these are the default systems and
-            the user's own config. Without a model, default systems that need one are omitted.
+        names_option: The names in ``--systems``. If ``None``, the default systems and the user's
+            own config are compared. Without a model, default systems that need one are omitted.
         config: The user's config.
         has_model: Whether a language model is configured.
         is_judged: Whether a judge ranks the answers.

@@ -28,7 +28,7 @@ _COLUMN_GAP: Final = 2
 _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
-def show_question(
+def show_question_results(
     asked_question: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
 ) -> None:
     """Show how the systems compare on one question: their costs, and how the passages move.
@@ -54,12 +54,12 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
         if (system_movements := asked_question.explain(answer.system)) is not None
     }
     _show_system_table(asked_question, movements)
-    numbers = _number_passages(asked_question)
-    if numbers:
-        _show_rank_tables(asked_question, movements, numbers)
+    numbered_passages = _number_passages(asked_question)
+    if numbered_passages:
+        _show_rank_tables(asked_question, movements, numbered_passages)
     else:
         write_output("No passage was found.")
-    for number, match in numbers.values():
+    for number, match in numbered_passages.values():
         score = "" if match.score is None else f" (score {match.score:.3f})"
         write_output(f"[{number}] {describe_passage_source(match)}{score}")
         if match.text:
@@ -67,7 +67,7 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
     first_systems: dict[tuple[str, ...], str] = {}
     for answer in asked_question.systems:
         # Systems that move the same passages for the same reasons are explained once.
-        reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbers))
+        reasons = tuple(_explain_movements(answer, movements.get(answer.system), numbered_passages))
         same_system = first_systems.setdefault(reasons, answer.system)
         lines = (
             reasons
@@ -77,26 +77,29 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
         if lines := [
             *_describe_variants_and_problems(answer),
             *lines,
-            *_describe_answer(answer, numbers),
+            *_describe_answer(answer, numbered_passages),
         ]:
             write_output(f"\n{answer.system}")
             for line in lines:
                 write_output(line)
 
 
-def show_ranking(ranked: RankedSystems) -> None:
+def show_ranking(ranked_systems: RankedSystems) -> None:
     """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
 
     write_output()
-    write_output(write_ranking_verdict(ranked))
-    if len(ranked.questions) > 1 and ranked.standings:
+    write_output(write_ranking_verdict(ranked_systems))
+    if len(ranked_systems.questions) > 1 and ranked_systems.standings:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(
             headings,
-            [list(map(Text, _build_standing_row(standing))) for standing in ranked.standings],
+            [
+                list(map(Text, _build_standing_row(standing)))
+                for standing in ranked_systems.standings
+            ],
         )
-    write_output(ranked.summary())
+    write_output(ranked_systems.summary())
 
 
 # --- the systems ----------------------------------------------------------------------------------
@@ -152,12 +155,12 @@ def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -
     ]
 
 
-def _format_trace_count(answer: SystemAnswer, field: str) -> str:
-    return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field))
+def _format_trace_count(answer: SystemAnswer, field_name: str) -> str:
+    return "-" if answer.retrieval is None else str(getattr(answer.retrieval.trace, field_name))
 
 
-def _format_trace_cost(answer: SystemAnswer, field: str) -> str:
-    cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field)
+def _format_trace_cost(answer: SystemAnswer, field_name: str) -> str:
+    cost = None if answer.retrieval is None else getattr(answer.retrieval.trace, field_name)
     return "?" if cost is None else f"{cost:.5f}" if cost else "0"
 
 
@@ -190,7 +193,7 @@ def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
 def _show_rank_tables(
     asked_question: AskedQuestion,
     movements: dict[str, Movements],
-    numbers: dict[Key, tuple[int, Match]],
+    numbered_passages: dict[Key, tuple[int, Match]],
 ) -> None:
     """Show each passage's rank and movement in each system, as a table.
 
@@ -204,7 +207,7 @@ def _show_rank_tables(
             {}
             if system_movements is None
             else {
-                _choose_passage_key(movement.match, numbers): movement
+                _choose_passage_key(movement.match, numbered_passages): movement
                 for movement in system_movements.passages[::-1]
             }
         )
@@ -213,7 +216,9 @@ def _show_rank_tables(
         }
         dropped = () if system_movements is None else system_movements.dropped
         cells[answer.system] |= {
-            _choose_passage_key(movement.match, numbers): Text("out   ", style=_COLORS["out"])
+            _choose_passage_key(movement.match, numbered_passages): Text(
+                "out   ", style=_COLORS["out"]
+            )
             for movement in dropped
         }
     other_systems = [
@@ -240,7 +245,7 @@ def _show_rank_tables(
         names = [BASELINE, *fitting_systems]
         numbered_rows = [
             (key, numbered)
-            for key, numbered in numbers.items()
+            for key, numbered in numbered_passages.items()
             if any(key in cells[name] for name in names)
         ]
         label_width = label + (label if width is None else min(label, max(0, int(free_columns))))
@@ -297,28 +302,32 @@ def _describe_variants_and_problems(answer: SystemAnswer) -> Iterator[str]:
 
 
 def _explain_movements(
-    answer: SystemAnswer, movements: Movements | None, numbers: dict[Key, tuple[int, Match]]
+    answer: SystemAnswer,
+    movements: Movements | None,
+    numbered_passages: dict[Key, tuple[int, Match]],
 ) -> Iterator[str]:
     """Yield one line per moved passage, with its number and the reason for the movement.
 
-    *numbers* contains the number of each passage. Yields nothing for the baseline.
+    *numbered_passages* contains the number of each passage. Yields nothing for the baseline.
     """
     if answer.system != BASELINE and movements is not None:
         changed = [movement for movement in movements.passages if movement.change != 0]
         for movement in (*changed, *movements.dropped):
-            number, _ = numbers.get(_choose_passage_key(movement.match, numbers), ("-", None))
+            number, _ = numbered_passages.get(
+                _choose_passage_key(movement.match, numbered_passages), ("-", None)
+            )
             yield f"  [{number}] {movement.why}"
         if not changed and not movements.dropped and movements.passages:
             yield f"  every passage in the same place as in {BASELINE}"
 
 
 def _describe_answer(
-    system_answer: SystemAnswer, numbers: dict[Key, tuple[int, Match]]
+    system_answer: SystemAnswer, numbered_passages: dict[Key, tuple[int, Match]]
 ) -> Iterator[str]:
     """Yield the model's answer, then one line per cited passage.
 
-    *numbers* contains the number of each passage in the tables, which is shown if it differs from
-    the number in the answer. Yields nothing without an answer.
+    A passage's number in the tables, from *numbered_passages*, is added if it differs from the
+    number in the answer. Yields nothing without an answer.
     """
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
@@ -326,7 +335,7 @@ def _describe_answer(
             citation.number: citation.match for citation in system_answer.answer.citations
         }
         for number, match in sorted(cited_matches.items()):
-            numbered = numbers.get(_choose_passage_key(match, numbers))
+            numbered = numbered_passages.get(_choose_passage_key(match, numbered_passages))
             table_note = (
                 "" if numbered is None or numbered[0] == number else f", [{numbered[0]}] above"
             )

@@ -33,7 +33,7 @@ from qtmiddleware.kit.demo import (
     load_dataset,
     load_recorded_model,
 )
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import (
     TOP_K,
     USUAL,
@@ -119,7 +119,7 @@ def demo_command(
     report_default_files({"index": index if index == _INDEX else None}, config=True)
     client, origin = _open_model(model, replays=recorded, record_file=record)
     notes.print(origin)
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     with (
         open_progress_bar() as update,
         build_index(dataset, index, embedder, progress=update) as store,
@@ -167,7 +167,7 @@ def _serve_playground(
                 f" {_REPLY_SECONDS * 1e3:.0f} ms as if it had thought so long; tokens and money are"
                 f" estimated by the prices of {model}."
             )
-        embedder = embedder_named("all-MiniLM-L6-v2")
+        embedder = find_embedder("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
         data_by_folder = {folder: load_dataset(folder) for folder in EXAMPLES}
         names = {

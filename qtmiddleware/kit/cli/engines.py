@@ -48,7 +48,7 @@ def refuse_unused_engine(engine_name: EngineName, workers: int, *, uses_engine: 
 
 @contextmanager
 def open_engine(engine_name: EngineName, workers: int) -> Iterator[Engine | None]:
-    """Yield an engine with *workers* workers, and close it at the end of the ``with`` block.
+    """Yield an engine with *workers* processes, and close it at the end of the ``with`` block.
 
     Yields ``None`` for one local worker, because all work then runs in this process.
     """

@@ -84,7 +84,7 @@ def load_config(
 
     The config file is the first of these:
 
-    1. *file*
+    1. *file*.
     2. The file named by ``QTM_CONFIG``.
     3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
        user, and must not set which code is run or where texts and keys are sent. A note on stderr
@@ -253,8 +253,8 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
     return {"index": index, "query log": settings.log.path}
 
 
-def _load_credentials(path: Path) -> None:
-    """Set the environment variables in `CREDENTIALS` from the ``.env`` file at *path*.
+def _load_credentials(dotenv_path: Path) -> None:
+    """Set the environment variables in `CREDENTIALS` from the file at *dotenv_path*.
 
     Variables that are already set keep their values. A note on stderr lists the new variables and
     the ignored variables, without values.
@@ -264,7 +264,7 @@ def _load_credentials(path: Path) -> None:
     except ImportError as error:
         raise MissingExtra("python-dotenv", "cli") from error
     # utf-8-sig skips the byte order mark that some editors write.
-    text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
+    text = read_trusted_file(dotenv_path, _MOST_BYTES).decode("utf-8-sig")
     values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
     credentials = {
         name: value
@@ -274,10 +274,12 @@ def _load_credentials(path: Path) -> None:
     os.environ.update(credentials)
     # Names only: a value may be a key, and stderr often ends up in a log.
     sentences = (
-        [f"{_join_variable_names(list(credentials))} read from {path}"] if credentials else []
+        [f"{_join_variable_names(list(credentials))} read from {dotenv_path}"]
+        if credentials
+        else []
     )
     if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if credentials else f"in {path}"
+        place = "there" if credentials else f"in {dotenv_path}"
         sentences.append(
             f"ignored {place}: {_join_variable_names(ignored)} (a .env file can set only keys:"
             f" {', '.join(CREDENTIALS)})"

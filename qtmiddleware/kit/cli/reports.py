@@ -47,7 +47,7 @@ def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
     """Write the files of a report to *folder*, and name the folder on stderr.
 
     An interrupt leaves no incomplete file. The files get the default permissions, because teams
-    share reports, although reports quote the data set's questions.
+    share reports.
 
     *text_by_name* contains the text of each file, by file name.
     """

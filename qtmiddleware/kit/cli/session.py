@@ -138,8 +138,8 @@ class Session:
     def _choose_type(self) -> bool:
         """Let the user choose a transformation type, and return whether the session continues.
 
-        If the user types a question or a command instead, it is processed. Returns ``False`` if
-        the command ends the session.
+        If the user types a question or a command instead, processes it. Returns ``False`` if the
+        command ends the session.
         """
         if self._lock_reason:
             write_note(self._lock_reason)

@@ -40,7 +40,7 @@ def strip_control_characters(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    r"""Return *text* as one line, without control characters. A line feed becomes ``\n``."""
+    r"""Return *text* in one line, with escapes such as ``\n`` and without control characters."""
     # A file name with a line break could otherwise forge a line of output.
     return strip_control_characters(
         "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
@@ -103,7 +103,7 @@ class LineWrapper:
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* after its spaces or a line break, and update the current column."""
+        """Return *word* with the spaces or line break before it, and update the current column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)

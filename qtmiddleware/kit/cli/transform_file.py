@@ -56,8 +56,8 @@ def check_file_options(
 
 def transform_question_file(
     config: Config,
-    file: str,
-    output: str,
+    question_file: str,
+    output_file: str,
     concurrency: int,
     *,
     overwrite: bool,
@@ -65,11 +65,13 @@ def transform_question_file(
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
-    """Transform the questions in *file*, append the results to *output*, and show a summary.
+    """Transform the questions in *question_file*, and append the results to *output_file*.
+
+    Shows the progress on stderr, and a summary of the run on stdout.
 
     Raises:
         typer.Exit: A question failed or a line could not be read. The exit code is 1.
-        ModelError: The model stopped the run. The results so far are in *output*.
+        ModelError: The model stopped the run. The results so far are in *output_file*.
     """
     report = BulkReport()
 
@@ -85,19 +87,19 @@ def transform_question_file(
                 "overwrite": overwrite,
                 "engine": opened,
             }
-            transform_file(file, output, config=config, show=update_report, **options)
+            transform_file(question_file, output_file, config=config, show=update_report, **options)
     # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:
-        _write_next_step(file, output)
+        _write_next_step(question_file, output_file)
         raise
     except ModelError as error:
-        _write_next_step(file, output)
+        _write_next_step(question_file, output_file)
         raise ModelError(error.reason, _explain_stop(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _write_next_step(file, output)
+            _write_next_step(question_file, output_file)
         raise
-    for line in _describe_problems(report, file):
+    for line in _describe_problems(report, question_file):
         write_note(escape_line(line))
     if writes_json:
         console.write_json(report.to_dict())
@@ -207,12 +209,12 @@ def _format_duration(seconds: float) -> str:
     )
 
 
-def _describe_problems(report: BulkReport, file: str) -> Iterator[str]:
+def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
     """Yield messages about failed questions and about lines that could not be read."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
-        name = "standard input" if file == STDIN else file
+        name = "standard input" if question_file == STDIN else question_file
         yield (
             f"{report.broken_lines:,} of {_format_count(report.done)} of {name} could not be read:"
             f" {lines}{suffix}"
@@ -225,13 +227,15 @@ def _describe_problems(report: BulkReport, file: str) -> Iterator[str]:
         )
 
 
-def _write_next_step(file: str, output: str) -> None:
-    """Write a note on how many results *output* holds, and how to continue the run."""
-    condition = "the same questions and the same command" if file == STDIN else "the same command"
+def _write_next_step(question_file: str, output_file: str) -> None:
+    """Write a note on how many results *output_file* holds, and how to continue the run."""
+    condition = (
+        "the same questions and the same command" if question_file == STDIN else "the same command"
+    )
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
-    lines = count_lines(Path(output))
-    write_note(escape_line(f"{_format_count(lines)} in {output}; run {condition} to continue"))
+    lines = count_lines(Path(output_file))
+    write_note(escape_line(f"{_format_count(lines)} in {output_file}; run {condition} to continue"))
 
 
 def _explain_stop(error: ModelError) -> str:

@@ -221,9 +221,9 @@ def _load_plain_function_source(
 def _confirm_tuning(
     opened_bench: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
 ) -> None:
-    """Show how many searches the tuning makes at most, and ask the user to confirm many.
+    """Show how many searches the tuning makes at most, and ask the user to confirm a large number.
 
-    The user is not asked if *is_confirmed* is true.
+    If *is_confirmed* is true, the user is not asked.
     """
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
@@ -314,11 +314,15 @@ def _choose_tier_names(opened_bench: OpenedBench) -> Sequence[str]:
 
 
 def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
-    """Return the settings to write: the tuned settings, and some settings of *config*.
+    """Return the tuned settings, together with some settings of *config*.
 
-    The settings of *config* are those of the embedding model, of the reading of results and, if
-    the tuned system calls a model, of the language model. Default values are omitted, except the
-    transformation type and the language model's name.
+    The settings of *config* are:
+
+    - the embedding model
+    - how results are read
+    - the language model, if the tuned settings call it
+
+    Default values are omitted, except the transformation type and the language model's name.
     """
     kind = result.config.get("transformationType", "none")
     has_model_calls = kind != "none"

@@ -9,32 +9,32 @@ from qtmiddleware.kit.embedding.minilm import MODEL_NAME, MiniLMEmbedder
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import OpenAIEmbedder, SentenceTransformersEmbedder
 
-__all__ = ["MiniLMEmbedder", "embedder_named"]
+__all__ = ["MiniLMEmbedder", "find_embedder"]
 
 _MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
 _OPENAI: Final = "openai/"
 
 
-def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
-    """Return the embedder for the model called *name*.
+def find_embedder(model_name: str, *, dimensions: int | None = None) -> Embedder:
+    """Return an embedder that uses the model called *model_name*.
 
     - ``all-MiniLM-L6-v2`` runs on this machine with numpy.
     - ``text-embedding-...`` and ``openai/...`` run at OpenAI, or on the server at
       ``OPENAI_BASE_URL``.
-    - Any other name is a folder or a model on the Hugging Face hub. It runs on this machine with
-      sentence-transformers.
+    - Any other name is a folder, or a model on the Hugging Face hub. Its model runs on this machine
+      with sentence-transformers.
 
-    The model is loaded on first use. *dimensions* shortens the vectors if the model supports this.
-    Raises `ConfigError` if *name* is blank or *dimensions* is invalid.
+    The model is loaded on first use. *dimensions* is the length of the vectors, for models that can
+    shorten them. Raises `ConfigError` if *model_name* is blank or *dimensions* is invalid.
     """
-    if not name.strip():
+    if not model_name.strip():
         raise ConfigError(
             "embeddingModel must be a name, not empty",
             path="embeddingModel",
-            value=name,
+            value=model_name,
             allowed="a name",
         )
-    if name in _MINILM:
+    if model_name in _MINILM:
         embedder = MiniLMEmbedder()
         if dimensions not in (None, embedder.dimension):
             allowed = f"null or {embedder.dimension}"
@@ -45,6 +45,6 @@ def embedder_named(name: str, *, dimensions: int | None = None) -> Embedder:
                 allowed=allowed,
             )
         return embedder
-    if name.startswith((_OPENAI, "text-embedding-")):
-        return OpenAIEmbedder(name.removeprefix(_OPENAI), dimensions=dimensions)
-    return SentenceTransformersEmbedder(name, dimensions=dimensions)
+    if model_name.startswith((_OPENAI, "text-embedding-")):
+        return OpenAIEmbedder(model_name.removeprefix(_OPENAI), dimensions=dimensions)
+    return SentenceTransformersEmbedder(model_name, dimensions=dimensions)

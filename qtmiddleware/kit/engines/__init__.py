@@ -17,12 +17,12 @@ class Engine(Protocol):
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        An exception of a batch is raised here and ends the run.
+        If a batch fails, its exception is raised here, and the run ends.
 
         Args:
-            build: Returns the function that processes a batch. *build* must be picklable. It is
-                called once per worker, without arguments.
-            batches: The batches. Only a few per worker are read in advance. The results may come in
+            build: Returns the function that processes a batch. Each worker calls *build* once. It
+                must be picklable.
+            batches: The batches. Only a few per worker are read in advance. Batches may finish in
                 another order, so each result must identify its batch.
         """
 

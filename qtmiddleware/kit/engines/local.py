@@ -6,11 +6,11 @@ batches and receives the results:
     todo -> thread -> (pipe) worker (pipe) -> the same thread -> done
 
 A worker does not run the user's script. So the script needs no ``if __name__ == "__main__"``, and
-notebooks work in the same way.
+workers can also be used in notebooks.
 
-`concurrent.futures.ProcessPoolExecutor` is not used, because it runs the script again. Before
-Python 3.14, it cannot stop a busy worker. Before Python 3.11.5, it may hang if a worker crashes
-while it receives a large batch.
+`concurrent.futures.ProcessPoolExecutor` is not used, because its workers run the script again.
+Before Python 3.14, the executor cannot stop a busy worker. Before Python 3.11.5, it may hang if a
+worker crashes while it receives a large batch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""The most unfinished batches per worker.
+"""The maximum number of unfinished batches per worker.
 
-A worker processes one batch. The others wait, so that the worker never waits for the source.
+A worker processes one batch. The others are queued, so that the worker always has a next batch.
 """
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """The environment variables that limit numpy to one thread, because each worker has one core.
@@ -48,7 +48,7 @@ _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 numpy reads them when it is loaded.
 """
 _ENDING_SECONDS: Final = 10.0
-"""The most seconds to wait for a worker's exit after it has closed its pipes."""
+"""The maximum time in seconds to wait for a worker's exit after it has closed its pipes."""
 # The worker imports from the paths of this process: the current folder must not decide what is
 # imported.
 _START: Final = (
@@ -60,7 +60,7 @@ _START: Final = (
 class LocalEngine:
     """Runs batches of work in this process, or in *workers* processes on this machine.
 
-    Each worker process computes with one thread. It has its own copy of large objects, such as a
+    Each worker process computes with one thread, and has its own copy of large objects, such as a
     model's weights.
 
     Args:
@@ -84,17 +84,20 @@ class LocalEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        *build* returns the function that processes a batch. With several workers, at most `AHEAD`
-        batches per worker are read in advance. *build*, the batches and the results are pickled.
-        After a failure, the results that have arrived are yielded before the exception is raised.
+        *build* returns the function that processes a batch. If there are several workers, at most
+        `AHEAD` batches per worker are read in advance, and *build*, the batches and the results are
+        pickled. If a batch fails, the results that have arrived are yielded before the exception is
+        raised.
 
         Raises:
             EngineError: A worker crashed, or an object cannot be pickled.
-            Exception: The function that *build* returned raised this exception.
+            Exception: A batch failed. This is the exception of the function that *build* returned.
         """
         if self.workers == 1:
             return map(build(), batches)
-        return self._distribute(_pickle_value(build), copy_worker_environment(build), batches)
+        return self._distribute_batches(
+            _pickle_value(build), copy_worker_environment(build), batches
+        )
 
     def close(self) -> None:
         """Stop the workers at once, even in the middle of a batch.
@@ -104,7 +107,7 @@ class LocalEngine:
         for pool in list(self._pools):
             pool.stop_workers()
 
-    def _distribute(
+    def _distribute_batches(
         self, pickled_build: bytes, environment: Mapping[str, str], batches: Iterable[Any]
     ) -> Iterator[Any]:
         pool = _WorkerPool(pickled_build, environment, self.workers)
@@ -136,37 +139,43 @@ def count_processors() -> int:
 
 
 class _WorkerPool:
-    """The worker processes of one run. The first *size* batches start one worker each."""
+    """The worker processes of one run.
 
-    def __init__(self, pickled_build: bytes, environment: Mapping[str, str], size: int) -> None:
+    Each of the first *worker_count* batches starts a worker. *pickled_build* is the pickled
+    function that returns a worker's batch function.
+    """
+
+    def __init__(
+        self, pickled_build: bytes, environment: Mapping[str, str], worker_count: int
+    ) -> None:
         self._build = pickled_build
         self._environment = environment
-        self._size = size
+        self._worker_count = worker_count
         self._workers: list[tuple[subprocess.Popen[bytes], threading.Thread]] = []
         self._todo: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[bytes | EngineError] = queue.SimpleQueue()
         self._is_closed = False
 
     def put_batch(self, payload: bytes) -> None:
-        """Queue *payload*, a pickled batch, for the workers.
+        """Queue *payload*, a pickled batch, for the workers. Start a worker if one is missing.
 
-        Raises `EngineError` if the pool was closed.
+        Raises `EngineError` if the workers were stopped or no worker can be started.
         """
         if self._is_closed:
             raise EngineError("the engine was closed while the work was running")
         self._todo.put(payload)
-        if len(self._workers) < self._size:
+        if len(self._workers) < self._worker_count:
             self._start_worker()
 
     def get_result(self) -> Any:
-        """Wait for the next result, and return it.
+        """Wait until a batch has finished, and return its result.
 
-        Raises the batch's exception, or `EngineError` if a worker crashed.
+        Raises the batch's exception, or `EngineError` if the batch's worker crashed.
         """
         return _read_result(self._done.get())
 
     def yield_finished_results(self) -> Iterator[Any]:
-        """Yield the results that have arrived. Skip failed batches."""
+        """Yield the results that have arrived, without waiting. Skip failed batches."""
         with suppress(queue.Empty):
             while True:
                 reply = self._done.get_nowait()
@@ -215,9 +224,10 @@ class _WorkerPool:
         thread.start()
 
     def _send_batches(self, process: subprocess.Popen[bytes]) -> None:
-        """Send the queued batches to *process*, one at a time, and queue its results.
+        """Send the queued batches to *process*, one at a time, and queue the results.
 
-        Returns when the pool is closed. If *process* crashes, queues an `EngineError` and returns.
+        Returns when the workers are stopped. If *process* crashes, queues an `EngineError` instead
+        of a result, and returns.
         """
         payload: bytes | None = self._build
         while payload is not None:
@@ -246,8 +256,8 @@ class _WorkerPool:
                 " workers or more memory"
             )
         return EngineError(
-            f"one of {self._size} workers {cause}. Finished work is kept; run the same command"
-            " again"
+            f"one of {self._worker_count} workers {cause}. Finished work is kept; run the same"
+            " command again"
         )
 
 
@@ -305,14 +315,15 @@ def serve() -> None:
             outcome = Outcome(0, work(pickle.loads(payload)))
         except Exception as error:
             outcome = Outcome(0, error=error)
-        pickle.dump(outcome.dump(), replies)
+        pickle.dump(outcome.pickle_outcome(), replies)
         replies.flush()
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return the pipe that reads from the parent process, and the pipe that writes to it.
+    """Return the pipe that reads from the parent process, and the pipe that writes to the parent.
 
-    Afterwards, standard input is empty, and standard output goes to standard error.
+    Afterwards, this process's standard input is empty, and its standard output goes to standard
+    error.
     """
     # A library's `print` would otherwise write into the results.
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -322,12 +333,12 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return requests, replies
 
 
-def _queue_messages(requests: BinaryIO, todo: queue.SimpleQueue[bytes]) -> None:
-    """Put each message from *requests* into *todo*. Exit when the parent process has ended.
+def _queue_messages(requests: BinaryIO, message_queue: queue.SimpleQueue[bytes]) -> None:
+    """Put each message from the pipe *requests* into *message_queue*.
 
-    The worker exits at once, even in the middle of a batch.
+    When the parent process has ended, this process exits at once, even in the middle of a batch.
     """
     with suppress(EOFError, OSError, pickle.UnpicklingError):
         while True:
-            todo.put(pickle.load(requests))
+            message_queue.put(pickle.load(requests))
     os._exit(1)

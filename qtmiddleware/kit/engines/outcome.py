@@ -11,22 +11,24 @@ from qtmiddleware.errors import EngineError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of one batch. If the batch was done before, it has neither result nor error.
+    """The outcome of one batch: a result or an error.
+
+    A batch that was already done before has neither.
 
     Attributes:
         number: The number of the batch.
-        result: The result of the batch function.
-        error: The exception of the batch function; ``None`` if it raised none.
+        result: The result of the batch function; ``None`` if the function failed.
+        error: The exception of the batch function; ``None`` if the function raised none.
     """
 
     number: int
     result: Any = None
     error: Exception | None = None
 
-    def dump(self) -> bytes:
-        """Return the outcome as pickled bytes.
+    def pickle_outcome(self) -> bytes:
+        """Return this outcome as pickled bytes.
 
-        If it cannot be pickled, returns an outcome with an `EngineError` instead.
+        If the outcome cannot be pickled, an outcome with an `EngineError` is pickled instead.
         """
         try:
             data = pickle.dumps(self)

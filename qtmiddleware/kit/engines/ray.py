@@ -1,13 +1,13 @@
 """Run batches of work on a Ray cluster, on this machine or at ``RAY_ADDRESS``.
 
 Each run uses one Ray dataset, so its actors are created only once. The driver puts batches into the
-feed, an actor that stores unfinished batches. The source, a Ray task, yields their numbers:
+feed, an actor that stores unfinished batches. The source, a Ray task, yields the batches' numbers:
 
     driver -> feed -> source (a task) -> map_batches (a pool of actors) -> driver
 
-If an actor dies, Ray creates a new actor and repeats the batch. If the source dies, Ray restarts it
-at the first batch, and the feed knows which batches are done. If a result arrives twice, the second
-copy is ignored.
+If an actor dies, Ray creates a new actor and repeats the batch. If the source dies, Ray restarts
+the source at the first batch, and the feed knows which batches are done. If a result arrives twice,
+the second copy is ignored.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ B = TypeVar("B")
 R = TypeVar("R")
 
 AHEAD: Final = 3
-"""The most unfinished batches per worker.
+"""The maximum number of unfinished batches per worker.
 
-A worker processes one batch. A second one waits at the worker, and a third is being sent.
+A worker processes one batch. A second batch waits at the worker, and a third is being sent.
 """
 RETRIES: Final = 3
-"""The most retries of a batch whose worker died."""
+"""The maximum number of retries of a batch whose worker died."""
 _ADVICE: Final = (
     "check the memory, and that this package is on every machine. Finished work is kept; run the"
     " same command again"
 )
 _STORE_BYTES: Final = 256 << 20
-"""The size in bytes of the shared memory for batches, in a cluster started here."""
+"""The size in bytes of the shared memory for batches, in a cluster that this engine starts."""
 _RAY_ENVIRONMENT: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -57,22 +57,23 @@ _RAY_ENVIRONMENT: Final = {
 class RayEngine:
     """Runs batches of work on a Ray cluster, in actors of one processor each.
 
-    If this process is already connected to a cluster, the engine uses it and leaves it running.
-    Otherwise, without an address, it starts a cluster on this machine, and `close` stops it. Only
-    the current user can access this cluster's files and sockets. Its ports listen on all interfaces
-    and require the token in ``~/.ray/auth_token``.
+    If this process is already connected to a cluster, the engine uses that cluster and leaves it
+    running. Otherwise, the engine connects to the cluster at *address*. If there is no address, the
+    engine starts a cluster on this machine, and `close` stops it. Only the current user can access
+    that cluster's files and sockets. Its ports listen on all interfaces and require the token in
+    ``~/.ray/auth_token``.
 
     On a cluster of several machines, install the same version of this package on each machine. Set
-    the API keys in the environment there, because this process does not send its environment.
+    the API keys in each machine's environment, because this process does not send its environment.
 
     Args:
         workers: The number of actors; by default one per processor of the cluster.
-        address: The cluster's address; by default ``RAY_ADDRESS``.
+        address: The cluster's address; by default the environment variable ``RAY_ADDRESS``.
 
     Raises:
         MissingExtra: The extra ``ray`` is missing at the first use.
-        EngineError: At the first use, Ray cannot be started or reached, or ``RAY_AUTH_MODE`` turns
-            off the token of a cluster on this machine.
+        EngineError: At the first use, Ray cannot be started or reached, or ``RAY_AUTH_MODE`` is not
+            ``token`` although the engine must start a cluster.
     """
 
     def __init__(self, *, workers: int | None = None, address: str | None = None) -> None:
@@ -84,10 +85,11 @@ class RayEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        *build* returns the function that processes a batch. Its exceptions are raised here. If a
-        worker dies, its batch is retried up to `RETRIES` times. After that, `EngineError` is
-        raised. At most `AHEAD` batches per worker are read in advance. Batches and results are
+        *build* returns the function that processes a batch. The function's exceptions are raised
+        here. At most `AHEAD` batches per worker are read in advance. Batches and results are
         pickled.
+
+        If a worker dies, its batch is retried up to `RETRIES` times. Then `EngineError` is raised.
         """
         ray = self._connect()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -146,7 +148,8 @@ class RayEngine:
     def _build_cluster_options(self) -> dict[str, Any]:
         """Return the Ray options for a cluster on this machine that other users cannot access.
 
-        Raises `EngineError` if ``RAY_AUTH_MODE`` turns off the token.
+        Creates the cluster's folder and token file. Raises `EngineError` if ``RAY_AUTH_MODE`` turns
+        off the token.
         """
         if (mode := os.environ.get("RAY_AUTH_MODE", "token")).lower() != "token":
             raise EngineError(
@@ -221,7 +224,7 @@ class _Feed:
             self._changed.notify_all()
 
     async def end_feed(self) -> None:
-        """Record that no more batches will come."""
+        """Record that the last batch was added."""
         async with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -231,15 +234,18 @@ class _Feed:
         self._payloads.pop(number, None)
 
     async def wait_for_batch(self, number: int) -> bool:
-        """Wait for batch *number*, and return whether it came before the end of the feed."""
+        """Wait until batch *number* is added, and return ``True``.
+
+        Returns ``False`` if the feed ends before.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: number < self._added_count or self._is_closed)
         return number < self._added_count
 
     async def take_batch(self, number: int) -> tuple[bytes, int]:
-        """Return the pickled batch *number*, and the number of earlier attempts to process it.
+        """Return the pickled batch *number*, and how often the batch was taken before.
 
-        For a batch that is already done, the bytes are empty.
+        If the batch is already done, the bytes are empty.
         """
         payload = self._payloads.get(number, b"")
         self._attempts[number] += 1
@@ -247,9 +253,9 @@ class _Feed:
 
 
 class _Source:
-    """Yields the number of each batch in *feed*, as a table with one row.
+    """Yields the number of each batch in *feed*, each as a table with one row.
 
-    If Ray restarts this task, it yields the same numbers again.
+    If Ray restarts this task, the task begins again at batch 0.
     """
 
     def __init__(self, feed: Any) -> None:
@@ -289,7 +295,7 @@ class _Worker:
             )
         elif payload:
             outcome = self._process_batch(number, payload)
-        return pa.table({"outcome": pa.array([outcome.dump()], pa.large_binary())})
+        return pa.table({"outcome": pa.array([outcome.pickle_outcome()], pa.large_binary())})
 
     def _process_batch(self, number: int, payload: bytes) -> Outcome:
         try:
@@ -299,8 +305,8 @@ class _Worker:
             return Outcome(number, error=error)
 
 
-def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers: int) -> Any:
-    """Return a Ray dataset that processes the batches of *feed* in *workers* actors.
+def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, worker_count: int) -> Any:
+    """Return a Ray dataset that processes the batches of *feed* in *worker_count* actors.
 
     Each row is the outcome of one batch.
     """
@@ -318,7 +324,7 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
             .map_batches(
                 _Worker,
                 fn_constructor_kwargs={"build": build, "feed": feed},
-                compute=ActorPoolStrategy(size=workers, max_tasks_in_flight_per_actor=2),
+                compute=ActorPoolStrategy(size=worker_count, max_tasks_in_flight_per_actor=2),
                 batch_size=1,
                 batch_format="pyarrow",
                 num_cpus=1,
@@ -327,17 +333,18 @@ def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, workers
 
 
 def _process_batches(
-    feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], max_pending: int
+    feed: Any, batches: Iterable[Any], outcomes: Iterator[Outcome], max_pending_batches: int
 ) -> Iterator[Any]:
     """Put *batches* into *feed*, and yield the results from *outcomes*.
 
-    At most *max_pending* batches are unfinished at a time. Raises the exception of a failed batch.
+    At most *max_pending_batches* batches are unfinished at a time. If a batch fails, its exception
+    is raised.
     """
     pending: set[int] = set()
     added_count = 0
     remaining_batches = iter(batches)
     while True:
-        for batch in islice(remaining_batches, max_pending - len(pending)):
+        for batch in islice(remaining_batches, max_pending_batches - len(pending)):
             feed.put_batch.remote(pickle.dumps(batch))
             pending.add(added_count)
             added_count += 1

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.index.hybrid import HybridSearch
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
@@ -106,7 +106,7 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
     if *embedder* cannot embed.
     """
     if embedder is None:
-        return embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+        return find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
     if is_embedder(embedder) and not is_async(embedder.embed):
         return embedder
     try:

@@ -96,10 +96,10 @@ def make_passage_key(match: Match) -> str:
     return f"{crc32(repr(match.key).encode()):08x}"
 
 
-def draw_movements(movements: Movements, step: float = 40.0) -> MovementDrawing:
+def draw_movements(movements: Movements, list_distance: float = 40.0) -> MovementDrawing:
     """Draw how each passage moved from the plain search's list to the result.
 
-    *step* is the distance between the two lists, in pixels.
+    *list_distance* is the distance between the two lists, in pixels.
     """
     tracked = (*movements.passages, *movements.dropped)
     columns = [
@@ -108,7 +108,12 @@ def draw_movements(movements: Movements, step: float = 40.0) -> MovementDrawing:
     ]
     ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
     return _draw_lists(
-        columns, ways, _count_rows(movements), step=step, row_height=ROW, slot_height=_SLOT
+        columns,
+        ways,
+        _count_rows(movements),
+        list_distance=list_distance,
+        row_height=ROW,
+        slot_height=_SLOT,
     )
 
 
@@ -134,7 +139,9 @@ def draw_search_movements(movements: Movements, search_index: int) -> MovementDr
         )
         for movement, place in zip(passages, places, strict=True)
     ]
-    return _draw_lists(columns, ways, len(passages), step=58.0, row_height=26.0, slot_height=24.0)
+    return _draw_lists(
+        columns, ways, len(passages), list_distance=58.0, row_height=26.0, slot_height=24.0
+    )
 
 
 def _find_original_rank(movement: Movement) -> int | None:
@@ -169,7 +176,7 @@ def _draw_lists(
     ways: Sequence[tuple[str, Way]],
     row_count: int,
     *,
-    step: float,
+    list_distance: float,
     row_height: float,
     slot_height: float,
 ) -> MovementDrawing:
@@ -179,7 +186,7 @@ def _draw_lists(
         columns: The heading of each list, and the ranks of all passages in the list.
         ways: The key of each passage, and how the passage moved.
         row_count: The number of rows.
-        step: The distance between two lists, in pixels.
+        list_distance: The distance between two lists, in pixels.
         row_height: The height of a row, in pixels.
         slot_height: The height of a passage below the rows, in pixels.
     """
@@ -190,13 +197,13 @@ def _draw_lists(
     ]
     nodes, lines = [], []
     for column, (_, places) in enumerate(columns):
-        x = margin + column * step
+        x = margin + column * list_distance
         for place, y, (key, way) in zip(places, heights[column], ways, strict=True):
             is_shown = place is not None and place <= row_count
             nodes.append(Node(x, y, "–" if place is None else str(place), way, key, is_shown))
     for number, (key, way) in enumerate(ways):
         points = [
-            (margin + column * step, column_heights[number])
+            (margin + column * list_distance, column_heights[number])
             for column, column_heights in enumerate(heights)
         ]
         lines.append(Line("".join(_draw_curve(points)), way, key))
@@ -206,11 +213,12 @@ def _draw_lists(
     lowest = max((y for column_heights in heights for y in column_heights), default=0.0)
     return MovementDrawing(
         headings=tuple(
-            (margin + column * step, heading) for column, (heading, _) in enumerate(columns)
+            (margin + column * list_distance, heading)
+            for column, (heading, _) in enumerate(columns)
         ),
         nodes=tuple(nodes),
         lines=tuple(lines),
-        width=2 * margin + step * (len(columns) - 1),
+        width=2 * margin + list_distance * (len(columns) - 1),
         height=max(row_count * row_height, lowest + slot_height / 2 + 2.0),
         rows=row_count,
     )

@@ -259,5 +259,5 @@ def _load_template_environment() -> jinja2.Environment:
 
 
 @cache
-def _read_page_file(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def _read_page_file(file_name: str) -> str:
+    return files(__package__).joinpath(file_name).read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ class Tiers:
 
     def __init__(
         self,
-        wrapped: Any,
+        wrapped_function: Any,
         *,
         has_own_tier: bool = False,
         caches_replies: bool = True,
@@ -120,7 +120,7 @@ class Tiers:
         """Build one tier per standard system, preset and transform from one wrapped function.
 
         Args:
-            wrapped: The wrapped function.
+            wrapped_function: The wrapped function.
             has_own_tier: Whether to add a tier with the user's own config.
             caches_replies: Whether the model's replies are cached. With the cache, changing a
                 weight needs no new model call.
@@ -132,14 +132,14 @@ class Tiers:
         Raises:
             ConfigError: The function's settings cannot be overridden.
         """
-        self.has_model: bool = wrapped._context.components.has_model
+        self.has_model: bool = wrapped_function._context.components.has_model
         self.timeout_seconds = timeout_seconds
         self._arguments = dict(arguments or {})
-        self._wrapped = wrapped
+        self._wrapped = wrapped_function
         self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
         overrides = _EXPERIMENT if caches_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
-        function = configure_function(wrapped, overrides)
+        function = configure_function(wrapped_function, overrides)
         self.all = tuple(
             self._build_tier(name, function)
             for name in self._list_tier_names(has_own_tier=has_own_tier)
@@ -155,12 +155,14 @@ class Tiers:
             dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
         )
 
-    def _build_tier(self, name: str, wrapped: Any) -> Tier:
-        """Return the tier *name*, whose function is *wrapped* with the tier's settings."""
+    def _build_tier(self, name: str, wrapped_function: Any) -> Tier:
+        """Return the tier *name*, whose function is *wrapped_function* with the tier's settings."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
-        kind = settings.get("transformationType", wrapped._context.settings.transformation_type)
+        kind = settings.get(
+            "transformationType", wrapped_function._context.settings.transformation_type
+        )
         asks_model = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
         return Tier(
@@ -169,7 +171,7 @@ class Tiers:
             asks_model,
             self.has_model or not asks_model,
             settings,
-            configure_function(wrapped, settings),
+            configure_function(wrapped_function, settings),
         )
 
     @property

@@ -17,7 +17,7 @@ __all__ = [
 
 
 def query_embedder(function_or_model: Any) -> CallableEmbedder:
-    """Return an embedder for questions that calls *function_or_model*.
+    """Return an embedder that embeds questions by calling *function_or_model*.
 
     *function_or_model* is a `CallableEmbedder`, or any function or object that `CallableEmbedder`
     accepts. Raises `WrapError` for anything else.

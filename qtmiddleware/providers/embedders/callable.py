@@ -1,10 +1,12 @@
 """Embed texts with a function, a client's method or an object of another library.
 
-An embedding function takes one text and returns its vector, or takes a list of texts and returns a
-list of vectors. The function's type or signature usually shows which. Otherwise, the first calls
-do. A wrong call may succeed: with a list, a function for single texts often returns the vector of
-the first text, and with a text, a function for lists returns one vector per letter. So the vectors
-are compared. There must be one per text, and different texts must have different vectors.
+An embedding function takes either one text or a list of texts. The function's signature usually
+shows which type of argument it takes. If not, the first calls find out.
+
+A call with the wrong type of argument may succeed. Given a list, a function for single texts often
+returns the vector of the first text. Given a text, a function for lists returns one vector per
+letter. So this module compares the vectors: there must be one vector per text, and different texts
+must have different vectors.
 """
 
 from __future__ import annotations
@@ -41,11 +43,11 @@ from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.steps import adrive_generator, drive_generator
 
 
-class Contract(Enum):
-    """The argument of an embedding function: one text, or a list of texts."""
+class ArgumentType(Enum):
+    """The type of argument that an embedding function takes: one text, or a list of texts."""
 
-    ONE = "a function from a text to its vector"
-    MANY = "a function from a list of texts to a list of vectors"
+    ONE_TEXT = "a function from a text to its vector"
+    TEXT_LIST = "a function from a list of texts to a list of vectors"
 
 
 QUERY_METHODS: Final = ("embed_query", "get_query_embedding", "embed", "encode_query", "encode")
@@ -61,7 +63,7 @@ PASSAGE_METHODS: Final = (
 Their asynchronous versions have an ``a`` before the name.
 """
 CONCURRENCY: Final = 8
-"""The most concurrent calls of a function that takes one text per call."""
+"""The maximum number of concurrent calls to a function that takes one text per call."""
 
 _LISTS: Final = (list, Sequence, Iterable, Collection)
 _PROBES: Final = ("How are invoices paid?", "How does a cat sleep on the sofa?")
@@ -80,15 +82,16 @@ _MISUSE: Final = (
 )
 """The exceptions that a wrong argument causes. All others come from the function's service."""
 _DRAIN_SECONDS: Final = 0.02
-"""The most seconds to wait until cancelled calls have cleaned up."""
+"""The maximum time in seconds for cancelled calls to clean up."""
 
-_Calls = Sequence[str | list[str]]
-"""The calls to make, as one argument per call."""
+_Arguments = Sequence[str | list[str]]
+"""The arguments of the calls to make, one per call."""
 _Vectors = list[list[float]]
-_Embedding = Generator[_Calls, Any, _Vectors]
-"""A generator that yields calls and returns the vectors.
+_Embedding = Generator[_Arguments, Any, _Vectors]
+"""A generator that yields the arguments of calls, and returns the vectors.
 
-The caller sends the calls' results, or throws their error.
+The code that runs the generator makes the calls. It sends their results to the generator, or throws
+their error.
 """
 
 
@@ -102,8 +105,8 @@ class CallableEmbedder:
     ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
 
     The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) shows
-    whether the function takes a text or a list. Without an annotation, the first call tries a list.
-    If that fails, three more calls follow. The result is remembered.
+    whether the function takes a text or a list. Without an annotation, the first call passes a
+    list. If its result is unclear, up to four test calls follow. Later calls need no tests.
 
     Thread-safe if the function is. Exceptions of the function pass through unchanged.
 
@@ -116,7 +119,7 @@ class CallableEmbedder:
 
     Raises:
         WrapError: *function_or_model* cannot embed texts.
-        EmbeddingError: A result contains no valid vectors, or not one per text.
+        EmbeddingError: A result does not contain one valid vector per text.
     """
 
     def __init__(
@@ -131,7 +134,7 @@ class CallableEmbedder:
         self._function, self._async_function = _find_embedding_methods(
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
-        self._keyword, self._contract = _find_keyword_and_contract(self._function)
+        self._keyword, self._argument_type = _find_keyword_and_argument_type(self._function)
         self._name = name or _find_embedder_name(function_or_model, self._function)
         self.model_name = "" if self._name == find_function_name(function_or_model) else self._name
         """The model's name; ``""`` for a function."""
@@ -180,7 +183,8 @@ class CallableEmbedder:
         if not texts:
             return []
         return drive_generator(
-            self._embed(list(texts)), partial(self._call_each, max_concurrency=max_concurrency)
+            self._embed_texts(list(texts)),
+            partial(self._collect_results, max_concurrency=max_concurrency),
         )
 
     async def aembed(
@@ -195,43 +199,43 @@ class CallableEmbedder:
             return []
         fn = self._async_function or self._function
         return await adrive_generator(
-            self._embed(list(texts)),
-            partial(self._gather_calls, fn, max_concurrency=max_concurrency),
+            self._embed_texts(list(texts)),
+            partial(self._gather_results, fn, max_concurrency=max_concurrency),
         )
 
-    def _call_each(self, calls: _Calls, max_concurrency: int) -> list[Any]:
-        """Call the function once per argument in *calls*, and return the results.
+    def _collect_results(self, arguments: _Arguments, max_concurrency: int) -> list[Any]:
+        """Call the function once per item of *arguments*, and return the results.
 
-        A single call is made in this thread.
+        A single call runs in the caller's thread. Several calls run at the same time.
         """
-        if len(calls) > 1:
+        if len(arguments) > 1:
             return run_in_background_loop(
-                lambda: self._gather_calls(self._function, calls, max_concurrency)
+                lambda: self._gather_results(self._function, arguments, max_concurrency)
             )
-        result = self._call_function(self._function, calls[0])
+        result = self._call_function(self._function, arguments[0])
         return [
             run_in_background_loop(lambda: _await_result(result))
             if inspect.isawaitable(result)
             else result
         ]
 
-    async def _gather_calls(
-        self, fn: Callable[..., Any], calls: _Calls, max_concurrency: int
+    async def _gather_results(
+        self, fn: Callable[..., Any], arguments: _Arguments, max_concurrency: int
     ) -> list[Any]:
-        """Call *fn* once per argument in *calls*, and return the results.
+        """Call *fn* once per item of *arguments*, and return the results.
 
-        At most *max_concurrency* calls run at the same time. If one fails, the others are
+        At most *max_concurrency* calls run at the same time. If a call fails, the others are
         cancelled.
         """
-        if len(calls) == 1:
-            return [await self._acall_function(fn, calls[0])]
+        if len(arguments) == 1:
+            return [await self._acall_function(fn, arguments[0])]
         slots = asyncio.Semaphore(max_concurrency)
 
         async def call_in_slot(argument: str | list[str]) -> Any:
             async with slots:
                 return await self._acall_function(fn, argument)
 
-        tasks = [asyncio.ensure_future(call_in_slot(argument)) for argument in calls]
+        tasks = [asyncio.ensure_future(call_in_slot(argument)) for argument in arguments]
         try:
             return await asyncio.gather(*tasks)
         finally:
@@ -244,38 +248,40 @@ class CallableEmbedder:
         if isinstance(argument, list):
             argument = list(argument)  # A copy, because the function may change its argument.
         result = fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-        return result if inspect.isawaitable(result) else _collect_iterator(result)
+        return result if inspect.isawaitable(result) else _convert_iterator_to_list(result)
 
     async def _acall_function(self, fn: Callable[..., Any], argument: str | list[str]) -> Any:
         call = partial(self._call_function, fn, argument)
         result = call() if is_async(fn) else await run_in_thread(call)
         return await _await_result(result) if inspect.isawaitable(result) else result
 
-    def _embed(self, texts: list[str]) -> _Embedding:
-        """Yield the calls that embed *texts*, and return the vectors."""
-        if self._contract is Contract.ONE:
-            vectors = yield from self._embed_each(texts)
-        elif self._contract is Contract.MANY:
+    def _embed_texts(self, texts: list[str]) -> _Embedding:
+        """Yield the arguments of the calls that embed *texts*, and return the vectors."""
+        if self._argument_type is ArgumentType.ONE_TEXT:
+            vectors = yield from self._embed_in_separate_calls(texts)
+        elif self._argument_type is ArgumentType.TEXT_LIST:
             (result,) = yield [texts]
-            vectors = self._read_result(result, len(texts), self._dimension)
+            vectors = self._read_result_vectors(result, len(texts), self._dimension)
         else:
-            vectors = yield from self._learn_contract(texts)
+            vectors = yield from self._learn_argument_type(texts)
         self._dimension = len(vectors[0])
         return vectors
 
-    def _embed_each(self, texts: list[str]) -> _Embedding:
+    def _embed_in_separate_calls(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
         for result in (yield texts):
             vectors.add(
-                self._read_result(result, 1, len(vectors[0]) if vectors else self._dimension)
+                self._read_result_vectors(
+                    result, 1, len(vectors[0]) if vectors else self._dimension
+                )
             )
         return vectors
 
-    def _learn_contract(self, texts: list[str]) -> _Embedding:
+    def _learn_argument_type(self, texts: list[str]) -> _Embedding:
         """Find out whether the function takes a text or a list, and return the vectors of *texts*.
 
-        Different vectors prove that a list works. Equal vectors prove nothing, because some models
-        ignore case: "Fees" and "fees" get the same vector.
+        The first call passes a list. If the vectors differ, the function takes lists. Equal vectors
+        prove nothing, because some models ignore case: "Fees" and "fees" get the same vector.
         """
         # A list of one text shows nothing, so a constant text is added.
         sent = (
@@ -284,9 +290,9 @@ class CallableEmbedder:
             else [*texts, next(probe for probe in _PROBES if probe != texts[0])]
         )
         # The list comes first: if it works, this single call returns all vectors.
-        list_attempt = yield from self._try_call(sent, len(sent))
+        list_attempt = yield from self._try_function(sent, len(sent))
         if list_attempt.vectors and not _are_nearly_equal(list_attempt.vectors):
-            self._contract = Contract.MANY
+            self._argument_type = ArgumentType.TEXT_LIST
             return list_attempt.vectors[: len(texts)]
         text_attempt, other_attempt = (
             (yield from self._probe_function(_PROBES[0])),
@@ -298,38 +304,39 @@ class CallableEmbedder:
                     text_attempt.vectors[0], other_attempt.vectors[0]
                 )
             ):
-                self._contract = Contract.ONE
-                return (yield from self._embed_each(texts))
+                self._argument_type = ArgumentType.ONE_TEXT
+                return (yield from self._embed_in_separate_calls(texts))
             text_attempt = text_attempt._replace(report="treated the text as a list of letters")
         elif list_attempt.vectors and (yield from self._embeds_list_items_separately()):
-            self._contract = Contract.MANY
+            self._argument_type = ArgumentType.TEXT_LIST
             return list_attempt.vectors[: len(texts)]
         if (error := _find_service_error(text_attempt.error, list_attempt.error)) is not None:
             raise error
         raise EmbeddingError(
-            f"{self._name} must be {Contract.ONE.value} or {Contract.MANY.value}. "
-            f"Given a text it {text_attempt.report}; given a list of {len(sent)} texts it"
-            f" {list_attempt.report}"
+            f"{self._name} must be {ArgumentType.ONE_TEXT.value} or"
+            f" {ArgumentType.TEXT_LIST.value}. Given a text it {text_attempt.report}; given a list"
+            f" of {len(sent)} texts it {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
     def _reads_whole_texts(
         self, vector: list[float], other_vector: list[float]
-    ) -> Generator[_Calls, Any, bool]:
+    ) -> Generator[_Arguments, Any, bool]:
         """Return whether the function embedded whole texts rather than their first letters.
 
-        *vector* and *other_vector* belong to two constant texts with the same first letter, so
-        different vectors prove it. A test double may return the same vector for every text. Then a
-        third call, with a list, decides.
+        *vector* and *other_vector* belong to two constant texts with the same first letter. If the
+        vectors differ, the function embedded whole texts. A test double may return the same vector
+        for every text, so a call with a list decides if the vectors are equal.
         """
         if not _are_nearly_equal([vector, other_vector]):
             return True
         attempt = yield from self._probe_function([_PROBES[0]])
         return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
-    def _embeds_list_items_separately(self) -> Generator[_Calls, Any, bool]:
+    def _embeds_list_items_separately(self) -> Generator[_Arguments, Any, bool]:
         """Return whether a text gets the same vector in a list of two as in a list of one.
 
-        This test is needed if different texts had equal vectors.
+        This shows that the function takes lists, even if it returned equal vectors for different
+        texts.
         """
         pair, alone = (
             (yield from self._probe_function(list(_PROBES))),
@@ -341,29 +348,29 @@ class CallableEmbedder:
             else False
         )
 
-    def _probe_function(self, argument: str | list[str]) -> Generator[_Calls, Any, _Attempt]:
-        """Call the function with *argument*, and return the attempt.
+    def _probe_function(self, argument: str | list[str]) -> Generator[_Arguments, Any, _Attempt]:
+        """Call the function with *argument*, and return its vectors or its error.
 
-        Errors of an outage are raised, because the function cannot be examined while its service is
-        down.
+        Raises the error if the function's service is down, because the call then shows nothing
+        about the function.
         """
-        attempt = yield from self._try_call(
+        attempt = yield from self._try_function(
             argument, 1 if isinstance(argument, str) else len(argument)
         )
         if attempt.error is not None and is_outage(attempt.error):
             raise attempt.error
         return attempt
 
-    def _try_call(
+    def _try_function(
         self, argument: str | list[str], text_count: int
-    ) -> Generator[_Calls, Any, _Attempt]:
+    ) -> Generator[_Arguments, Any, _Attempt]:
         """Call the function with *argument*, and return its vectors or its error."""
         try:
             (result,) = yield [argument]
         except Exception as error:
             return _Attempt(error=error, report=f"raised {type(error).__name__}")
         try:
-            vectors = self._read_result(result, text_count, self._dimension)
+            vectors = self._read_result_vectors(result, text_count, self._dimension)
         except EmbeddingError as error:
             problem = str(error).removeprefix(f"{self._name} returned ")
             return _Attempt(report=f"returned {type(result).__name__} ({problem})")
@@ -372,7 +379,7 @@ class CallableEmbedder:
             report="returned the same vector for each" if text_count > 1 else "returned one",
         )
 
-    def _read_result(self, result: Any, text_count: int, dimension: int | None) -> Vectors:
+    def _read_result_vectors(self, result: Any, text_count: int, dimension: int | None) -> Vectors:
         """Return the vectors in the function's *result*.
 
         Raises `EmbeddingError` if *result* does not contain *text_count* valid vectors.
@@ -395,11 +402,11 @@ class CallableEmbedder:
             if text_count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {text_count} texts")
             result = [result]
-        return check_vectors(result, text_count, dimension=dimension, name=self._name)
+        return check_vectors(result, text_count, dimension=dimension, model_name=self._name)
 
 
 class _Attempt(NamedTuple):
-    """The result of one call that shows what a function takes.
+    """The outcome of one test call, made to find out which type of argument a function takes.
 
     Attributes:
         vectors: The checked vectors; ``None`` if the call failed.
@@ -413,10 +420,10 @@ class _Attempt(NamedTuple):
 
 
 async def _await_result(awaitable: Awaitable[Any]) -> Any:
-    return _collect_iterator(await awaitable)
+    return _convert_iterator_to_list(await awaitable)
 
 
-def _collect_iterator(result: Any) -> Any:
+def _convert_iterator_to_list(result: Any) -> Any:
     """Return the items of *result* as a list if it is an iterator, else *result* unchanged."""
     return list(result) if isinstance(result, Iterator) else result
 
@@ -424,11 +431,13 @@ def _collect_iterator(result: Any) -> Any:
 def _find_embedding_methods(
     embedder: Any, method_names: Sequence[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any] | None]:
-    """Return the embedding method of *embedder*, and its async version.
+    """Return the embedding method of *embedder*, and the method's async version.
 
-    The first of *method_names* that exists is used. A function is its own method. The second item
-    is ``None`` if there is no async version. If there is only an async method, both items are that
-    method. Raises `WrapError` if *embedder* has no such method and is no function.
+    The method is the first of *method_names* that *embedder* has. If *embedder* is a function, the
+    function itself is returned. The async version is ``None`` if there is none. If there is only an
+    async method, both items are that method.
+
+    Raises `WrapError` if *embedder* is no function and has none of the methods.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
@@ -446,16 +455,15 @@ def _find_embedding_methods(
         else type(embedder).__name__
     )
     raise WrapError(
-        f"embed must be {Contract.ONE.value}, {Contract.MANY.value}, or an object that embeds "
-        f"(LangChain, LlamaIndex, sentence-transformers or an Embedder), not {kind}"
+        f"embed must be {ArgumentType.ONE_TEXT.value}, {ArgumentType.TEXT_LIST.value}, or an object"
+        f" that embeds (LangChain, LlamaIndex, sentence-transformers or an Embedder), not {kind}"
     )
 
 
 def _find_embedder_name(embedder: Any, fn: Any) -> str:
-    """Return the name of the function or model that embeds.
+    """Return the name of *embedder*, whose function or method *fn* embeds texts.
 
-    For a function, this is the function's name. For an object, it is the model's name, or else the
-    name of the class.
+    A function has its own name. An object has the name of its model, or else of its class.
     """
     if fn is embedder:
         return getattr(fn, "__qualname__", "") or type(fn).__qualname__
@@ -465,11 +473,11 @@ def _find_embedder_name(embedder: Any, fn: Any) -> str:
     )
 
 
-def _find_keyword_and_contract(fn: Callable[..., Any]) -> tuple[str, Contract | None]:
-    """Return the keyword that passes texts to *fn*, and whether *fn* takes one text or a list.
+def _find_keyword_and_argument_type(fn: Callable[..., Any]) -> tuple[str, ArgumentType | None]:
+    """Return the keyword that passes texts to *fn*, and the type of argument that *fn* takes.
 
-    The keyword is ``""`` if the texts are the first positional argument. The second item is
-    ``None`` if the annotation does not show what *fn* takes.
+    The keyword is ``""`` if *fn* takes texts as its first positional argument. The type is ``None``
+    if the annotation does not show whether *fn* takes one text or a list.
     """
     try:
         parameters = list(inspect.signature(fn, eval_str=True).parameters.values())
@@ -495,24 +503,28 @@ def _find_keyword_and_contract(fn: Callable[..., Any]) -> tuple[str, Contract | 
         chosen = needed[0] if len(needed) == 1 else None
     if chosen is None:
         return "", None
-    return chosen.name if chosen.kind is chosen.KEYWORD_ONLY else "", _read_contract(
+    return chosen.name if chosen.kind is chosen.KEYWORD_ONLY else "", _read_argument_type(
         chosen.annotation
     )
 
 
-def _read_contract(annotation: Any) -> Contract | None:
-    """Return what a parameter with this *annotation* takes: one text, or a list of texts.
+def _read_argument_type(annotation: Any) -> ArgumentType | None:
+    """Return whether a parameter with this *annotation* takes one text or a list of texts.
 
-    Returns ``None`` if the annotation shows neither.
+    Returns ``None`` if the annotation does not show it.
     """
     if annotation is str:
-        return Contract.ONE
+        return ArgumentType.ONE_TEXT
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        contracts = {_read_contract(argument) for argument in arguments if argument is not NoneType}
-        return contracts.pop() if len(contracts) == 1 else None
+        argument_types = {
+            _read_argument_type(argument) for argument in arguments if argument is not NoneType
+        }
+        return argument_types.pop() if len(argument_types) == 1 else None
     return (
-        Contract.MANY if annotation is list or (origin in _LISTS and arguments == (str,)) else None
+        ArgumentType.TEXT_LIST
+        if annotation is list or (origin in _LISTS and arguments == (str,))
+        else None
     )
 
 
@@ -545,10 +557,11 @@ def _are_nearly_equal(vectors: _Vectors) -> bool:
 
 
 def _find_service_error(*errors: Exception | None) -> Exception | None:
-    """Return the first error that the function's service caused; ``None`` if there is none.
+    """Return the first of *errors* that the function's service caused; ``None`` if there is none.
 
-    *errors* are the errors of two calls, one with a text and one with a list. An outage is always
-    the service's error. If both calls failed, so is every error that a wrong argument cannot cause.
+    *errors* are the errors of two calls, one with a text and one with a list. The service caused
+    every outage. If both calls failed, the service also caused every error that a wrong argument
+    cannot cause.
     """
     raised = [error for error in errors if error is not None]
     candidates = (

@@ -5,8 +5,9 @@ counts bytes instead of tokens, because OpenAI's tokenizer must download a table
 least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European languages, a
 token is usually three bytes or more, so a text of 24,573 bytes nearly always fits.
 
-If the service still rejects a request as too long, the request is split in half, and a single text
-is cut in half. How much of a text is embedded does not depend on the other texts.
+If the service still rejects a request as too long, the embedder splits the request in half. If the
+request has only one text, the embedder cuts the text in half. The other texts of a request never
+change where a text is cut.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from qtmiddleware.providers.openai_client import (
     SDK_ADDRESS_VARIABLE,
     TIMEOUTS,
     ClientPerProcess,
+    convert_client_error,
     copy_without_retries,
     find_provider,
     has_class_named,
     is_async_client,
     is_vendor_client,
     make_client,
+    read_api_key,
     read_body_field,
-    read_client_error,
     read_host,
     read_host_and_port,
-    read_key,
     read_retry_after,
     read_status,
 )
@@ -49,15 +50,21 @@ DIMENSIONS: Final = {
     "text-embedding-ada-002": 1_536,
 }
 FIXED: Final = frozenset({"text-embedding-ada-002"})
-"""The models whose vectors cannot be shortened."""
+"""The models that cannot shorten their vectors."""
 MOST_TEXTS: Final = 2_048
 MOST_REQUEST_BYTES: Final = 300_000
 LONGEST: Final = 3 * 8_191
-"""The most bytes to send of a text."""
+"""The maximum length of a text in bytes. Longer texts are cut."""
 SHORTEST: Final = 256
-"""The length in bytes below which a text is not cut further. The error has another cause then."""
+"""The length in bytes up to which a text is not cut further.
+
+If the service rejects such a short text as too long, the length is not the real cause.
+"""
 MOST_ANSWER_BYTES: Final = 1 << 18
-"""The most bytes to read of an answer, per text. A vector of 4,096 numbers takes about 90,000."""
+"""The maximum size of an answer in bytes per text.
+
+A vector of 4,096 numbers takes about 90,000 bytes.
+"""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 8.0
 """The longest pause in seconds before a retry, if the service does not ask for one."""
@@ -77,12 +84,12 @@ class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
     The service rejects empty texts, so an empty text is sent as one space. A text is cut to 24,573
-    bytes (about 8,191 tokens). If the service still rejects it as too long, it is cut in half, and
-    again if necessary.
+    bytes (about 8,191 tokens). If the service still rejects the text as too long, the embedder cuts
+    it in half, repeatedly if necessary.
 
-    A failed request is retried as often as the client's ``max_retries`` says (by default twice),
-    after the pauses that the service asks for. The SDK's own retries are not used, because they
-    ignore the timeout. Thread-safe.
+    A failed request is retried up to ``max_retries`` times, a setting of the client (default: 2).
+    If the service asks for a pause, the embedder waits that long. The SDK's own retries are not
+    used, because they ignore the timeout. Thread-safe.
 
     Args:
         model: The model's name.
@@ -92,11 +99,11 @@ class OpenAIEmbedder:
             default.
         dimensions: The length of the vectors, for models that can shorten them. By default, the
             model chooses the length.
-        batch_size: The most texts per request, at most 2,048.
-        timeout: The most seconds for one request, including its retries and pauses.
+        batch_size: The maximum number of texts per request, up to 2,048.
+        timeout: The maximum time in seconds for one request, including its retries and pauses.
 
     Raises:
-        ConfigError: The model does not support these *dimensions*.
+        ConfigError: The model does not support *dimensions*.
         EmbeddingError: A call failed.
     """
 
@@ -127,7 +134,7 @@ class OpenAIEmbedder:
 
     @property
     def name(self) -> str:
-        """The model's name, without the length of the vectors."""
+        """The model's name. It does not include the length of the vectors."""
         return self._model
 
     @property
@@ -178,14 +185,14 @@ class OpenAIEmbedder:
         return (
             str(getattr(self._user_client, "base_url", ""))
             if self._user_client is not None
-            else self._read_address() or ""
+            else self._find_configured_address() or ""
         )
 
-    def _read_address(self) -> str | None:
+    def _find_configured_address(self) -> str | None:
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or None
 
     def _choose_client(self) -> Any:
-        """Return the user's client, or the client of this process.
+        """Return the user's client, or else the client that was made for this process.
 
         Raises `EmbeddingError` if the user's client is async or there is no key.
         """
@@ -198,8 +205,8 @@ class OpenAIEmbedder:
         return self._user_client
 
     def _make_client(self) -> Any:
-        address = self._read_address()
-        if not address and not read_key():
+        address = self._find_configured_address()
+        if not address and not read_api_key():
             raise EmbeddingError(
                 f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
                 f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
@@ -208,23 +215,26 @@ class OpenAIEmbedder:
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], max_retries: int) -> Vectors:
-        """Return the vectors of *texts*. Split the request if the service says it is too long."""
+        """Return the vectors of *texts*. If the service rejects the request as too long, split it.
+
+        Raises `EmbeddingError` if a request fails for another reason.
+        """
         try:
             answer = self._send_with_retries(client, texts, max_retries)
         except EmbeddingError:
             raise
         except Exception as error:
-            smaller_batches = _halve(texts) if _is_too_long(error) else []
+            smaller_batches = _halve_texts(texts) if _is_length_error(error) else []
             if not smaller_batches:
                 service = f"{self._model} at {self._host}"
-                service_error = read_client_error(
+                service_error = convert_client_error(
                     error, service, address="the base URL", timeout="the embedder's timeout"
                 )
                 raise EmbeddingError(str(service_error)) from None
         else:
             received = read_vectors(answer, len(texts), self._model)
             vectors = check_vectors(
-                received, len(texts), dimension=self._dimension, name=self._model
+                received, len(texts), dimension=self._dimension, model_name=self._model
             )
             self._dimension = len(vectors[0])
             return vectors
@@ -294,10 +304,10 @@ def _check_dimensions(model: str, dimensions: int | None) -> None:
 
 
 def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:
-    """Split *texts* into one group per request, in the same order.
+    """Split *texts* into one group per request, and return the groups in order.
 
-    A group has at most *max_texts* texts and 300,000 bytes. Long texts are cut, and an empty text
-    becomes one space.
+    A group has at most *max_texts* texts and 300,000 bytes. A text longer than `LONGEST` bytes is
+    cut, and an empty text becomes one space.
     """
     groups: list[list[str]] = []
     size = 0
@@ -318,13 +328,13 @@ def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:
 
 
 def cut_to_bytes(text: str, max_bytes: int) -> str:
-    """Return the beginning of *text*, at most *max_bytes* bytes of UTF-8."""
+    """Return the longest beginning of *text* that has at most *max_bytes* bytes in UTF-8."""
     # The cut may split a character, whose first bytes are then ignored.
     return text.encode()[:max_bytes].decode(errors="ignore")
 
 
-def _halve(texts: list[str]) -> list[list[str]]:
-    """Split *texts* into two lists. A single text is cut to half its length instead.
+def _halve_texts(texts: list[str]) -> list[list[str]]:
+    """Split *texts* into two lists, or cut a single text to half its length.
 
     Returns an empty list for a single text of at most `SHORTEST` bytes.
     """
@@ -335,27 +345,27 @@ def _halve(texts: list[str]) -> list[list[str]]:
     return [[cut_to_bytes(texts[0], size // 2)]] if size > SHORTEST else []
 
 
-def _is_too_long(error: Exception) -> bool:
+def _is_length_error(error: Exception) -> bool:
     """Return whether *error* says that the request or one of its texts is too long."""
     status = read_status(error)
     return status == 413 or (status in {400, 422} and _TOO_LONG.search(str(error)) is not None)
 
 
-def _is_out_of_quota(error: Exception) -> bool:
+def _is_quota_error(error: Exception) -> bool:
     return read_body_field(error, "code") == "insufficient_quota"
 
 
 def _choose_pause(error: Exception, failed_tries: int) -> float:
     """Return the seconds to wait before a retry; infinite if a retry cannot help.
 
-    The service's own pause in *error* takes precedence. Otherwise, the pause doubles with each of
-    the *failed_tries*.
+    If the service asks for a pause in *error*, that pause is returned. Otherwise, the pause doubles
+    after each failed try, up to `LONGEST_PAUSE`.
     """
     status = read_status(error)
     if status is None:
         is_temporary = has_class_named(error, _CONNECTIONS | TIMEOUTS)
     else:
-        is_temporary = (status in {408, 409, 429} or status >= 500) and not _is_out_of_quota(error)
+        is_temporary = (status in {408, 409, 429} or status >= 500) and not _is_quota_error(error)
     if not is_temporary:
         return NEVER
     service_pause = read_retry_after(error)

@@ -84,7 +84,7 @@ class SentenceTransformersEmbedder:
             return []
         # The tokenizers fail if two threads use them at the same time.
         with self._lock.lock:
-            model = self._load_once()
+            model = self._load_model_once()
             try:
                 returned = model.encode(
                     [cut_text(model, text) for text in texts],
@@ -96,11 +96,13 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self._name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = check_vectors(returned, len(texts), dimension=self._dimension, name=self._name)
+        vectors = check_vectors(
+            returned, len(texts), dimension=self._dimension, model_name=self._name
+        )
         self._dimension = len(vectors[0])
         return vectors
 
-    def _load_once(self) -> Any:
+    def _load_model_once(self) -> Any:
         """Return the model. The first call loads it, and other threads wait."""
         if self._model is None:
             self._model = load_model(

@@ -36,58 +36,63 @@ class Vectors(list[list[float]]):
         self.input_tokens += vectors.input_tokens
 
 
-def check_vectors(result: Any, text_count: int, *, dimension: int | None, name: str) -> Vectors:
+def check_vectors(
+    result: Any, text_count: int, *, dimension: int | None, model_name: str
+) -> Vectors:
     """Check a model's *result*, and return its vectors as lists of floats.
 
     Args:
         result: The vectors, as lists, tuples or arrays of numbers.
         text_count: The number of texts. There must be one vector per text.
         dimension: The required length of the vectors; ``None`` allows any length.
-        name: The model's name in error messages.
+        model_name: The model's name in error messages.
 
     Raises:
         EmbeddingError: The number of vectors is wrong, their lengths differ, or a number is not
             finite.
     """
     try:
-        vectors = [_read_numbers(vector) for vector in result]
+        vectors = [_convert_to_floats(vector) for vector in result]
     except (TypeError, ValueError, OverflowError) as error:
         # A wrong function may return the text itself, and Python's error would quote it.
         kind = type(error).__name__
         raise EmbeddingError(
-            f"{name} returned something other than lists of numbers ({kind})"
+            f"{model_name} returned something other than lists of numbers ({kind})"
         ) from None
     if len(vectors) != text_count:
-        raise EmbeddingError(f"{name} returned {len(vectors)} vectors for {text_count} texts")
+        raise EmbeddingError(f"{model_name} returned {len(vectors)} vectors for {text_count} texts")
     lengths = {len(vector) for vector in vectors}
     if len(lengths) != 1 or lengths == {0}:
         raise EmbeddingError(
-            f"{name} returned vectors of several lengths or none: {sorted(lengths)}"
+            f"{model_name} returned vectors of several lengths or none: {sorted(lengths)}"
         )
     if dimension is not None and lengths != {dimension}:
-        raise EmbeddingError(f"{name} returned vectors of {lengths.pop()} numbers, not {dimension}")
+        raise EmbeddingError(
+            f"{model_name} returned vectors of {lengths.pop()} numbers, not {dimension}"
+        )
     if not all(all(map(isfinite, vector)) for vector in vectors):
-        raise EmbeddingError(f"{name} returned numbers that are not finite (NaN or infinite)")
+        raise EmbeddingError(f"{model_name} returned numbers that are not finite (NaN or infinite)")
     return Vectors(vectors, result.input_tokens if isinstance(result, Vectors) else 0)
 
 
-def _read_numbers(vector: Sequence[Any]) -> list[float]:
-    """Return *vector* as a list of floats."""
+def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
+    """Return *vector* as a list of floats. Raise `TypeError` or `ValueError` if it is no vector."""
     # A string is a sequence too, and "123" would become three numbers.
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
     return [float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)]
 
 
-def read_vectors(answer: Any, text_count: int, name: str) -> Vectors:
+def read_vectors(answer: Any, text_count: int, model_name: str) -> Vectors:
     """Return the vectors and the token count in a service's *answer*.
 
-    The vectors are in the order of the texts. `check_vectors` must still check them.
+    The vectors are in the order of the texts. Their lengths and numbers are not checked here; use
+    `check_vectors`.
 
     Args:
-        answer: The response: its body in bytes, a mapping, or the client's own object.
+        answer: The response body in bytes, a mapping, or the client's response object.
         text_count: The number of texts. There must be one vector per text.
-        name: The model's name in error messages.
+        model_name: The model's name in error messages.
 
     Raises:
         EmbeddingError: *answer* cannot be read, or the number of vectors is wrong.
@@ -102,11 +107,12 @@ def read_vectors(answer: Any, text_count: int, name: str) -> Vectors:
     except (TypeError, ValueError, RecursionError):
         # The error may quote a text, so it does not become the cause.
         raise EmbeddingError(
-            f"{name} sent a response that cannot be read; check that the address is that of an API"
+            f"{model_name} sent a response that cannot be read; check that the address is that of"
+            " an API"
         ) from None
     if len(items) != text_count or by_index.keys() != set(range(text_count)):
         raise EmbeddingError(
-            f"{name} must send one vector per text, not {len(items)} for {text_count} texts"
+            f"{model_name} must send one vector per text, not {len(items)} for {text_count} texts"
         )
     return Vectors(
         (by_index[position] for position in range(text_count)), read_input_tokens(response)
@@ -116,8 +122,8 @@ def read_vectors(answer: Any, text_count: int, name: str) -> Vectors:
 def read_input_tokens(answer: Any) -> int:
     """Return the number of input tokens in a service's *answer*; 0 if it is unknown.
 
-    OpenAI calls this number ``prompt_tokens``, and Pinecone ``total_tokens``. An impossible number
-    counts as unknown.
+    OpenAI calls this number ``prompt_tokens``, and Pinecone ``total_tokens``. A number that is not
+    positive, or is greater than 10¹², counts as unknown.
     """
     usage = read_field(answer, "usage")
     counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
@@ -125,7 +131,7 @@ def read_input_tokens(answer: Any) -> int:
 
 
 def _read_index(item: Any, position: int) -> int:
-    """Return the index of the text that *item* belongs to. The default is *position*.
+    """Return the index of the text whose vector is in *item*; by default *position*.
 
     Some servers omit the index, and return the vectors in the order of the texts.
     """

@@ -2,8 +2,8 @@
 
 Every module implements the protocol `qtmiddleware.protocols.LanguageModel`. `openai` calls OpenAI
 and compatible services. `callable` calls a function, chat model or chain. `recorded` writes and
-replays recordings. Every model has a synchronous ``complete``. Its attribute *can_async* says
-whether ``acomplete`` also works.
+replays recordings. Every model has a synchronous method ``complete``. The model's attribute
+``can_async`` says whether the async method ``acomplete`` also works.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qtmiddleware.protocols import LanguageModel
 if TYPE_CHECKING:
     from qtmiddleware.providers.llms.openai.clients import Clients
 
-__all__ = ["as_language_model", "clients_of", "has_language_model"]
+__all__ = ["as_language_model", "has_language_model", "make_shared_clients"]
 
 _ALLOWED = ", ".join(
     (*(row.clients for row in MODEL_PROVIDERS), "or an object with name, complete and acomplete")
@@ -37,7 +37,9 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     - A client of another supported vendor.
     - A chat model or a function, called as `CallableModel` describes.
 
-    The clients call the model ``transformationModel``. Raises `ConfigError` for any other object.
+    A client calls the model that the setting ``transformationModel`` names.
+
+    Raises `ConfigError` for any other object.
     """
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
@@ -57,10 +59,11 @@ def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel
     )
 
 
-def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
-    """Return `Clients` that several models can share, made from *client_or_model*.
+def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | None:
+    """Return `Clients` that several models can share, for the ``openai`` client *client_or_model*.
 
-    Returns ``None`` if *client_or_model* is neither ``None`` nor an ``openai`` client.
+    If *client_or_model* is ``None``, the clients are made on first use. Returns ``None`` for any
+    other object.
     """
     from qtmiddleware.providers.llms.openai import accepts
     from qtmiddleware.providers.llms.openai.clients import Clients
@@ -73,11 +76,11 @@ def clients_of(client_or_model: Any, settings: Settings) -> Clients | None:
 
 
 def has_language_model(settings: Settings) -> bool:
-    """Return whether a language model is configured, by a key or by the address of a service.
+    """Return whether a language model is configured: there is an API key or a service's address.
 
     The key is read from the environment, and the address from *settings* or the environment. An
     address is enough, because a user's own server may need no key.
     """
-    from qtmiddleware.providers.llms.openai.clients import is_configured
+    from qtmiddleware.providers.llms.openai.clients import is_service_configured
 
-    return is_configured(settings.llm.base_url)
+    return is_service_configured(settings.llm.base_url)

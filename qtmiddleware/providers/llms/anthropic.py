@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.providers.llms.calls import LONGEST_CONNECT
 from qtmiddleware.providers.llms.vendors import (
-    Chunk,
+    JsonObject,
     Vendor,
     make_chunk,
     make_provider_functions,
@@ -51,7 +51,7 @@ class _Anthropic(Vendor):
     async_client = "AsyncAnthropic"
     calls = ("create",)
 
-    def find_effort(self, model: str) -> str | None:
+    def find_reasoning_effort(self, model: str) -> str | None:
         return None if _OLDER_MODELS.search(model) else "none"
 
     def find_resource(self, client: Any, *, is_async: bool) -> Any:  # noqa: ARG002
@@ -66,7 +66,14 @@ class _Anthropic(Vendor):
     def find_address(self, client: Any) -> str:
         return str(client.base_url)
 
-    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
+    def send_request(
+        self,
+        resource: Any,
+        request: JsonObject,
+        timeout_seconds: float,
+        *,
+        is_async: bool,  # noqa: ARG002
+    ) -> Any:
         system, user = read_system_and_user_messages(request)
         # These options go into `extra_body`, because older clients have no parameters for them.
         body: dict[str, Any] = {}
@@ -98,20 +105,24 @@ class _Anthropic(Vendor):
     def convert_answer(self, answer: Any) -> Any:
         if (content := read_field(answer, "content")) is None:
             return {"choices": [{"message": None}]}
-        usage = _Usage()
-        usage.add(read_field(answer, "usage"))
+        token_counts = _TokenCounts()
+        token_counts.update_counts(read_field(answer, "usage"))
         names = {"model": read_field(answer, "model"), "id_": read_field(answer, "id")}
         return make_chunk(
-            content, _read_finish_reason(answer), usage.make_usage(), message_key="message", **names
+            content,
+            _read_finish_reason(answer),
+            token_counts.build_usage(),
+            message_key="message",
+            **names,
         )
 
-    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
-        usage = _Usage()
+    def make_chunk_reader(self) -> Callable[[Any], JsonObject | None]:
+        token_counts = _TokenCounts()
         names: dict[str, Any] = {}
 
-        def read_event(event: Any) -> Chunk | None:
+        def read_event(event: Any) -> JsonObject | None:
             message = read_field(event, "message")
-            usage.add(read_field(event, "usage") or read_field(message, "usage"))
+            token_counts.update_counts(read_field(event, "usage") or read_field(message, "usage"))
             if message is not None:
                 names.update(model=read_field(message, "model"), id_=read_field(message, "id"))
             delta = read_field(event, "delta")
@@ -121,31 +132,31 @@ class _Anthropic(Vendor):
                 return None
             # The counts are complete when the finish reason arrives.
             return make_chunk(
-                text, finish_reason, usage.make_usage() if finish_reason else None, **names
+                text, finish_reason, token_counts.build_usage() if finish_reason else None, **names
             )
 
         return read_event
 
 
-class _Usage:
-    """The token counts of one reply. Each event of a stream reports the total so far."""
+class _TokenCounts:
+    """The token counts of one reply. In a stream, each event reports the totals so far."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
-    def add(self, usage: Any) -> None:
+    def update_counts(self, usage: Any) -> None:
         counts = {name: read_field(usage, name) for name in (*_INPUT_TOKEN_FIELDS, "output_tokens")}
         self._counts |= {name: count for name, count in counts.items() if isinstance(count, int)}
 
-    def make_usage(self) -> Chunk:
+    def build_usage(self) -> JsonObject:
         return make_usage(
             sum(self._counts.get(name, 0) for name in _INPUT_TOKEN_FIELDS),
             self._counts.get("output_tokens"),
         )
 
 
-def _read_finish_reason(holder: Any) -> str | None:
-    end = read_field(holder, "stop_reason")
+def _read_finish_reason(answer_or_delta: Any) -> str | None:
+    end = read_field(answer_or_delta, "stop_reason")
     return _FINISH_REASONS.get(end, end) if isinstance(end, str) else None
 
 

@@ -22,12 +22,12 @@ from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
     has_reasoning,
     make_reply,
-    raise_refusal,
-    raise_wrapped_error,
+    raise_if_error,
+    raise_if_refused,
     read_reply,
     read_text,
 )
-from qtmiddleware.providers.openai_client import read_client_error, read_status
+from qtmiddleware.providers.openai_client import convert_client_error, read_status
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.fields import read_field, read_parameters
@@ -48,26 +48,27 @@ class CallableModel:
 
     A function gets the messages ``[{"role", "content"}, ...]`` in its parameter ``messages``, or in
     its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, it gets one
-    text with the instructions and the question. `read_answer` reads the result, which may be
-    awaitable.
+    text with the instructions and the question. The result may be awaitable. `read_answer` reads
+    it.
 
-    Async functions are awaited in the caller's event loop, and are cancelled at the deadline. For a
-    synchronous caller, they run in the background loop. Other functions run in the caller's thread.
-    For an async caller, they run in a daemon thread. They cannot be stopped: at the deadline, the
-    async caller only stops waiting.
+    - An async function is awaited in the caller's event loop. For a synchronous caller, it runs in
+      the background loop. At the deadline, it is cancelled.
+    - A synchronous function runs in the caller's thread. For an async caller, it runs in a daemon
+      thread. It cannot be stopped: at the deadline, the async caller only stops waiting.
 
     Args:
         fn: The function, chat model, chain or LLM.
-        name: The name, which is part of every cache key. The default is the name of the model that
-            *fn* calls, or the name of *fn* if that is unknown.
-        model: The value for the function's parameter ``model``, if that parameter is required.
+        name: The model's name, which is part of every cache key. By default, this is the name of
+            the model that *fn* calls, or the name of *fn* if the model's name is unknown.
+        model: The value for the function's parameter ``model``, if the parameter is required.
         input_price: US dollars per million input tokens.
         output_price: US dollars per million output tokens.
 
     Raises:
-        ModelError: A call failed. The reason is ``failed`` for a bug in *fn*, which is logged once.
-            For any other exception, the reason follows from its HTTP status. Without a status, it
-            is ``unavailable``. A `ModelError` of *fn* keeps its reason.
+        ModelError: A call failed. For a bug in *fn*, the reason is ``failed``, and the bug is
+            logged once. For any other exception, the reason follows from the exception's HTTP
+            status; without a status, the reason is ``unavailable``. A `ModelError` raised by *fn*
+            keeps its reason.
     """
 
     can_async = True
@@ -108,7 +109,7 @@ class CallableModel:
         try:
             answer = self._call_sync(prompt)
         except Exception as error:
-            raise self._read_error(error) from error
+            raise self._convert_error(error) from error
         if not inspect.isawaitable(answer):
             return read_answer(answer, prompt, self._label, self._prices)
         return complete_in_background(partial(self._await_reply, lambda: answer), prompt, deadline)
@@ -135,10 +136,10 @@ class CallableModel:
         except Exception as error:
             if scope.expired() and not isinstance(error, ModelError):
                 raise ModelError("timeout", f"{self._label} did not answer in time") from error
-            raise self._read_error(error) from error
+            raise self._convert_error(error) from error
         return read_answer(answer, prompt, self._label, self._prices)
 
-    def _read_error(self, error: Exception) -> ModelError:
+    def _convert_error(self, error: Exception) -> ModelError:
         if (defect := find_defect(error, self._label, self._fn)) is not None:
             return defect
         if isinstance(error, ModelError):
@@ -147,7 +148,7 @@ class CallableModel:
         if (status := read_status(error)) is None:
             return ModelError("unavailable", message)
         # The reason comes from the status, but the message says that the user's function failed.
-        service_error = read_client_error(error, self._label)
+        service_error = convert_client_error(error, self._label)
         return ModelError(
             service_error.reason,
             f"{message} (HTTP {status})",
@@ -162,8 +163,10 @@ def is_chat_model(candidate: Any) -> bool:
     )
 
 
-def _has_methods(candidate: Any, *names: str) -> bool:
-    return not isinstance(candidate, type) and all(hasattr(candidate, name) for name in names)
+def _has_methods(candidate: Any, *method_names: str) -> bool:
+    return not isinstance(candidate, type) and all(
+        hasattr(candidate, name) for name in method_names
+    )
 
 
 def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
@@ -173,8 +176,8 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 def _build_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
 
-    A chat model has both functions. For an async *fn*, the first is ``None``. For a synchronous
-    *fn*, the second is ``None``.
+    For a chat model, both functions are returned. For an async *fn*, the synchronous function is
+    ``None``. For a synchronous *fn*, the async function is ``None``.
     """
     if _has_methods(fn, "invoke", "ainvoke"):
         return (
@@ -285,22 +288,22 @@ ACCEPTED: Final = (
 
 
 def read_answer(
-    answer: Any, prompt: Prompt, label: str, find_prices: Callable[[str], Prices]
+    answer: Any, prompt: Prompt, fn_name: str, find_prices: Callable[[str], Prices]
 ) -> Reply:
     """Convert the *answer* of a user's function to a `Reply`.
 
     The reply includes the token counts, the cost and the truncation, if *answer* reports them.
 
     Args:
-        answer: The function's result: an object that `ACCEPTED` lists, or a dict with the fields
-            that *prompt* asks for.
-        prompt: The prompt.
-        label: The function's name in error messages.
-        find_prices: Returns the prices of a model by its name.
+        answer: The function's result: one of the types that `ACCEPTED` lists, or a dict with the
+            fields that *prompt* asks for.
+        prompt: The prompt that the function answered.
+        fn_name: The function's name in error messages.
+        find_prices: Returns the prices of the model with a given name.
 
     Raises:
-        ModelError: The answer is a refusal, empty or truncated (see `read_reply`), or
-            ``unparsable`` because its type is unknown.
+        ModelError: The answer is a refusal, is empty, was truncated before its first text, or has
+            an unknown type. `read_reply` lists the reasons.
     """
     if isinstance(answer, str):
         reply = make_reply(answer, None)
@@ -311,7 +314,7 @@ def read_answer(
     ):
         reply = read_reply(answer)
     else:
-        reply = _read_message(answer, label)
+        reply = _convert_message(answer, fn_name)
     return replace(reply, cost_usd=_find_cost(answer, reply, find_prices))
 
 
@@ -322,8 +325,8 @@ def _is_legacy_completion(answer: Any) -> bool:
     )
 
 
-def _read_message(answer: Any, label: str) -> Reply:
-    raise_wrapped_error(answer)
+def _convert_message(answer: Any, fn_name: str) -> Reply:
+    raise_if_error(answer)
     choices = read_field(answer, "choices")
     inner = choices[0] if isinstance(choices, list | tuple) and choices else None
     holders = (
@@ -337,7 +340,7 @@ def _read_message(answer: Any, label: str) -> Reply:
     )
     if holder_and_text is None:
         raise ModelError(
-            "unparsable", f"{label} returned {_describe_type(answer)}; it must return {ACCEPTED}"
+            "unparsable", f"{fn_name} returned {_describe_type(answer)}; it must return {ACCEPTED}"
         )
     message, text = holder_and_text
     holders = (
@@ -348,7 +351,7 @@ def _read_message(answer: Any, label: str) -> Reply:
     )
     ends = (read_field(holder, name) for holder in holders for name in _FINISH_REASON_FIELDS)
     finish_reason = next((end.lower() for end in ends if isinstance(end, str) and end), "")
-    raise_refusal(message, finish_reason)
+    raise_if_refused(message, finish_reason)
     return make_reply(
         text, answer, finish_reason=finish_reason, has_reasoned=has_reasoning(message)
     )

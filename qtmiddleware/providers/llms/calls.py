@@ -32,7 +32,10 @@ LONGEST_WAIT: Final = 600.0
 """The timeout in seconds of a request without a deadline."""
 
 LONGEST_CONNECT: Final = 5.0
-"""The most seconds to wait for a connection. A model may be slow, but its host answers soon."""
+"""The maximum time in seconds to open a connection.
+
+A model may be slow, but its host accepts connections quickly.
+"""
 
 
 def make_timeout(max_seconds: float) -> Any:
@@ -45,12 +48,15 @@ def make_timeout(max_seconds: float) -> Any:
 
 
 def find_request_timeout(deadline: Deadline) -> float:
-    """Return the timeout of a request in seconds; raise `ModelError` if no time is left."""
+    """Return the timeout for a request in seconds: the time left, up to `LONGEST_WAIT`.
+
+    Raises `ModelError` if *deadline* has passed or was cancelled.
+    """
     return min(check_time_left(deadline), LONGEST_WAIT)
 
 
-# How many seconds after the deadline to give up. The coroutine ends itself at the deadline, unless
-# something blocks its loop.
+# The coroutine ends itself at the deadline, unless something blocks its loop. So the caller waits
+# this many seconds longer before it gives up.
 _GRACE: Final = 0.25
 
 
@@ -61,7 +67,8 @@ def complete_in_background(
 ) -> Reply:
     """Run *acomplete* in the background loop, and wait for its reply.
 
-    Raises `ModelError` ``timeout`` or ``cancelled``. Errors of *acomplete* pass through unchanged.
+    Raises `ModelError` if the deadline passes (``timeout``) or the call is cancelled
+    (``cancelled``). Errors of *acomplete* pass through unchanged.
     """
     seconds = check_time_left(deadline)
     try:

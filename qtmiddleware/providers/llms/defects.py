@@ -56,8 +56,8 @@ _log = get_logger("qtmiddleware")
 _reported: dict[tuple[object, str], object] = {}
 
 
-def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
-    """Return a `ModelError` ``failed`` if *error* is a bug in the code of *fn*, else ``None``.
+def find_defect(error: BaseException, fn_name: str, fn: Any) -> ModelError | None:
+    """Return a `ModelError` ``failed`` if *error* shows a bug in *fn*, else ``None``.
 
     Python's own errors, such as `TypeError` and `KeyError`, are bugs, unless a network library
     raised them. The first bug per function and error type is logged at ERROR with its stack. This
@@ -65,18 +65,18 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     question. Every error is also logged at DEBUG with its message.
 
     Args:
-        error: The exception.
-        label: The name of *fn* in messages.
-        fn: The function or model that raised *error*.
+        error: The exception that *fn* raised.
+        fn_name: The name of *fn* in messages.
+        fn: The user's function or model.
     """
     kind, this_call = type(error).__name__, object()
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug(
             "%s failed\n%s",
-            label,
+            fn_name,
             format_error(error),
             event="model_failed",
-            model=label,
+            model=fn_name,
             error=kind,
         )
     if not _is_defect(error):
@@ -89,21 +89,21 @@ def find_defect(error: BaseException, label: str, fn: Any) -> ModelError | None:
     problem = "a bug in the function"
     if not frames and isinstance(error, TypeError):
         arguments = "one argument, the messages" if callable(fn) else "a prompt and a deadline"
-        problem = f"the function cannot be called with {arguments}{_list_parameters(fn)}"
+        problem = f"the function cannot be called with {arguments}{_format_parameters(fn)}"
     # `setdefault` is atomic: one question may fail in several threads at the same time.
-    if _reported.setdefault((getattr(fn, "__code__", label), kind), this_call) is this_call:
+    if _reported.setdefault((getattr(fn, "__code__", fn_name), kind), this_call) is this_call:
         stack = _format_stack(frames, kind, fn)
         _log.error(
             "%s raised %s: %s (logged once)\n%s",
-            label,
+            fn_name,
             kind,
             problem,
             stack,
             event="model_bug",
-            model=label,
+            model=fn_name,
             error=kind,
         )
-    return ModelError("failed", f"{label} raised {kind}: {problem}; the traceback is in the log")
+    return ModelError("failed", f"{fn_name} raised {kind}: {problem}; the traceback is in the log")
 
 
 def _is_defect(error: BaseException) -> bool:
@@ -129,10 +129,11 @@ def _find_library(traceback: TracebackType | None) -> str:
     return str(name or "").partition(".")[0]
 
 
-def _list_parameters(fn: Any) -> str:
-    """Return the parameter names of *fn* in brackets; ``""`` if they are unknown.
+def _format_parameters(fn: Any) -> str:
+    """Return a note in parentheses on the parameters of *fn*, for an error message.
 
-    Default values are omitted, because one may be an API key.
+    Returns ``""`` if the parameters are unknown. Default values are omitted, because a default may
+    be an API key.
     """
     try:
         names = read_parameters(fn)

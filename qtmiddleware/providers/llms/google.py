@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any, Final
 
 from qtmiddleware.providers.llms.vendors import (
-    Chunk,
+    JsonObject,
     Vendor,
     make_chunk,
     make_provider_functions,
@@ -45,7 +45,7 @@ class _Google(Vendor):
     key = "GEMINI_API_KEY"
     calls = ("generate_content", "generate_content_stream")
 
-    def find_effort(self, model: str) -> str | None:
+    def find_reasoning_effort(self, model: str) -> str | None:
         if _OPTIONAL_REASONING_MODELS.search(model):
             return "none"
         return "low" if _REASONING_MODELS.search(model) else None
@@ -71,7 +71,14 @@ class _Google(Vendor):
     def find_address(self, client: Any) -> str:
         return str(client._api_client._http_options.base_url)
 
-    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:  # noqa: ARG002
+    def send_request(
+        self,
+        resource: Any,
+        request: JsonObject,
+        timeout_seconds: float,
+        *,
+        is_async: bool,  # noqa: ARG002
+    ) -> Any:
         system, user = read_system_and_user_messages(request)
         config: dict[str, Any] = {
             "system_instruction": system,
@@ -103,7 +110,7 @@ class _Google(Vendor):
     def convert_answer(self, answer: Any) -> Any:
         return _convert_answer(answer, "message")
 
-    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
+    def make_chunk_reader(self) -> Callable[[Any], JsonObject | None]:
         return lambda event: _convert_answer(event, "delta")
 
 
@@ -112,7 +119,7 @@ def _make_class_without_destructor(class_: Any) -> Any:
     return type(class_.__name__, (class_,), {"__del__": lambda _: None})
 
 
-def _convert_answer(answer: Any, message_key: str) -> Chunk:
+def _convert_answer(answer: Any, message_key: str) -> JsonObject:
     usage = read_field(answer, "usage_metadata")
     output_counts = [
         read_field(usage, f"{kind}_token_count") or 0 for kind in ("candidates", "thoughts")

@@ -27,7 +27,7 @@ _EARLY_SECONDS: Final = 0.005
 
 
 class _NoReply(ModelError):
-    """Raised if a model returns something other than a `Reply`. The message never quotes it."""
+    """A model returned something other than a `Reply`. The message names only the value's type."""
 
 
 def is_builtin_model(model: object) -> bool:
@@ -41,17 +41,19 @@ def is_builtin_model(model: object) -> bool:
 class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
-    In these two cases, a call raises `ModelError` ``circuit_open`` or ``over_budget`` at once.
+    If the breaker is open, a call raises `ModelError` ``circuit_open`` at once. If the budget is
+    used up, a call raises `ModelError` ``over_budget`` at once.
 
-    The breaker counts each call as follows:
+    The breaker counts each call as one of:
 
-    - success: a reply, and an answer that is refused, empty or too long;
-    - failure: a timeout after at least half of the time that *settings* allow, and every error that
-      is not listed here;
-    - not counted: a timeout after less time, a cancelled call, a bug in the user's code, and a lack
-      of threads.
+    - a success: a reply, or an answer that is refused, empty or too long;
+    - a failure: a timeout of a call that had at least half of the time that *settings* allow, or an
+      error that this list does not name;
+    - neither: a timeout of a call that had less time, a cancelled call, a bug in the user's code,
+      or a lack of threads.
 
-    If the service asks for a pause (429 with Retry-After), it is not called until the pause ends.
+    If the service asks for a pause (429 with Retry-After), the model is not called until the pause
+    ends.
 
     Raises `ConfigError` if the budget limits the cost and the price of *inner* is unknown.
     """
@@ -96,10 +98,10 @@ class GovernedModel:
         """The server's host and port; ``None`` if they are unknown."""
         return getattr(self.inner, "server", None)
 
-    def find_wait_reason(self) -> ModelError | None:
-        """Return the error that a call raises now, or ``None`` if calls are allowed.
+    def find_blocking_error(self) -> ModelError | None:
+        """Return the error that a call would raise now, or ``None`` if calls are allowed.
 
-        The error is ``circuit_open`` or ``over_budget``. The model is not called.
+        The error is ``circuit_open`` or ``over_budget``. This method does not call the model.
         """
         rest = self.breaker.wait_seconds
         if rest > 0:
@@ -167,7 +169,7 @@ class GovernedModel:
                 async for piece in pieces:
                     yield call.record_piece(piece)
 
-    def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _Call:
+    def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _RunningCall:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         seconds = check_time_left(deadline)
@@ -175,7 +177,7 @@ class GovernedModel:
             deadline.at, has_enough_time=seconds >= self._min_seconds
         )
         if attempt is None:
-            raise self.find_wait_reason() or ModelError(
+            raise self.find_blocking_error() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
             )
         try:
@@ -190,14 +192,17 @@ class GovernedModel:
             attempt.report_unknown_result()
             raise
         # The time is copied, because the deadline may be cancelled, which changes it.
-        return _Call(self, attempt, reservation, deadline.at)
+        return _RunningCall(self, attempt, reservation, deadline.at)
 
     def __repr__(self) -> str:
         return repr(self.inner)
 
 
-class _Call:
-    """One running call. It reports its result to the breaker and its cost to the meter."""
+class _RunningCall:
+    """One running model call.
+
+    It reports its success or failure to the model's circuit breaker, and its cost to the budget.
+    """
 
     def __init__(
         self, model: GovernedModel, attempt: Attempt, reservation: Reservation, deadline_time: float
@@ -230,11 +235,14 @@ class _Call:
         return reply
 
     def record_piece(self, piece: str | Reply) -> str | Reply:
-        """Record a *piece* of a stream, and return it. A `Reply` also records the cost."""
+        """Record that the model sent *piece*, and return *piece*.
+
+        If *piece* is the whole `Reply`, record the call as a success, and record its cost.
+        """
         self._has_output = True
         return self.record_reply(piece) if isinstance(piece, Reply) else piece
 
-    def __enter__(self) -> _Call:
+    def __enter__(self) -> _RunningCall:
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ from copy import copy
 from typing import Any, Final
 
 from qtmiddleware.providers.llms.vendors import (
-    Chunk,
+    JsonObject,
     Vendor,
     make_provider_functions,
     read_token_limit,
@@ -43,7 +43,9 @@ class _Mistral(Vendor):
     def find_address(self, client: Any) -> str:
         return str(client.sdk_configuration.get_server_details()[0])
 
-    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:
+    def send_request(
+        self, resource: Any, request: JsonObject, timeout_seconds: float, *, is_async: bool
+    ) -> Any:
         options = {name: request[name] for name in _SHARED_OPTIONS if name in request}
         if (limit := read_token_limit(request)) is not None:
             options["max_tokens"] = limit
@@ -56,7 +58,7 @@ class _Mistral(Vendor):
     def convert_answer(self, answer: Any) -> Any:
         return _convert_answer(answer)
 
-    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
+    def make_chunk_reader(self) -> Callable[[Any], JsonObject | None]:
         return lambda event: _convert_answer(read_field(event, "data"))
 
 

@@ -1,9 +1,15 @@
 """Record a model's replies to a file, and replay them without a model.
 
-A recording is a JSON Lines file with one object per query. Its keys are ``_id``, ``standalone``
-(only if there is history), ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``, ``paraphrases``
-and ``keywords``. All keys are optional. Without ``query`` and ``history`` in its lines, a recording
-needs its query set. A line with ``mode`` answers only the prompts of that mode.
+A recording is a JSON Lines file: each line is a record, an object with the reply to one query. All
+keys are optional:
+
+- ``query``, ``history``: the question and the conversation before it. Without these keys, `_id`
+  must be the id of a question in a query set.
+- ``_id``: the question's id.
+- ``mode``: the prompt mode. For a prompt of this mode, the record overrides the other records of
+  the question.
+- ``standalone`` (only if there is history), ``rewrite``, ``step_back``, ``sub_queries``, ``hyde``,
+  ``paraphrases``, ``keywords``: the fields of the reply.
 """
 
 from __future__ import annotations
@@ -25,7 +31,7 @@ from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Deadline
 
 MOST_CHARS: Final = 10_000_000
-"""The most characters of a line. No recorded reply is longer."""
+"""The maximum length of a line in characters. No recorded reply is longer."""
 
 
 def read_records(path: Path) -> Iterator[dict[str, Any]]:
@@ -77,7 +83,8 @@ def _read_record(line: str, location: str) -> dict[str, Any]:
 def keep_valid_value(value: Any, reply_field: ReplyField) -> Any:
     """Return *value* if it is valid for *reply_field*, else ``None``.
 
-    For a list field, return the texts in *value*, up to the field's maximum.
+    For a list field, return the texts in *value* that are not blank, up to the field's maximum
+    number of items.
     """
     if reply_field.shape != "list":
         return value if isinstance(value, str) and value.strip() else None
@@ -100,8 +107,8 @@ def normalise_spaces(text: Any) -> str:
 def read_message_texts(history: Iterable[Any], query: str = "") -> tuple[str, ...]:
     """Return the texts of the messages in *history*, with white space normalised.
 
-    Skips blank messages, system messages, and a last message that equals *query*. Prompts omit the
-    same messages.
+    Skips blank messages, system messages, and a last message that equals *query*, because prompts
+    omit these messages too.
     """
     turns = (
         (
@@ -116,8 +123,12 @@ def read_message_texts(history: Iterable[Any], query: str = "") -> tuple[str, ..
     return tuple(contents)
 
 
-def _read_message_field(message: Any, name: str) -> Any:
-    return message.get(name) if isinstance(message, Mapping) else getattr(message, name, None)
+def _read_message_field(message: Any, field_name: str) -> Any:
+    return (
+        message.get(field_name)
+        if isinstance(message, Mapping)
+        else getattr(message, field_name, None)
+    )
 
 
 @dataclass(slots=True)
@@ -125,37 +136,37 @@ class _Entry:
     """The recorded reply to one question.
 
     Attributes:
-        history: The messages before the question; ``None`` if they are unknown.
-        in_conversation: Whether the question has history.
-        fields: The recorded values of all modes, by field name.
-        by_mode: The recorded values per mode, by field name.
+        history: The texts of the messages before the question; ``None`` if they are unknown.
+        has_history: Whether there are messages before the question.
+        fields: The recorded values of all prompt modes, keyed by field name.
+        fields_by_mode: For each prompt mode, the recorded values, keyed by field name.
     """
 
     history: tuple[str, ...] | None
-    in_conversation: bool
+    has_history: bool
     fields: dict[str, Any] = field(default_factory=dict)
-    by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
+    fields_by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, record: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in record.items() if value}
         self.fields.update(fields)
         if mode := record.get("mode"):
-            self.by_mode.setdefault(str(mode), {}).update(fields)
+            self.fields_by_mode.setdefault(str(mode), {}).update(fields)
 
     def get_value(self, field_name: str, mode: str) -> Any:
-        return self.by_mode.get(mode, {}).get(field_name) or self.fields.get(field_name)
+        return self.fields_by_mode.get(mode, {}).get(field_name) or self.fields.get(field_name)
 
 
 class RecordedModel:
     """Replays replies from a recording, without delay, tokens or costs.
 
-    A record is found by the question's text and history, because follow-ups such as "Why?" occur in
-    several conversations. White space is ignored. Among records with the same text, the model uses
-    the one whose last messages match the prompt's history best. If two match equally well, the
-    question counts as unrecorded. A question can also match the ``standalone`` text of a record.
+    The model finds a record by the question's text and history, because follow-ups such as "Why?"
+    occur in several conversations. White space is ignored. Among records with the same text, the
+    model uses the record whose last messages match the prompt's history best. If two records match
+    equally well, neither is used. A question can also match the ``standalone`` text of a record.
 
-    The reply is JSON with the requested fields. A field without a recorded value is omitted, and
-    so is ``standalone`` if the prompt has no history.
+    The reply is JSON with the requested fields. A field without a recorded value is omitted. The
+    field ``standalone`` is also omitted if the prompt has no history.
 
     Args:
         records: The records, as `read_records` yields them.
@@ -163,7 +174,7 @@ class RecordedModel:
         name: The model's name.
 
     Raises:
-        ConfigError: No record has a query, so the model can answer no prompt.
+        ConfigError: No record names its question, so the model cannot answer any prompt.
     """
 
     can_async = True
@@ -231,21 +242,21 @@ class RecordedModel:
         return Reply(json.dumps(answer, ensure_ascii=False), cost_usd=0.0)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the recorded reply to *prompt*. Same as `complete`."""
+        """Return the recorded reply to *prompt*. This is the async version of `complete`."""
         return self.complete(prompt, deadline)
 
     def _add_record(
         self, record: Mapping[str, Any], queries_by_id: Mapping[str, tuple[str, tuple[str, ...]]]
     ) -> None:
-        """Index *record* by the texts of its question and of its standalone question."""
+        """Index *record* by the text of its question and by its standalone text, if it has one."""
         key = str(record.get("_id", ""))
         query_text, history = queries_by_id.get(key, ("", None))
         text = normalise_spaces(record.get("query") or query_text)
         if "history" in record:
             history = read_message_texts(record["history"] or (), text)
         standalone = normalise_spaces(record.get("standalone"))
-        in_conversation = bool(standalone) if history is None else bool(history)
-        entry = _Entry(history, in_conversation)
+        has_history = bool(standalone) if history is None else bool(history)
+        entry = _Entry(history, has_history)
         if text:
             # If the history is unknown, the id tells records of equal text apart.
             entry_key = history if history is not None else ("unknown", key)
@@ -259,12 +270,12 @@ class RecordedModel:
         text = normalise_spaces(prompt.query)
         entries = self._by_text.get(text, {}).values()
         if not (contents := read_message_texts(prompt.history, text)):
-            plain = (entry for entry in entries if not entry.in_conversation)
+            plain = (entry for entry in entries if not entry.has_history)
             return next(plain, None) or self._by_standalone.get(text)
         ranked = [
             (_rank_shared_ending(entry.history or (), contents), entry)
             for entry in entries
-            if entry.in_conversation
+            if entry.has_history
         ]
         # An entry whose history is known and ends otherwise belongs to another conversation.
         ranked = [
@@ -283,17 +294,17 @@ def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return text, read_message_texts((query.get("metadata") or {}).get("history") or (), text)
 
 
-def _rank_shared_ending(contents: Sequence[str], other_contents: Sequence[str]) -> tuple[int, bool]:
-    """Return the number of last messages that two conversations share, and whether all are equal.
+def _rank_shared_ending(messages: Sequence[str], other_messages: Sequence[str]) -> tuple[int, bool]:
+    """Return how many of their last messages two conversations share, and whether they are equal.
 
-    Larger tuples mean a better match.
+    A greater tuple means a better match.
     """
     count = 0
-    for message, other_message in zip(reversed(contents), reversed(other_contents), strict=False):
+    for message, other_message in zip(reversed(messages), reversed(other_messages), strict=False):
         if not _are_same_message(message, other_message):
             break
         count += 1
-    return count, len(contents) == len(other_contents) == count
+    return count, len(messages) == len(other_messages) == count
 
 
 def _are_same_message(message: str, other_message: str) -> bool:
@@ -311,12 +322,12 @@ _log = get_logger("qtmiddleware.llms")
 class RecordingModel:
     """Passes every prompt to *inner*, and appends the reply to the recording at *path*.
 
-    The file contains queries and replies. Each query gets one line per mode, unless the file has
-    that line already. Concurrent threads never mix their lines. Only the owner can read a new file.
-    An existing file keeps its permissions.
+    The file contains queries and replies. Each query gets one line per prompt mode. A line that the
+    file already contains is not written again. Concurrent threads never mix their lines. Only the
+    owner can read a new file. An existing file keeps its permissions.
 
-    A reply without a usable JSON object is returned but not recorded. The same happens if the file
-    cannot be written. In both cases, a warning without any text of the reply is logged.
+    If a reply has no usable JSON object, or the file cannot be written, the reply is returned but
+    not recorded. A warning is logged; it contains no text of the reply.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
@@ -393,19 +404,19 @@ class RecordingModel:
             )
         return reply
 
-    def _append_record(self, key: str, mode: str, record: Mapping[str, Any]) -> None:
+    def _append_record(self, query_id: str, mode: str, record: Mapping[str, Any]) -> None:
         # The file is read only once. Later records come from this object.
         if self._written is None:
             lines = read_records(self._path) if self._path.exists() else ()
             self._written = {(str(line.get("_id")), str(line.get("mode"))) for line in lines}
-        if (key, mode) in self._written:
+        if (query_id, mode) in self._written:
             return
         make_private_folders(self._path.parent)
         # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.
         append_line(
             self._path, json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace")
         )
-        self._written.add((key, mode))
+        self._written.add((query_id, mode))
 
 
 def _make_query_id(prompt: Prompt) -> str:

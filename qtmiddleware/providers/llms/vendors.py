@@ -1,9 +1,9 @@
 """Call the models of other vendors through the vendors' own clients.
 
-Each vendor's module only translates. It turns a request for a chat completion into a call of the
-client, and the client's answer into a completion or its chunks. `OpenAIModel` does everything else,
-such as fallbacks and streams. The vendor's package is never imported here, because the user has
-already imported it.
+Each vendor's module only translates formats: it turns a request for a chat completion into a call
+of the vendor's client, and the client's answer into a completion or its chunks. `OpenAIModel` does
+everything else, such as fallbacks and streams. The vendor's package is not imported, because the
+user has already imported it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.llms.calls import find_request_timeout
-from qtmiddleware.providers.llms.openai import OpenAIModel, read_options
+from qtmiddleware.providers.llms.openai import OpenAIModel, build_model_options
 from qtmiddleware.providers.llms.openai.clients import (
     Clients,
     copy_with_empty_pools,
-    has_known_pools,
+    has_copyable_pools,
 )
 from qtmiddleware.providers.llms.openai.prices import find_prices
 from qtmiddleware.providers.llms.openai.requests import Received
@@ -42,12 +42,12 @@ from qtmiddleware.types import Deadline
 DEFAULT_MODELS: Final = frozenset({Settings().transformation_model, Settings().chat_model})
 """The default models in the settings, which only OpenAI offers."""
 
-Chunk = Mapping[str, Any]
-"""A completion, or a piece of a completion, in OpenAI's format."""
+JsonObject = Mapping[str, Any]
+"""A request, a completion, or a chunk of a completion, in OpenAI's format."""
 
 
 class Vendor(ABC):
-    """Translates requests and answers for one vendor's client.
+    """Translates requests and answers between OpenAI's format and one vendor's client.
 
     A *resource* is the object inside the client whose methods call the service.
     """
@@ -61,7 +61,7 @@ class Vendor(ABC):
     provider: str
     """The vendor's name in OpenTelemetry. A known host, such as Bedrock's, overrides it."""
     key: str
-    """The environment variable of the vendor's key."""
+    """The name of the environment variable with the vendor's API key."""
     async_client: str = ""
     """The name of the async client's class; ``""`` if one client makes sync and async calls."""
 
@@ -90,17 +90,20 @@ class Vendor(ABC):
     If a tracing library has replaced one of these methods, the resource is not copied.
     """
 
-    def find_effort(self, model: str) -> str | None:  # noqa: ARG002
-        """Return the least reasoning effort that *model* accepts; ``None`` if it is unknown."""
+    def find_reasoning_effort(self, model: str) -> str | None:  # noqa: ARG002
+        """Return the least reasoning effort that *model* accepts; ``None`` to send no effort."""
         return None
 
     @abstractmethod
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
-        """Return the object inside *client* whose methods call the service."""
+        """Return the object inside *client* whose methods call the service.
+
+        If *is_async* is true, the methods must be asynchronous.
+        """
 
     @abstractmethod
     def find_http_client(self, client: Any, *, is_async: bool) -> Any:
-        """Return the `httpx` client inside *client*, or ``None`` if it must not be copied."""
+        """Return the `httpx` client inside *client*; ``None`` if *client* must be used uncopied."""
 
     @abstractmethod
     def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
@@ -114,38 +117,39 @@ class Vendor(ABC):
         """Return the address of the service that *client* calls."""
 
     @abstractmethod
-    def send(self, resource: Any, request: Chunk, timeout_seconds: float, *, is_async: bool) -> Any:
-        """Send *request* and return the client's answer.
+    def send_request(
+        self, resource: Any, request: JsonObject, timeout_seconds: float, *, is_async: bool
+    ) -> Any:
+        """Send *request*, and return the client's answer, or an awaitable if *is_async* is true.
 
-        If *is_async* is true, the result is an awaitable of the answer. If the request asks for a
-        stream, the answer is an iterator of events.
+        If *request* asks for a stream, the answer is an iterator of events.
         """
 
     @abstractmethod
     def convert_answer(self, answer: Any) -> Any:
-        """Convert a client's whole *answer* to a completion in OpenAI's format."""
+        """Convert *answer*, the client's whole answer, to a completion in OpenAI's format."""
 
     @abstractmethod
-    def make_chunk_reader(self) -> Callable[[Any], Chunk | None]:
+    def make_chunk_reader(self) -> Callable[[Any], JsonObject | None]:
         """Return a function that converts the events of one stream to chunks in OpenAI's format.
 
         The function returns ``None`` for an event that carries neither text nor a finish reason.
         """
 
 
-def read_system_and_user_messages(request: Chunk) -> tuple[str, str]:
+def read_system_and_user_messages(request: JsonObject) -> tuple[str, str]:
     """Return the system message and the user message of *request*."""
     system, user = request["messages"]
     return system["content"], user["content"]
 
 
-def read_token_limit(request: Chunk) -> int | None:
+def read_token_limit(request: JsonObject) -> int | None:
     """Return the token limit of *request*; ``None`` if it has no limit."""
     limit: int | None = request.get("max_tokens", request.get("max_completion_tokens"))
     return limit
 
 
-def read_schema(request: Chunk) -> dict[str, Any] | None:
+def read_schema(request: JsonObject) -> dict[str, Any] | None:
     """Return the JSON schema that *request* asks for; ``None`` if there is none."""
     json_schema: dict[str, Any] = request.get("response_format", {}).get("json_schema", {})
     return json_schema.get("schema")
@@ -154,34 +158,34 @@ def read_schema(request: Chunk) -> dict[str, Any] | None:
 def make_chunk(
     text: Any,
     finish_reason: str | None,
-    usage: Chunk | None,
+    usage: JsonObject | None,
     *,
     message_key: str = "delta",
     model: Any = None,
     id_: Any = None,
-) -> Chunk:
+) -> JsonObject:
     """Return a chunk or a completion with *text*, in OpenAI's format.
 
     Args:
         text: The text.
         finish_reason: The reason for the end of the answer; ``None`` if the answer continues.
-        usage: The token counts, as returned by `make_usage`.
+        usage: The token counts, as returned by `make_usage`; ``None`` if they are unknown.
         message_key: ``delta`` makes a chunk, ``message`` makes a completion.
         model: The name of the model that answered.
-        id_: The service's id of the completion.
+        id_: The completion's id, as the service reports it.
     """
     choices = [{message_key: {"content": text}, "finish_reason": finish_reason}]
     return {"choices": choices, "usage": usage, "model": model, "id": id_}
 
 
-def make_usage(input_tokens: int | None, output_tokens: int | None) -> Chunk:
+def make_usage(input_tokens: int | None, output_tokens: int | None) -> JsonObject:
     """Return the token counts in the format of OpenAI's completions."""
     return {"prompt_tokens": input_tokens or 0, "completion_tokens": output_tokens or 0}
 
 
 @dataclass
 class _CopiedResource:
-    """A copied resource and its HTTP client. Closing this object closes the HTTP client."""
+    """A copy of a client's resource, and its HTTP client. Closing this object closes both."""
 
     resource: Any
     http: Any
@@ -197,10 +201,11 @@ class VendorClients(Clients):
     """Provides copies of the resources in a user's clients.
 
     A resource is the object inside a client whose methods call the service. The user's clients are
-    never closed or changed. For a synchronous call, the copy shares the client's connections and
-    limits error bodies. In a forked process, and in each event loop, the copy has its own
-    connections. A client is used directly if its HTTP client is not found or its methods were
-    replaced.
+    never closed or changed.
+
+    For a synchronous call, the copy shares the client's connections and limits error bodies. In a
+    forked process, and in each event loop, the copy has its own connections. If a client's HTTP
+    client is not found, or a tracing library has replaced its methods, the client is used directly.
     """
 
     def __init__(self, client: Any, vendor: Vendor) -> None:
@@ -229,13 +234,16 @@ class VendorClients(Clients):
             return ""
 
     def get_sync_client(self) -> Any:
-        """Return the resource for a synchronous call: a copy, if it can be copied."""
+        """Return the resource for a synchronous call.
+
+        This is a copy of the user's resource, or the resource itself if it cannot be copied.
+        """
         client = self._user_sync_client
         http = self._find_http_client(client, is_async=False)
         if http is None:
             return self._vendor.find_resource(client, is_async=False)
         # In a forked process the parent's sockets must not be used.
-        if os.getpid() != self._process and has_known_pools(http):
+        if os.getpid() != self._process and has_copyable_pools(http):
             return self._per_process.get_client(self._make_sync_client).resource
         return self._vendor.copy_resource(
             client, copy_with_limited_error_bodies(http), is_async=False
@@ -264,7 +272,7 @@ class VendorClients(Clients):
 
     def _can_copy(self, client: Any) -> bool:
         http = self._find_http_client(client, is_async=True)
-        return http is not None and has_known_pools(http)
+        return http is not None and has_copyable_pools(http)
 
     def _copy_client(self, client: Any, *, is_async: bool = True) -> Any:
         http = copy_with_empty_pools(self._find_http_client(client, is_async=is_async))
@@ -285,7 +293,7 @@ class VendorModel(OpenAIModel):
     def __init__(self, vendor: Vendor, model: str, *, client: Any, **options: Any) -> None:
         self._vendor = vendor
         self._price_list = vendor.prices
-        self._find_effort = vendor.find_effort
+        self._find_reasoning_effort = vendor.find_reasoning_effort
         self._advice = {"key": vendor.key, "address": "the client's address"}
         super().__init__(model, client=VendorClients(client, vendor), **options)
 
@@ -300,7 +308,7 @@ class VendorModel(OpenAIModel):
     def warm_up(self) -> None:
         """Load the modules and prices that the first request needs. Send nothing."""
         find_prices(self._model, self._price_list)
-        if self._clients.can_block:
+        if self._clients.has_sync_client:
             self._clients.get_sync_client()
 
     def _send_request(
@@ -308,7 +316,7 @@ class VendorModel(OpenAIModel):
     ) -> Received:
         seconds = find_request_timeout(deadline)
         with _convert_errors():
-            answer = self._vendor.send(
+            answer = self._vendor.send_request(
                 self._clients.get_sync_client(), request, seconds, is_async=False
             )
             if "stream" not in request:
@@ -320,7 +328,7 @@ class VendorModel(OpenAIModel):
             first_event = next(events, None)
         return self._read_events(first_event, events), 0
 
-    def _read_events(self, event: Any, later_events: Iterator[Any]) -> Iterator[Chunk]:
+    def _read_events(self, event: Any, later_events: Iterator[Any]) -> Iterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
             while event is not None:
@@ -335,7 +343,7 @@ class VendorModel(OpenAIModel):
         seconds = find_request_timeout(deadline)
         with _convert_errors():
             async with asyncio.timeout(seconds):
-                answer = await self._vendor.send(resource, request, seconds, is_async=True)
+                answer = await self._vendor.send_request(resource, request, seconds, is_async=True)
                 if "stream" not in request:
                     return _yield_once(self._vendor.convert_answer(answer)), 0
                 close = getattr(answer, "close", None) or getattr(answer, "aclose", None)
@@ -347,7 +355,7 @@ class VendorModel(OpenAIModel):
 
     async def _aread_events(
         self, event: Any, later_events: AsyncIterator[Any]
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncIterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
             while event is not None:
@@ -361,11 +369,11 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 
 
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
-    """Return the *vendor*'s model that *settings* name, called through *client*.
+    """Return a model that calls the *vendor*'s model named in *settings* through *client*.
 
-    The name is the one of ``transformationModel`` and ``chatModel`` that differs from its default,
-    because only OpenAI offers the default models. If both have default values, raises
-    `ConfigError`.
+    The name is ``transformationModel``, or ``chatModel`` if ``transformationModel`` has its default
+    value, because only OpenAI offers the default models. Raises `ConfigError` if both settings have
+    default values.
     """
     names = (settings.transformation_model, settings.chat_model)
     model = next((name for name in names if name not in DEFAULT_MODELS), None)
@@ -377,7 +385,7 @@ def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> Vendor
             value=names[0],
             allowed=f"the name of a model of {vendor.name}",
         )
-    return VendorModel(vendor, model, client=client, **read_options(settings))
+    return VendorModel(vendor, model, client=client, **build_model_options(settings))
 
 
 def make_provider_functions(
@@ -385,7 +393,7 @@ def make_provider_functions(
 ) -> tuple[Callable[[Any], bool], Callable[[Any, Settings], VendorModel]]:
     """Return the functions ``accepts`` and ``make_model`` for the module of *vendor*.
 
-    `MODEL_PROVIDERS` requires both functions in each provider's module.
+    Every module that `MODEL_PROVIDERS` lists must have these two functions.
     """
     return vendor.accepts, partial(make_vendor_model, vendor)
 
@@ -394,9 +402,9 @@ def make_provider_functions(
 
 
 class ServiceError(Exception):
-    """A vendor's error with HTTP status, body and headers, like the errors of ``openai``."""
+    """A vendor's error, with the HTTP status, body and headers of an error of ``openai``."""
 
-    def __init__(self, status: int, body: Chunk, headers: Any) -> None:
+    def __init__(self, status: int, body: JsonObject, headers: Any) -> None:
         super().__init__()
         self.status_code = status
         self.body = body
@@ -426,7 +434,7 @@ _MOST_WORDS: Final = 2_000
 
 @contextmanager
 def _convert_errors() -> Iterator[None]:
-    """Convert a vendor's exception to a `ServiceError` or a `ModelError`.
+    """In the ``with`` block, convert a vendor's exception to a `ServiceError` or a `ModelError`.
 
     An exception without an HTTP status passes through unchanged.
     """
@@ -435,17 +443,18 @@ def _convert_errors() -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        converted = read_vendor_error(error)
+        converted = convert_vendor_error(error)
         if converted is error:
             raise
         # The vendor's message may quote the query, so the original error does not become the cause.
         raise converted from None
 
 
-def read_vendor_error(error: Exception) -> Exception:
-    """Return the `ServiceError` or `ModelError` for a vendor's *error*.
+def convert_vendor_error(error: Exception) -> Exception:
+    """Convert *error*, raised by a vendor's client, to a `ServiceError` or a `ModelError`.
 
-    An error without an HTTP status is returned unchanged.
+    The result is a `ModelError` if the service sent an unreadable response instead of an error. An
+    error without an HTTP status is returned unchanged.
     """
     status = next(
         (
@@ -492,7 +501,8 @@ def read_vendor_error(error: Exception) -> Exception:
 def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the headers of *response*, with lower-case names.
 
-    If the body's *fields* ask for a pause, as Google's do, it is added as ``retry-after``.
+    Google asks for a pause in the body instead of a header. Such a pause in *fields*, the fields of
+    the body, is added as ``retry-after``.
     """
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}

@@ -28,11 +28,11 @@ _ALLOWED: Final = (
 
 
 def as_reranker(candidate: Any, settings: Settings) -> Reranker:
-    """Return a reranker that uses *candidate*.
+    """Return a reranker that scores texts with *candidate*.
 
     *candidate* is one of:
 
-    - ``None``: the model that ``rerank.model`` names is loaded on first use.
+    - ``None``: the reranker uses the model that ``rerank.model`` names.
     - An object with ``name`` and ``rerank``: it is returned unchanged.
     - A sentence-transformers cross-encoder, or another object with ``predict``.
     - A function that takes the question and the texts, and returns scores.
@@ -79,14 +79,15 @@ def _make_reranker(model_name: str, *, trust_remote_code: bool) -> Reranker:
 
 
 class CallableReranker:
-    """Reranks with a function that scores texts for a question.
+    """Scores passages by calling a user's function.
 
     Exceptions of the function pass through unchanged.
 
     Args:
-        fn: A synchronous function that takes the question and a list of texts. It returns one score
-            per text, in the order of the texts, as a list, tuple or array. Higher is better. It may
-            also return one ``(index, score)`` pair per text, in any order.
+        fn: A synchronous function that takes the question and a list of texts. The function returns
+            one score per text, in the order of the texts, as a list, tuple or array. Higher is
+            better. Instead of scores, the function may return ``(index, score)`` pairs in any
+            order.
         name: The reranker's name; by default the function's name.
 
     Raises:
@@ -131,7 +132,7 @@ class CallableReranker:
 
 
 def _sort_scores(result: Any) -> Any:
-    """Return the scores of ``(index, score)`` pairs, sorted by index.
+    """Return the scores in *result*. ``(index, score)`` pairs are sorted by index.
 
     Any other *result* is returned unchanged, except that an array becomes a list.
     """

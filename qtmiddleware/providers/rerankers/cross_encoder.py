@@ -20,9 +20,9 @@ LICENCES: Final = {
         "CC BY-NC 4.0, which does not allow commercial use"
     ),
 }
-"""The models whose licence forbids some uses, and the licence."""
+"""The licences of the models that must not be used for every purpose."""
 AGAIN_SECONDS: Final = 60.0
-"""The pause in seconds before loading is tried again, because each try may take seconds."""
+"""The pause in seconds before a failed load is tried again, because each try may take seconds."""
 
 _log = get_logger("qtmiddleware.rerankers")
 _warned: Final[set[str]] = set()
@@ -35,8 +35,8 @@ class CrossEncoderReranker:
     2.0. Its scores are logits and may be negative.
 
     ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters) is for other languages.
-    Its licence, CC BY-NC 4.0, does not allow commercial use. A warning is logged once. This model
-    runs its own code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+    Its licence, CC BY-NC 4.0, does not allow commercial use; a warning about this is logged once.
+    This model runs its own code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
 
     The model is loaded by the first call or by `load`. Thread-safe: one thread scores at a time,
     because the tokenizers cannot be shared.
@@ -46,14 +46,15 @@ class CrossEncoderReranker:
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: The number of question-passage pairs per batch.
         trust_remote_code: Whether the model may run the code that comes with it.
-        max_length: The most tokens per pair; by default the model's maximum. Longer texts are cut.
+        max_length: The maximum number of tokens per pair; by default the model's maximum. Longer
+            texts are cut.
 
     Raises:
         ConfigError: The model needs *trust_remote_code*.
         MissingExtra: The extra ``models`` is missing at the first use.
-        ModelError: A call failed: ``unavailable`` if the model cannot be loaded or fails, and
-            ``unparsable`` if it does not return one finite number per passage. Loading is tried
-            again after a minute.
+        ModelError: A call failed. The reason is ``unavailable`` if the model cannot be loaded or
+            fails, and ``unparsable`` if it does not return one finite number per passage. A failed
+            load is tried again after a minute.
     """
 
     def __init__(
@@ -103,14 +104,14 @@ class CrossEncoderReranker:
     def load(self) -> None:
         """Load the model, unless it is loaded already. Raises the same errors as `rerank`."""
         with self._lock.lock:
-            self._load_once()
+            self._load_model_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
         if not texts:
             return []
         with self._lock.lock:
-            model = self._load_once()
+            model = self._load_model_once()
             # The model itself cuts at its maximum, but only after tokenizing the whole text.
             question = cut_text(model, query)
             pairs = [(question, cut_text(model, text)) for text in texts]
@@ -122,7 +123,7 @@ class CrossEncoderReranker:
                 ) from error
         return check_scores(scores, len(texts))
 
-    def _load_once(self) -> Any:
+    def _load_model_once(self) -> Any:
         """Return the model. The first call loads it, and other threads wait."""
         if self._model is None:
             # A recent failure is raised again at once, because another try may take seconds.
@@ -146,7 +147,7 @@ class CrossEncoderReranker:
 
 
 def _warn_about_licence(model_name: str) -> None:
-    """Log a warning, once per process, if the model's licence forbids some uses."""
+    """Log a warning if the model's licence forbids some uses, once per process and model."""
     if model_name in LICENCES and model_name not in _warned:
         _warned.add(model_name)
         about: dict[str, Any] = {"event": "reranker_licence", "model": model_name}

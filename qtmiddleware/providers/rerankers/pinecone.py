@@ -22,9 +22,10 @@ _WITHOUT_TRUNCATE: Final = ("cohere-",)
 class PineconeReranker:
     """Scores passages with a model that Pinecone hosts, such as ``bge-reranker-v2-m3``.
 
-    Scores are from 0 to 1. If there are more texts than a request allows (100 or 200), several
-    requests are sent. This does not change the scores, because each text is scored independently.
-    Pinecone cuts texts that are too long. A blank text is not sent and scores 0.
+    Scores are from 0 to 1. If there are more texts than a request allows (100 or 200, depending on
+    the model), several requests are sent. This does not change the scores, because each text is
+    scored independently. Pinecone cuts texts that are too long. A blank text gets the score 0
+    without a request.
 
     The client retries failed requests. ``rerank.timeoutMs`` limits the total time. Exceptions of
     the client pass through unchanged.
@@ -77,7 +78,7 @@ class PineconeReranker:
             close()
 
     def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
-        """Return the scores for *query*, keyed by position in *texts*."""
+        """Return the score of each text for *query*, keyed by the text's position in *texts*."""
         options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(
             model=self._name,

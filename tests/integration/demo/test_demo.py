@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 from qtmiddleware.kit.demo import load_dataset, load_recorded_model
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import USUAL, Comparison, select_systems
 from qtmiddleware.kit.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import Embedder
@@ -29,7 +29,7 @@ def embedding_once(embedder: Embedder) -> Embedder:
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     data = load_dataset()
-    embedder = embedding_once(embedder_named("all-MiniLM-L6-v2"))
+    embedder = embedding_once(find_embedder("all-MiniLM-L6-v2"))
     store = build_index(data, tmp_path_factory.mktemp("demo") / "index.sqlite", embedder)
     with store:
         return Bench(store, embedder, load_recorded_model()).measure(data, select_systems(USUAL))

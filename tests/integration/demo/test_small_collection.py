@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_recorded_model
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.kit.playground.asked import PageState
@@ -69,7 +69,7 @@ def test_no_recording_knows_a_number_or_a_sentence_of_a_passage_that_is_judged(
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> None:
     data = load_dataset(folder)
-    embedder = embedder_named("all-MiniLM-L6-v2")
+    embedder = find_embedder("all-MiniLM-L6-v2")
     with open_index(data, tmp_path, embedder) as store:
         opened = QueryMiddleware(
             {"topK": 5}, client=load_recorded_model(folder), store=store, embedder=embedder

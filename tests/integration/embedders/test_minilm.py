@@ -130,8 +130,8 @@ def test_the_activation_is_exact() -> None:
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.kit.embedding import embedder_named\n"
-        "embedder_named('all-MiniLM-L6-v2').dimension\n"
+        "import sys; from qtmiddleware.kit.embedding import find_embedder\n"
+        "find_embedder('all-MiniLM-L6-v2').dimension\n"
         "print(sorted({'numpy', 'tokenizers', 'safetensors', 'urllib.request'} & set(sys.modules)))"
     )
     done = subprocess.run(

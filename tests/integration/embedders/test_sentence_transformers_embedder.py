@@ -15,7 +15,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
-from qtmiddleware.kit.embedding import MiniLMEmbedder, embedder_named
+from qtmiddleware.kit.embedding import MiniLMEmbedder, find_embedder
 from qtmiddleware.kit.embedding.minilm.files import find_installed_files, hash_file
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
@@ -64,7 +64,7 @@ def test_it_is_an_embedder_named_by_its_folder(
 ) -> None:
     assert isinstance(embedder, Embedder)
     assert (embedder.name, embedder.dimension) == (str(folder), 16)
-    assert isinstance(embedder_named(str(folder)), SentenceTransformersEmbedder)
+    assert isinstance(find_embedder(str(folder)), SentenceTransformersEmbedder)
 
 
 def test_vectors_are_floats_of_length_1(embedder: SentenceTransformersEmbedder) -> None:

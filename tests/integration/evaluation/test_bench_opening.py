@@ -96,7 +96,7 @@ def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.M
     assert asked >= 6
     inner = CountingEmbedder()
     monkeypatch.setattr(
-        "qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: Unused(inner)
+        "qtmiddleware.kit.evaluation.bench.bench.find_embedder", lambda *_, **__: Unused(inner)
     )
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         second = opened.measure(systems, deep=True)

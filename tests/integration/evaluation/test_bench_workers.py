@@ -103,7 +103,7 @@ def test_an_embedder_that_cannot_be_sent_embeds_in_this_process(
 ) -> None:
     inner = CountingEmbedder()
     monkeypatch.setattr(
-        "qtmiddleware.kit.evaluation.bench.bench.embedder_named", lambda *_, **__: inner
+        "qtmiddleware.kit.evaluation.bench.bench.find_embedder", lambda *_, **__: inner
     )
     run(data, tmp_path, NoEngine())
     assert {passage.text for passage in data.passages} <= set(inner.texts)

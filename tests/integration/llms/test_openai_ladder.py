@@ -263,7 +263,7 @@ def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
         max_tokens=800,
         response_format=None,
     )
-    request = next(negotiator.negotiate(make_prompt()))
+    request = next(negotiator.negotiate_response(make_prompt()))
     assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
     assert "reasoning_effort" not in request
 

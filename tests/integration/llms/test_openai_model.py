@@ -16,7 +16,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
-from qtmiddleware.providers.openai_client import read_client_error
+from qtmiddleware.providers.openai_client import convert_client_error
 from qtmiddleware.types import Deadline
 from tests.support import completions
 from tests.support.model_server import ModelServer, as_json, failure
@@ -193,7 +193,7 @@ def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(
     request = httpx.Request("POST", "http://host")
     response = httpx.Response(503, headers={"Retry-After": said.encode()}, request=request)
     error = openai.InternalServerError("busy", response=response, body=None)
-    assert read_client_error(error, "the service").retry_after == seconds
+    assert convert_client_error(error, "the service").retry_after == seconds
 
 
 def test_a_given_async_client_retries_as_it_was_told_to(prompt, model_server: ModelServer) -> None:

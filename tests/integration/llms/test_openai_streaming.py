@@ -20,7 +20,7 @@ from werkzeug import Response
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.providers.llms.openai import OpenAIModel, replies
-from qtmiddleware.providers.llms.openai.replies import Events, StreamReader
+from qtmiddleware.providers.llms.openai.replies import EventReader, StreamReader
 from qtmiddleware.types import Deadline
 from tests.support.completions import chunk, completion
 from tests.support.model_server import ModelServer, Said, as_json
@@ -526,7 +526,7 @@ def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wir
 @pytest.mark.parametrize("start", [b"", b"data: ", b": "])
 def test_a_line_in_small_pieces_is_read_to_its_end(start: bytes) -> None:
     # What took the square of its length would not be done before the test is stopped.
-    events, length = Events(), replies.MOST_BYTES - 8
+    events, length = EventReader(), replies.MOST_BYTES - 8
     assert not [*events.feed(start)]
     for _ in range(0, length, 4):
         assert not [*events.feed(b"abcd")]
@@ -668,7 +668,7 @@ def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[in
     try:
         for start, end in pairwise(places):
             heard += "".join(it for it in reader.feed(body[start:end]) if isinstance(it, str))
-        *left, reply = reader.finish()
+        *left, reply = reader.read_rest()
     except ModelError:
         return
     assert isinstance(reply, Reply)
@@ -689,8 +689,8 @@ def test_events_are_the_same_however_the_bytes_are_cut(
     cuts = data.draw(st.lists(st.integers(0, len(body)), max_size=8).map(sorted))
 
     def read(places: list[int]) -> list[bytes]:
-        events = Events()
+        events = EventReader()
         found = [it for a, b in pairwise(places) for it in events.feed(body[a:b])]
-        return found + list(events.finish())
+        return found + list(events.read_last_event())
 
     assert read([0, *cuts, len(body)]) == read([0, len(body)])

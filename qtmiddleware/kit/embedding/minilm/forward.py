@@ -1,7 +1,7 @@
 """Compute the vectors of a BERT sentence encoder with numpy.
 
 The texts of a batch are concatenated without padding, so a text's vector does not depend on the
-other texts. For consecutive texts of equal length, attention is computed together.
+other texts. The attention of consecutive texts of equal length is computed in one step.
 
 Source: Devlin et al. 2019 (BERT). Layers and epsilon are as in the model's configuration.
 """
@@ -42,15 +42,15 @@ _BLOCK: Final = 16
 Its scratch arrays are then small enough to stay in the processor's cache.
 """
 _SCORES: Final = 1 << 18
-"""The most attention scores per step, so that they stay in the processor's cache.
+"""The maximum number of attention scores per step, so that they stay in the processor's cache.
 
-A single text of 256 tokens still has three times as many.
+A single text of 256 tokens exceeds this limit threefold, because texts are not split.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A dense layer.
+    """A dense layer of the network: a matrix multiplication and an addition.
 
     Attributes:
         weight: The weights, of shape (inputs, outputs).
@@ -69,11 +69,11 @@ class Dense:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A layer normalisation.
+    """A layer normalisation of the network.
 
     Attributes:
-        scale: The factor for each normalised column.
-        shift: The number to add to each scaled column.
+        scale: The factors for the normalised columns, of shape (384,).
+        shift: The numbers to add to the scaled columns, of shape (384,).
     """
 
     scale: Floats
@@ -96,15 +96,15 @@ class Norm:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One transformer layer.
+    """The weights of one transformer layer.
 
     Attributes:
         qkv: Computes queries, keys and values in one multiplication.
-        attended: Projects the result of the attention.
-        attended_norm: Normalises the projected result after the residual connection.
+        attended: Projects the attention's output.
+        attended_norm: Normalises the projected output after the residual connection.
         inner: The first layer of the feed-forward network.
         outer: The second layer of the feed-forward network.
-        outer_norm: Normalises the network's result after the residual connection.
+        outer_norm: Normalises the network's output after the residual connection.
     """
 
     qkv: Dense
@@ -120,8 +120,8 @@ class Weights:
     """All weights of the model.
 
     Attributes:
-        words: The embedding of each token, of shape (vocabulary, 384).
-        positions: The embedding of each position, of shape (512, 384).
+        words: The embeddings of the vocabulary's tokens, of shape (30522, 384).
+        positions: The embeddings of the positions in a text, of shape (512, 384).
         norm: Normalises the sum of token and position embeddings.
         layers: The transformer layers.
     """
@@ -133,7 +133,7 @@ class Weights:
 
 
 def list_tensor_shapes() -> dict[str, tuple[int, ...]]:
-    """Return the required tensor shapes, keyed by the tensors' names in the weights file."""
+    """Return the shape that each tensor in the weights file must have, keyed by tensor name."""
     square, row = (HIDDEN, HIDDEN), (HIDDEN,)
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (VOCABULARY, HIDDEN),
@@ -167,7 +167,7 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
     import numpy as np
 
     def build_dense(*names: str) -> Dense:
-        """Return the dense layers called *names*, joined into one layer."""
+        """Return the dense layers called *names*, joined into one layer. Scale query weights."""
         # Attention scores are divided by the square root of the head size. Scaling the query
         # weights has the same effect, and is done only once.
         scales = [
@@ -234,7 +234,8 @@ def encode_texts(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats
 def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Floats:
     """Return one vector per token, as float32 of shape (tokens, 384).
 
-    *token_ids* has one list per text. The vectors of all texts are concatenated in this order.
+    *token_ids* has one list per text. The rows for the first text come first, without gaps between
+    the texts.
     """
     import numpy as np
 
@@ -259,9 +260,9 @@ def encode_tokens(weights: Weights, token_ids: Sequence[Sequence[int]]) -> Float
 def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
     """Yield groups of consecutive texts of equal length.
 
-    Each group is a tuple: the slice of its rows, its number of texts, and their length in tokens. A
-    group's size is limited, so that its attention scores fit into the processor's cache. *lengths*
-    are the texts' lengths in tokens.
+    *lengths* are the texts' lengths in tokens. Each group is a tuple: the slice of the group's
+    token rows, the number of texts, and the length of each text. A group's size is limited, so that
+    its attention scores fit into the processor's cache.
     """
     start = 0
     for length, group in groupby(lengths):
@@ -277,8 +278,9 @@ def _group_equal_lengths(lengths: Sequence[int]) -> Iterator[tuple[slice, int, i
 def _compute_attention(qkv: Floats, lengths: Sequence[int]) -> Floats:
     """Return the scaled dot-product attention within each text, for all heads.
 
-    *qkv* contains the queries, keys and values of all tokens. The queries are scaled already.
-    *lengths* are the texts' lengths in tokens.
+    *qkv* contains the queries, keys and values of all tokens, with one row per token. The queries
+    must already be divided by the square root of the head size. *lengths* are the texts' lengths in
+    tokens.
     """
     import numpy as np
 

@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.embedding import embedder_named
+from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.engines import Engine
 from qtmiddleware.kit.evaluation import (
     MEASURED,
@@ -538,7 +538,7 @@ def _open_search_backend(
 @contextmanager
 def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
     """Yield the embedding model of *settings*, with a cache for vectors in the folder *cache*."""
-    inner = embedder_named(settings.embedding_model, dimensions=settings.embedding_dimensions)
+    inner = find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
         # The cached embedder leaves its inner embedder open.
         if isinstance(inner, OpenAIEmbedder):

@@ -36,21 +36,21 @@ from qtmiddleware.types import Deadline
 class OpenAIModel:
     """Calls a language model through the ``openai`` client.
 
-    The object learns which options the provider accepts.
-
-    **Clients.** The user's clients are never closed. For each event loop, the user's async client
-    is copied. The copy opens its own connections, so the user's own calls are not affected. If the
+    **Clients.** The user's clients are never closed. The user's async client is copied for each
+    event loop. The copy opens its own connections, so the user's own calls are not affected. If the
     user gave only an async client, `complete` and `stream` run in the background loop.
 
     **Fallbacks.** With *structured_output* ``auto``, the first request asks for a JSON schema. If
     the provider rejects the schema, the next request asks for ``json_object``, and then for plain
     text. A rejected ``temperature``, ``reasoning_effort`` or token limit is omitted from later
-    requests. This object remembers the rejections. One prompt takes at most five requests.
+    requests. The model object remembers which options the provider rejects. One prompt takes at
+    most five requests.
 
     **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
-    that they accept. Other models get none. The token limit is sent as ``max_completion_tokens`` to
-    OpenAI and to reasoning models, and as ``max_tokens`` to all others. If the model reasons,
-    10,000 tokens are added to the limit, and no temperature is sent.
+    that they accept. For other models, no effort is sent. The token limit is sent as
+    ``max_completion_tokens`` to OpenAI and to reasoning models, and as ``max_tokens`` to all other
+    services. If the model reasons, 10,000 tokens are added to the limit, and no temperature is
+    sent.
 
     **Timeouts.** Every request times out at the deadline. The SDK's retries are turned off, because
     they ignore the deadline. A user's async client keeps its retries, because its call is cancelled
@@ -60,8 +60,8 @@ class OpenAIModel:
 
     **Streams.** Pieces are yielded as the server sends them. A server that cannot stream sends the
     whole answer as the only piece. Some servers send no token counts and keep the stream open. So
-    a `Reply` without cost is yielded as soon as the text is complete, and another one at the end of
-    the stream. Closing the generator closes the connection.
+    a `Reply` without cost is yielded as soon as the text is complete, and the whole `Reply` at the
+    end of the stream. Closing the generator closes the connection.
 
     Args:
         model: The model's name.
@@ -71,7 +71,7 @@ class OpenAIModel:
         base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The temperature; ``None`` sends none.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
-        max_tokens: The most tokens of an answer; ``None`` sends no limit.
+        max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
         reasoning_effort: An effort, ``auto``, or ``None`` to send none.
         input_price: US dollars per million input tokens, if the model's price is unknown.
@@ -79,7 +79,7 @@ class OpenAIModel:
     """
 
     _price_list = OPENAI
-    _find_effort = staticmethod(find_least_effort)
+    _find_reasoning_effort = staticmethod(find_least_effort)
     _advice: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
@@ -106,7 +106,7 @@ class OpenAIModel:
             max_tokens=max_tokens,
             response_format=None if structured_output == "auto" else structured_output,
             reasoning_effort=reasoning_effort,
-            find_effort=self._find_effort,
+            find_reasoning_effort=self._find_reasoning_effort,
             advice=self._advice,
         )
         self.prices = Prices(model, input_price, output_price, self._price_list)
@@ -131,12 +131,12 @@ class OpenAIModel:
 
     @property
     def can_async(self) -> bool:
-        """Whether `acomplete` can be called. It needs an async client."""
-        return self._clients.can_async
+        """Whether `acomplete` can be called. ``False`` if the user gave only a sync client."""
+        return self._clients.has_async_client
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        if not self._clients.can_block:
+        if not self._clients.has_sync_client:
             return complete_in_background(self.acomplete, prompt, deadline)
         pieces = self._yield_pieces(prompt, deadline, should_stream=False)
         # An earlier `Reply` may lack its cost.
@@ -155,7 +155,7 @@ class OpenAIModel:
 
         Raises `ModelError` on failure.
         """
-        if not self._clients.can_block:
+        if not self._clients.has_sync_client:
             return iterate_in_background_loop(partial(self.astream, prompt, deadline))
         return self._yield_pieces(prompt, deadline, should_stream=True)
 
@@ -176,7 +176,7 @@ class OpenAIModel:
         reader = StreamReader(deadline, is_stream=should_stream)
         # A reload may retire the clients at any time. They close when the last call has ended.
         with self._clients.in_use, ExitStack() as stack:
-            negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
+            negotiation = self._negotiator.negotiate_response(prompt, should_stream=should_stream)
             response = drive_generator(
                 negotiation, partial(self._send_request, deadline=deadline, stack=stack)
             )
@@ -187,12 +187,12 @@ class OpenAIModel:
                     # The answer had ended before the error, so nothing is missing.
                     if reader.is_whole:
                         break
-                    raise self._negotiator.read_error(error) from None
+                    raise self._negotiator.convert_error(error) from None
                 if chunk is None:
                     break
                 for piece in reader.feed(chunk):
                     yield self._add_costs(response, piece)
-        for piece in reader.finish():
+        for piece in reader.read_rest():
             yield self._add_costs(response, piece)
 
     async def _ayield_pieces(
@@ -205,7 +205,9 @@ class OpenAIModel:
         reader = StreamReader(deadline, is_stream=should_stream)
         with self._clients.in_use:
             async with AsyncExitStack() as stack:
-                negotiation = self._negotiator.negotiate(prompt, should_stream=should_stream)
+                negotiation = self._negotiator.negotiate_response(
+                    prompt, should_stream=should_stream
+                )
                 response = await adrive_generator(
                     negotiation, partial(self._asend_request, deadline=deadline, stack=stack)
                 )
@@ -217,12 +219,12 @@ class OpenAIModel:
                         # As in `_yield_pieces`: the answer is complete, so the error is harmless.
                         if reader.is_whole:
                             break
-                        raise self._negotiator.read_error(error) from None
+                        raise self._negotiator.convert_error(error) from None
                     if chunk is None:
                         break
                     for piece in reader.feed(chunk):
                         yield self._add_costs(response, piece)
-        for piece in reader.finish():
+        for piece in reader.read_rest():
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
@@ -264,7 +266,7 @@ class OpenAIModel:
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close the same clients as `close`, and the client of the running event loop.
+        """Close the clients that `close` closes, and also the client of the running event loop.
 
         The model stays usable: its next call makes new clients.
         """
@@ -273,9 +275,9 @@ class OpenAIModel:
     def _send_request(
         self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
     ) -> Received:
-        """Send *request* and return its answer and the number of the SDK's retries.
+        """Send *request*, and return the answer's pieces and the number of retries by the SDK.
 
-        The answer is an iterator over its pieces. It can be read until *stack* is closed.
+        The pieces are an iterator that can be read until *stack* is closed.
         """
         client = self._clients.get_sync_client()
         seconds = find_request_timeout(deadline)
@@ -339,17 +341,17 @@ def accepts(candidate: Any) -> bool:
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
-    """Return the model that *settings* name, called through *client*.
+    """Return an `OpenAIModel` with the name and options in *settings*, which uses *client*.
 
     If *client* is ``None``, a client is made on first use.
     """
-    options = read_options(settings)
+    options = build_model_options(settings)
     return OpenAIModel(
         settings.transformation_model, client=client, base_url=settings.llm.base_url, **options
     )
 
 
-def read_options(settings: Settings) -> dict[str, Any]:
+def build_model_options(settings: Settings) -> dict[str, Any]:
     """Return the keyword arguments for `OpenAIModel` from *settings*."""
     llm = settings.llm
     return {

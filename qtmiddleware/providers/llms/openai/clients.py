@@ -23,9 +23,9 @@ from qtmiddleware.providers.openai_client import (
     limit_error_bodies,
     make_client,
     make_http_client,
+    read_api_key,
     read_host,
     read_host_and_port,
-    read_key,
 )
 from qtmiddleware.runtime.background_loop import (
     await_in_background_loop,
@@ -46,16 +46,17 @@ _closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
-    """A sync and an async client: given by the user, or made on first use.
+    """Holds a sync and an async client, given by the user or made on first use.
 
-    The user's clients are never closed. Clients made here belong to one process, because sockets do
-    not survive a fork. An async client also belongs to one event loop, and closes when that loop
-    shuts down. If the user gave only an async client, blocking calls use a copy in the background
-    loop until `close`.
+    The user's clients are never closed. Clients that this object makes belong to one process,
+    because sockets do not survive a fork. An async client also belongs to one event loop, and is
+    closed when that loop shuts down. If the user gave only an async client, synchronous calls use a
+    copy in the background loop until `close`.
 
-    A user's client is copied in each forked process, and an async client also in each event loop.
-    The copy has its own connections, because an idle connection of one loop makes the user's next
-    call in another loop fail or hang. A client that cannot be copied (`can_copy`) is used directly.
+    A user's client is copied in each forked process. An async client is also copied in each event
+    loop. The copy has its own connections: if two loops shared connections, an idle connection of
+    one loop could make the next call in the other loop fail or hang. A client that cannot be copied
+    (`can_copy`) is used directly.
 
     Use a client only within ``with clients.in_use:``. Then no client is closed during a call.
     """
@@ -83,12 +84,12 @@ class Clients:
         self.in_use: Final = Draining(self._close_without_waiting)
 
     @property
-    def can_block(self) -> bool:
+    def has_sync_client(self) -> bool:
         """Whether there is a client for synchronous calls."""
         return self._makes_clients or self._user_sync_client is not None
 
     @property
-    def can_async(self) -> bool:
+    def has_async_client(self) -> bool:
         """Whether there is a client for asynchronous calls."""
         return self._makes_clients or self._user_async_client is not None
 
@@ -111,7 +112,7 @@ class Clients:
             else self._user_async_client
         )
         return (
-            _read_address(self._base_url)
+            _resolve_address(self._base_url)
             if client is None
             else str(getattr(client, "base_url", ""))
         )
@@ -119,7 +120,8 @@ class Clients:
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call.
 
-        This is a copy of the user's client without retries, if the client can be copied.
+        This is a copy of the user's client that does not retry. If the client cannot be copied, it
+        is returned itself. If the user gave no client, the client of this process is returned.
         """
         client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
@@ -144,7 +146,7 @@ class Clients:
         if not self._makes_clients and not self._can_copy(given_client):
             return given_client
         loop = asyncio.get_running_loop()
-        clients = _find_clients(loop)
+        clients = _find_loop_clients(loop)
         client_and_lifetime = clients.get(self)
         if client_and_lifetime is None or client_and_lifetime[0].is_closed():
             with explain_client_errors(partial(ModelError, "unavailable")):
@@ -167,7 +169,7 @@ class Clients:
     def close(self) -> None:
         """Close the clients that this object made for this process and for the background loop.
 
-        The next call makes new clients.
+        The user's clients stay open. The next call makes new clients.
         """
         self._per_process.close()
         if self._forget_background_client():
@@ -175,9 +177,9 @@ class Clients:
                 run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the same clients as `close`, and the client made for the running event loop.
+        """Close the clients that `close` closes, and also the client made for the running loop.
 
-        The next call makes new clients.
+        The user's clients stay open. The next call makes new clients.
         """
         self._per_process.close()
         await self._close_in_running_loop()
@@ -192,22 +194,25 @@ class Clients:
         for loop_ref in self._loops.values():
             loop = loop_ref()
             _, lifetime = (
-                (None, None) if loop is None else _find_clients(loop).pop(self, (None, None))
+                (None, None) if loop is None else _find_loop_clients(loop).pop(self, (None, None))
             )
             # A loop that has ended has closed its client already.
             with suppress(RuntimeError):
                 if loop is not None and lifetime is not None:
-                    loop.call_soon_threadsafe(_schedule_close, lifetime)
+                    loop.call_soon_threadsafe(_schedule_client_close, lifetime)
 
     def _forget_background_client(self) -> bool:
-        """Forget the client in the background loop, and return whether this process had one."""
+        """Forget the client in the background loop, and return whether there was one to close.
+
+        A client of the parent process does not count.
+        """
         # A forked process inherits the entry, but not the loop with the client.
         process, self._background_process = self._background_process, None
         return process == os.getpid()
 
     async def _close_in_running_loop(self) -> None:
         """Close the client that was made for the running event loop."""
-        _, lifetime = _find_clients(asyncio.get_running_loop()).pop(self, (None, None))
+        _, lifetime = _find_loop_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
 
@@ -224,7 +229,7 @@ class Clients:
             return copy_with_own_connections(self._user_sync_client).with_options(max_retries=0)
 
     def _make_client(self, *, is_async: bool) -> Any:
-        if not is_configured(self._base_url):
+        if not is_service_configured(self._base_url):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
@@ -236,12 +241,12 @@ class Clients:
         )
 
 
-def _find_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
-    """Return the clients that were made for *loop*.
+def _find_loop_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
+    """Return the clients that were made for *loop*, keyed by the `Clients` that made them.
 
-    They are stored in an attribute of *loop*. The clients refer to the loop, so a reference from
-    outside would keep the loop alive. This way, the loop, the clients and their sockets are freed
-    together, even if the loop is never closed.
+    The clients are stored in an attribute of *loop*. So the loop, the clients and their sockets are
+    freed together, even if the loop is never closed. A table outside would keep the loop alive,
+    because the clients refer to the loop.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
@@ -251,7 +256,7 @@ def _find_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
         return clients
 
 
-def _schedule_close(lifetime: AsyncGenerator[None, None]) -> None:
+def _schedule_client_close(lifetime: AsyncGenerator[None, None]) -> None:
     async def close() -> None:
         # The generator may be closed already if the loop is about to end.
         with suppress(RuntimeError):
@@ -265,7 +270,8 @@ def _schedule_close(lifetime: AsyncGenerator[None, None]) -> None:
 async def _manage_client_lifetime(client: Any) -> AsyncGenerator[None, None]:
     """Close *client* when the running event loop shuts down, or when this generator is freed.
 
-    On shutdown, an event loop closes the asynchronous generators that were started in it.
+    This is a generator because an event loop, on shutdown, closes the async generators that were
+    started in the loop.
     """
     try:
         yield
@@ -276,15 +282,16 @@ async def _manage_client_lifetime(client: Any) -> AsyncGenerator[None, None]:
 def hash_account(base_url: str | None) -> int:
     """Return a hash of the address and the key that new clients use."""
     # A hash, so that the key itself is stored nowhere else.
-    return hash((_read_address(base_url), read_key()))
+    return hash((_resolve_address(base_url), read_api_key()))
 
 
-def is_configured(base_url: str | None) -> bool:
-    """Return whether a key or an address is configured.
+def is_service_configured(base_url: str | None) -> bool:
+    """Return whether an API key or a service's address is configured.
 
-    An address is enough, because a user's own server may need no key.
+    The address is *base_url* or comes from the environment. An address is enough, because a user's
+    own server may need no key.
     """
-    return bool(_read_address(base_url) or read_key())
+    return bool(_resolve_address(base_url) or read_api_key())
 
 
 def _find_configured_address(base_url: str | None) -> str | None:
@@ -292,26 +299,29 @@ def _find_configured_address(base_url: str | None) -> str | None:
     return base_url or os.environ.get(ADDRESS_VARIABLE, "").strip() or None
 
 
-def _read_address(base_url: str | None) -> str:
-    """Return the address for new clients; ``""`` stands for the SDK's default."""
+def _resolve_address(base_url: str | None) -> str:
+    """Return the address for new clients; ``""`` if they use the SDK's default.
+
+    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
+    """
     return _find_configured_address(base_url) or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
 
 
 def can_stream(client: Any) -> bool:
-    """Return whether *client* can stream its answers; see `is_vendor_client`."""
+    """Return whether *client* can stream its answers. Only an unchanged client of the SDK can."""
     return is_vendor_client(client, _RESOURCE)
 
 
 def can_copy(client: Any) -> bool:
     """Return whether `copy_with_own_connections` can copy *client*.
 
-    The class of *client* must be one of the SDK's. In addition, the SDK must have made the HTTP
-    client, or *client* must be async with an ordinary `httpx` client.
+    *client* must be an unchanged client of the SDK. Its HTTP client must be the SDK's default. An
+    async client may also have an ordinary `httpx` client of the user.
     """
     if not can_stream(client):
         return False
     return _has_own_connections(client) or (
-        is_async_client(client) and has_known_pools(getattr(client, "_client", None))
+        is_async_client(client) and has_copyable_pools(getattr(client, "_client", None))
     )
 
 
@@ -332,7 +342,7 @@ def _has_own_connections(client: Any) -> bool:
     return type(getattr(client, "_client", None)).__name__.endswith("HttpxClientWrapper")
 
 
-def has_known_pools(http_client: Any) -> bool:
+def has_copyable_pools(http_client: Any) -> bool:
     """Return whether `copy_with_empty_pools` can copy *http_client*, an `httpx` client."""
     # These attributes are private, so another version of the library may lack them.
     mounts = getattr(http_client, "_mounts", {}).values()
@@ -348,9 +358,9 @@ def has_known_pools(http_client: Any) -> bool:
 
 
 def copy_with_empty_pools(http_client: Any) -> Any:
-    """Return a copy of *http_client*, an `httpx` client, without open connections.
+    """Return a copy of *http_client*, an `httpx` client, that opens its own connections.
 
-    The copy has the same proxies, certificates and hooks.
+    The copy has the proxies, certificates and hooks of *http_client*.
     """
     http_copy = copy(http_client)
     http_copy._transport = _copy_with_empty_pool(http_client._transport)

@@ -24,8 +24,8 @@ class Prices:
 
     Attributes:
         model: The model's name.
-        input: The price of input tokens; ``None`` uses the list price (`find_prices`).
-        output: The price of output tokens; ``None`` uses the list price.
+        input: The price of input tokens; ``None`` uses the list price from `find_prices`.
+        output: The price of output tokens; ``None`` uses the list price from `find_prices`.
         provider: The provider's name in the package genai-prices.
     """
 
@@ -57,8 +57,8 @@ def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | Non
     """Return the input and output prices of *model*; ``None`` if they are unknown.
 
     Prices are in US dollars per million tokens. They come from the package genai-prices (extra
-    ``prices``), or else, for OpenAI's models, from ``prices.json``. A dated snapshot without a
-    price has the prices of its model. The network is not used.
+    ``prices``), or else, for OpenAI's models, from ``prices.json``. If a dated snapshot has no
+    price there, the prices of its base model are returned. The network is not used.
 
     Args:
         model: The model's name.
@@ -87,11 +87,11 @@ def _find_packaged_prices(model: str, provider: str = OPENAI) -> tuple[float, fl
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The date on which OpenAI shuts a model down.
+    """The planned shutdown of an OpenAI model.
 
     Attributes:
         day: The first day on which the model cannot be called.
-        successor: The model that OpenAI recommends instead, or ``None``.
+        successor: The model that OpenAI recommends instead; ``None`` if there is none.
     """
 
     day: date
@@ -99,9 +99,9 @@ class Shutdown:
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """Return the date on which OpenAI shuts *model* down; ``None`` if none is known.
+    """Return when OpenAI shuts *model* down; ``None`` if no date is known.
 
-    A snapshot or fine-tuned model without a date has the date of its base model.
+    If a snapshot or a fine-tuned model has no date, the date of its base model is returned.
     """
     fine_tuned = _FINE_TUNED.match(model)
     name = fine_tuned[1] if fine_tuned else model

@@ -17,7 +17,7 @@ from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
 
 MOST_BYTES: Final = 1 << 20
-"""The most bytes of a body, or of one stream event. Real answers are a few kilobytes."""
+"""The maximum size in bytes of a body or of one stream event. Real answers take a few kilobytes."""
 
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 """The finish reasons of answers that reached the token limit."""
@@ -32,7 +32,7 @@ _STILL_SENDING: Final = "the model was still sending"
 
 
 class Collector:
-    """Collects the chunks of one body or line, up to a maximum size and a deadline."""
+    """Collects the chunks of one body or line, with a maximum size and a deadline."""
 
     __slots__ = ("_chunks", "_deadline", "_size")
 
@@ -68,27 +68,31 @@ def check_size(byte_count: int, max_bytes: int) -> None:
         )
 
 
-def read_reply(raw: Any) -> Reply:
-    """Return the reply in *raw*, a chat completion.
+def read_reply(raw_completion: Any) -> Reply:
+    """Return the reply in *raw_completion*, a chat completion.
 
-    *raw* is the body in bytes, a mapping, or the client's own object.
+    The completion is the response body in bytes, a mapping, or the client's response object.
 
     Raises `ModelError`:
 
-    - ``unparsable`` if *raw* is not a chat completion,
+    - ``unparsable`` if *raw_completion* is not a chat completion,
     - ``empty`` if the reply has no text,
     - ``refused`` if the model or a content filter refused to answer,
     - ``truncated`` if the token limit was reached before the first text,
-    - the reason for the error's status, if a gateway sent an error with the HTTP status 200.
+    - if a gateway sent an error with the HTTP status 200: the reason for the status in the error.
     """
-    completion = _parse_json(raw) if isinstance(raw, bytes | bytearray | str) else raw
-    raise_wrapped_error(completion)
+    completion = (
+        _parse_json(raw_completion)
+        if isinstance(raw_completion, bytes | bytearray | str)
+        else raw_completion
+    )
+    raise_if_error(completion)
     choice = _find_first_choice(completion)
     message = read_field(choice, "message")
     if message is None:
         raise ModelError("unparsable", "the model's answer holds no message")
     finish_reason = str(read_field(choice, "finish_reason") or "").lower()
-    raise_refusal(message, finish_reason)
+    raise_if_refused(message, finish_reason)
     return make_reply(
         read_text(message),
         completion,
@@ -134,7 +138,7 @@ def make_reply(
 def read_token_counts(completion: Any) -> tuple[int, int]:
     """Return the numbers of input and output tokens that *completion* reports.
 
-    A missing or impossible number counts as 0.
+    A number that is missing, or is not from 1 to `MOST_TOKENS`, becomes 0.
     """
     usage = _find_usage(completion)
     return _find_token_count(usage, _INPUT_TOKEN_FIELDS), _find_token_count(
@@ -143,7 +147,7 @@ def read_token_counts(completion: Any) -> tuple[int, int]:
 
 
 def read_model_and_id(completion: Any) -> tuple[str, str]:
-    """Return the model's name and the id of *completion*; ``""`` for an unknown one.
+    """Return the model's name and the id of *completion*; an unknown name or id is ``""``.
 
     LangChain stores the service's values in ``response_metadata``, and LlamaIndex in ``raw``.
     """
@@ -196,7 +200,7 @@ def _parse_json(raw: bytes | bytearray | str) -> Any:
         ) from None
 
 
-def raise_wrapped_error(completion: Any) -> None:
+def raise_if_error(completion: Any) -> None:
     """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
     error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
@@ -220,7 +224,7 @@ def _find_first_choice(completion: Any) -> Any:
     return choices[0]
 
 
-def raise_refusal(message: Any, finish_reason: str) -> None:
+def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure.
 
     The reason is ``refused`` if the model or a content filter refused, and ``unavailable`` if the
@@ -258,7 +262,7 @@ def has_reasoning(message: Any) -> bool:
 
 
 MOST_STREAM_BYTES: Final = 64 << 20
-"""The most bytes to read from one stream. Each token arrives in a few hundred bytes."""
+"""The maximum number of bytes to read from one stream. Each token takes a few hundred bytes."""
 
 _NO_STREAM: Final = (
     "the model's response is not a stream of completions; check that llm.baseUrl is the address of"
@@ -273,7 +277,7 @@ def is_whole_completion(answer: Any) -> bool:
     return not (hasattr(answer, "__iter__") or hasattr(answer, "__aiter__"))
 
 
-class Events:
+class EventReader:
     """Reads server-sent events from chunks of bytes. A chunk may end within an event.
 
     Raises `ModelError` if a line or an event is larger than `MOST_BYTES`.
@@ -286,7 +290,7 @@ class Events:
         self._ends_with_return = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Add *chunk*, and yield the data of each event that ends in *chunk*."""
+        """Read *chunk*, and yield the data of each event that *chunk* completes."""
         if not chunk:
             return
         # If a line break "\r\n" was cut in two, its first half has ended the line already.
@@ -299,7 +303,7 @@ class Events:
             yield from self._read_line(self._line.take_bytes())
         self._line.add(rest)
 
-    def finish(self) -> Iterator[bytes]:
+    def read_last_event(self) -> Iterator[bytes]:
         """Yield the data of the last event, unless a blank line already ended it."""
         yield from self._read_line(self._line.take_bytes())
         yield from self._read_line(b"")
@@ -317,25 +321,26 @@ class Events:
 
 
 class StreamReader:
-    """Builds one reply from the chunks of an answer.
+    """Builds one reply from the chunks of a model's answer.
 
-    Chunks are bytes or the client's own objects. Some servers ignore the request for a stream and
-    send a whole completion. The reader accepts it.
+    Chunks are bytes or the client's own objects. The reader also accepts a whole completion,
+    because some servers ignore the request for a stream.
 
     Args:
-        deadline: The time limit; by default there is none. If it passes during the answer, `feed`
-            raises `ModelError`. If only the cost is missing, the reply is returned without it.
-        is_stream: Whether the request asked for a stream. If not, the chunks are one completion.
+        deadline: The time limit; by default there is none. If the deadline passes before the text
+            is complete, `feed` raises `ModelError`. If only the token counts are missing, the
+            reader returns the reply without them.
+        is_stream: Whether the request asked for a stream. If false, the chunks form one completion.
 
     Attributes:
         is_done: Whether the stream has ended.
-        is_whole: Whether the model has finished its answer.
+        is_whole: Whether the text is complete.
     """
 
     def __init__(self, deadline: Deadline | None = None, *, is_stream: bool = True) -> None:
         self.is_done = False
         self._deadline = deadline or Deadline()
-        self._events = Events()
+        self._events = EventReader()
         self._size = 0
         self._is_stream = is_stream
         self._body = None if is_stream else Collector(self._deadline)
@@ -353,14 +358,14 @@ class StreamReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model has finished its answer."""
+        """Whether the text is complete. The token counts may still be missing."""
         return self.is_done or bool(self._finish)
 
     def feed(self, chunk: Any) -> Iterator[str | Reply]:
-        """Yield the texts in *chunk* as they are read.
+        """Read *chunk*, and yield the texts in it.
 
-        If the model has finished its answer but the cost is missing, also yields the `Reply`, once.
-        Raises the errors of `read_reply`.
+        When the text is complete but the stream has not ended, also yields the `Reply`, once, with
+        the token counts received so far. Raises the errors of `read_reply`.
         """
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
@@ -392,8 +397,8 @@ class StreamReader:
         if self._body is not None:
             self._body.add(chunk)
             return
-        for data in self._events.feed(chunk):
-            if text := self._read_event(data):
+        for event_data in self._events.feed(chunk):
+            if text := self._read_event(event_data):
                 yield text
             self._check_deadline()
         self._check_deadline()
@@ -409,7 +414,7 @@ class StreamReader:
             # The answer is complete; at most its cost is missing.
             self.is_done = True
 
-    def finish(self) -> Iterator[str | Reply]:
+    def read_rest(self) -> Iterator[str | Reply]:
         """Yield the rest of the text, then the whole `Reply`.
 
         Raises `ModelError` if there is no text or the stream was cut off.
@@ -421,9 +426,9 @@ class StreamReader:
             yield reply.text
             yield reply
             return
-        rest = "".join(self._read_event(data) for data in self._events.finish()) + self._take_text(
-            is_last=True
-        )
+        rest = "".join(
+            self._read_event(event_data) for event_data in self._events.read_last_event()
+        ) + self._take_text(is_last=True)
         if not self.is_whole:
             if self._has_begun:
                 raise ModelError("unavailable", "the model's answer was cut off")
@@ -447,21 +452,21 @@ class StreamReader:
             id_source=self._id_source,
         )
 
-    def _read_event(self, data: bytes) -> str:
-        if self.is_done or not data.strip():
+    def _read_event(self, event_data: bytes) -> str:
+        if self.is_done or not event_data.strip():
             return ""
-        if data.startswith(b"[DONE]"):
+        if event_data.startswith(b"[DONE]"):
             self.is_done = True
             return ""
         try:
-            completion = json.loads(data)
+            completion = json.loads(event_data)
         except (ValueError, RecursionError):
             # The decoder's error quotes what it read, so it does not become the cause.
             raise ModelError("unparsable", "a piece of the model's answer is not JSON") from None
         return self._read_completion(completion)
 
     def _read_completion(self, completion: Any) -> str:
-        raise_wrapped_error(completion)
+        raise_if_error(completion)
         self._has_begun = True
         if read_field(completion, "usage"):
             self._usage = completion
@@ -478,17 +483,17 @@ class StreamReader:
             self._completion = completion
             return ""
         finish = str(read_field(choices[0], "finish_reason") or "").lower()
-        raise_refusal(delta, finish)
+        raise_if_refused(delta, finish)
         self._finish = finish or self._finish
         self._reasoned = self._reasoned or has_reasoning(delta)
         self._cut_surrogate += read_text(delta)
         return self._take_text()
 
     def _take_text(self, *, is_last: bool = False) -> str:
-        """Return the text that was not yielded yet.
+        """Return the text that was read but not yet returned.
 
         Some servers split a character between its two surrogates. So a first surrogate at the end
-        waits for the next call, unless *is_last* is true.
+        is kept for the next call, unless *is_last* is true.
         """
         text, self._cut_surrogate = self._cut_surrogate, ""
         if text and not is_last and "\ud800" <= text[-1] <= "\udbff":

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.openai_client import read_client_error
+from qtmiddleware.providers.openai_client import convert_client_error
 from qtmiddleware.runtime.logs import get_logger
 
 RequestOption = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
@@ -62,7 +62,7 @@ _LEAST_EFFORTS: Final = tuple(
 def find_least_effort(model: str) -> str | None:
     """Return the least reasoning effort that *model* accepts.
 
-    Returns ``None`` unless *model* is a reasoning model of OpenAI. A provider's name before the
+    Returns ``None`` if *model* is not a reasoning model of OpenAI. A provider's name before the
     model's name is ignored, as in ``openai/gpt-6-luna``.
     """
     name = model.lower().rpartition("/")[2]
@@ -70,7 +70,7 @@ def find_least_effort(model: str) -> str | None:
 
 
 def is_openai_host(host: str) -> bool:
-    """Return whether *host* belongs to OpenAI. *host* is a value of `Clients.host`."""
+    """Return whether *host*, a value of `Clients.host`, belongs to OpenAI."""
     return (
         host == "the default address"
         or host == "api.openai.com"
@@ -80,10 +80,10 @@ def is_openai_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProviderCapabilities:
-    """The options that a provider accepts, as one level per request option.
+    """The request options that a provider accepts, with one level per option.
 
-    A level is a position in a list of alternatives, such as `FORMATS`. Level 0 is the full option.
-    Each rejection raises the level by 1, and no level ever decreases.
+    A level is an index in the option's list of alternatives, such as `FORMATS`. Level 0 is the
+    preferred alternative. Each rejection raises the level by 1, and no level ever decreases.
     """
 
     response_format: int = 0
@@ -93,11 +93,11 @@ class ProviderCapabilities:
     reasoning_effort: int = 0
 
     def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """Return the capabilities that satisfy both objects: the higher level of each option."""
+        """Return capabilities with the higher level of each option, in *self* or *other*."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
 
     def simplify(self, option: RequestOption) -> ProviderCapabilities | None:
-        """Return a copy that simplifies *option* by one level; ``None`` at the last level."""
+        """Return a copy in which *option* is one level higher; ``None`` at the last level."""
         level: int = getattr(self, option)
         return replace(self, **{option: level + 1}) if level < _LAST_STEP[option] else None
 
@@ -116,11 +116,11 @@ def find_rejected_option(
 ) -> tuple[RequestOption, bool] | None:
     """Return the option of *request* that the provider rejected, and whether *error* names it.
 
-    Returns ``None`` if *error* has another cause.
+    Returns ``None`` if *error* was not caused by an option.
 
-    If an error with status 400 or 422 names no option, the function guesses the response format,
-    because it is rejected most often. If the request has no response format, it guesses the
-    stream's options. A server error (5xx) counts only if it names the response format, because some
+    If an error with status 400 or 422 names no option, the response format is returned as a guess,
+    because providers reject it most often. If the request has no response format, the guess is
+    ``stream``. For a server error (5xx), only a named response format is returned, because some
     local servers report this rejection as a server error.
     """
     status = getattr(error, "status_code", None)
@@ -128,7 +128,7 @@ def find_rejected_option(
         return None
     body = getattr(error, "body", None)
     parameter = str(body.get("param") or "").lower() if isinstance(body, Mapping) else ""
-    words = " ".join(_collect_texts(body))[:MOST_WORDS].lower()
+    words = " ".join(_collect_error_texts(body))[:MOST_WORDS].lower()
     option = _find_named_option(parameter) or _find_named_option(words)
     if option is not None:
         return (option, True) if status < 500 or option == "response_format" else None
@@ -137,18 +137,18 @@ def find_rejected_option(
     return None
 
 
-def _find_named_option(words: str) -> RequestOption | None:
+def _find_named_option(error_text: str) -> RequestOption | None:
     positions = [
         (match.start(), option)
         for option, pattern in _OPTION_PATTERNS.items()
-        if (match := pattern.search(words))
+        if (match := pattern.search(error_text))
     ]
     # Errors name the rejected option first.
     return min(positions)[1] if positions else None
 
 
-def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
-    """Yield the provider's texts in *body*, the body of an error.
+def _collect_error_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
+    """Yield the texts that the provider wrote in *body*, the body of an error.
 
     The field ``input`` is skipped, because it repeats the query.
     """
@@ -156,10 +156,10 @@ def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
         yield body
     elif max_depth and isinstance(body, Mapping):
         for key in ("code", "type", "message", "msg", "detail", "error", "loc"):
-            yield from _collect_texts(body.get(key), max_depth - 1)
+            yield from _collect_error_texts(body.get(key), max_depth - 1)
     elif max_depth and isinstance(body, list | tuple):
         for item in body:
-            yield from _collect_texts(item, max_depth - 1)
+            yield from _collect_error_texts(item, max_depth - 1)
 
 
 def build_request(
@@ -168,10 +168,11 @@ def build_request(
     """Return the keyword arguments for ``chat.completions.create``.
 
     Args:
-        prompt: The prompt. Without fields, its response format is always ``text``.
+        prompt: The prompt.
         model: The model's name.
-        response_format: ``json_schema``, ``json_object`` or ``text``.
-        **options: More arguments, such as ``temperature``; ``None`` is not sent.
+        response_format: ``json_schema``, ``json_object`` or ``text``. A prompt without reply fields
+            always uses ``text``.
+        **options: More arguments, such as ``temperature``. An argument that is ``None`` is omitted.
     """
     shape = response_format if prompt.fields else "text"
     request: dict[str, Any] = {"model": model, "messages": _make_messages(prompt, shape)}
@@ -238,7 +239,7 @@ def _describe_field(field: ReplyField) -> str:
 
 
 MOST_REQUESTS: Final = 5
-"""The most requests per prompt. This allows for four rejected options."""
+"""The maximum number of requests per prompt. Up to four options may be rejected."""
 
 THINKING_TOKENS: Final = 10_000
 """The number of tokens added to an answer's limit if the model reasons first.
@@ -257,8 +258,8 @@ class Response:
     """The provider's answer to a prompt, after all fallbacks.
 
     Attributes:
-        answer: The answer.
-        calls: The number of requests, including the SDK's retries of the last one.
+        answer: The answer's pieces, as an iterator.
+        calls: The number of requests, including the SDK's retries of the last request.
         capabilities: The level of each option in the accepted request.
     """
 
@@ -268,7 +269,10 @@ class Response:
 
 
 Negotiation = Generator[dict[str, Any], Received, Response]
-"""A generator that yields requests. The caller sends each answer or throws the error."""
+"""A generator that yields requests and returns the response.
+
+The code that runs the generator sends each answer to the generator, or throws the error.
+"""
 
 
 class Negotiator:
@@ -281,14 +285,14 @@ class Negotiator:
         find_host: Returns the provider's host.
         temperature: The temperature; ``None`` sends none.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
-        max_tokens: The most tokens of an answer; ``None`` sends no limit.
-        response_format: The only format to use. ``None`` tries a JSON schema first, then
-            ``json_object``, then plain text.
-        reasoning_effort: The effort. ``auto`` uses the result of *find_effort*; ``None`` sends
-            none.
-        find_effort: Returns the least effort that a model accepts, or ``None`` for a model that
-            does not reason.
-        advice: Keyword arguments for `read_client_error`, which builds the error messages.
+        max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
+        response_format: The response format, without fallbacks. ``None`` tries a JSON schema first,
+            then ``json_object``, then plain text.
+        reasoning_effort: The reasoning effort. ``auto`` uses the result of *find_reasoning_effort*;
+            ``None`` sends no effort.
+        find_reasoning_effort: Returns the least effort that a model accepts, or ``None`` for a
+            model that does not reason.
+        advice: Keyword arguments for `convert_client_error`, which builds the error messages.
     """
 
     def __init__(
@@ -301,7 +305,7 @@ class Negotiator:
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
-        find_effort: Callable[[str], str | None] = find_least_effort,
+        find_reasoning_effort: Callable[[str], str | None] = find_least_effort,
         advice: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._model = model
@@ -311,7 +315,7 @@ class Negotiator:
         self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
         self._response_format = response_format
-        least = find_effort(model)
+        least = find_reasoning_effort(model)
         self._reasons = least is not None
         self._effort = least if reasoning_effort == "auto" else reasoning_effort
         self.capabilities = ProviderCapabilities()
@@ -322,11 +326,11 @@ class Negotiator:
         # it.
         self.capabilities = self.capabilities.merge(capabilities)
 
-    def negotiate(self, prompt: Prompt, *, should_stream: bool = False) -> Negotiation:
-        """Yield requests for *prompt*, each simpler than the last, and return the response.
+    def negotiate_response(self, prompt: Prompt, *, should_stream: bool = False) -> Negotiation:
+        """Yield a request for *prompt*, and return the provider's response.
 
-        Raises `ModelError` if the provider accepts no request. If *should_stream* is true, the
-        requests ask for a stream.
+        If the provider rejects an option, yields a simpler request. If *should_stream* is true, the
+        requests ask for a stream. Raises `ModelError` if the provider accepts no request.
         """
         guess, request_count = ProviderCapabilities(), 0
         while True:
@@ -336,18 +340,18 @@ class Negotiator:
             try:
                 answer, retries = yield request
             except Exception as error:
-                lower = self._step_down(error, capabilities, request)
+                lower = self._find_simpler_capabilities(error, capabilities, request)
                 if lower is None or request_count == MOST_REQUESTS:
-                    raise self.read_error(error) from None
+                    raise self.convert_error(error) from None
                 guess = lower
             else:
                 return Response(answer, request_count + retries, capabilities)
 
-    def read_error(self, error: Exception) -> ModelError:
+    def convert_error(self, error: Exception) -> ModelError:
         """Return the `ModelError` for *error*. A `ModelError` is returned unchanged."""
         if isinstance(error, ModelError):
             return error
-        return read_client_error(error, f"{self._model} at {self._find_host()}", **self._advice)
+        return convert_client_error(error, f"{self._model} at {self._find_host()}", **self._advice)
 
     def _build_request(
         self, prompt: Prompt, capabilities: ProviderCapabilities, *, should_stream: bool
@@ -371,20 +375,20 @@ class Negotiator:
         return {**request, **STREAMS[capabilities.stream]} if should_stream else request
 
     def _choose_limit_parameter(self, capabilities: ProviderCapabilities) -> str | None:
-        """Return the name of the token limit's parameter; ``None`` to send no limit.
+        """Return the name of the parameter for the token limit; ``None`` to send no limit.
 
-        OpenAI and reasoning models get the new name first. Other services often ignore the new
-        name, so they get ``max_tokens`` first.
+        The first choice is ``max_completion_tokens`` for OpenAI and for reasoning models. Other
+        services often ignore this new name, so their first choice is ``max_tokens``.
         """
         is_new = self._reasons or is_openai_host(self._find_host())
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
 
-    def _step_down(
+    def _find_simpler_capabilities(
         self, error: Exception, capabilities: ProviderCapabilities, request: dict[str, Any]
     ) -> ProviderCapabilities | None:
-        """Return the capabilities for a simpler request after *error*.
+        """Return reduced capabilities for a retry after *error*.
 
-        Returns ``None`` if *error* has another cause or the request cannot be simplified.
+        Returns ``None`` if no option caused *error*, or if no simpler request is left.
         """
         option, is_certain = find_rejected_option(error, request) or (None, False)
         # The user configured this format, so no other format replaces it.

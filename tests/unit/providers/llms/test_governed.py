@@ -303,9 +303,9 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     assert first is not None
     first.report_failure()
     clock.now += 31
-    assert model.find_wait_reason() is None
+    assert model.find_blocking_error() is None
     assert breaker.begin_attempt() is not None
-    reason = model.find_wait_reason()
+    reason = model.find_blocking_error()
     assert reason is not None
     assert str(reason) == "scripted failed and is being tested with one call"
     with pytest.raises(ModelError, match="is being tested with one call"):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.llms import anthropic, as_language_model, google, mistral
-from qtmiddleware.providers.llms.vendors import DEFAULT_MODELS, VendorModel, read_vendor_error
-from qtmiddleware.providers.openai_client import read_client_error
+from qtmiddleware.providers.llms.vendors import DEFAULT_MODELS, VendorModel, convert_vendor_error
+from qtmiddleware.providers.openai_client import convert_client_error
 from tests.support.vendor_services import VENDORS
 
 PROVIDERS = {"anthropic": anthropic, "mistral": mistral, "google": google}
@@ -105,8 +105,8 @@ NEWER = [
 
 def test_which_of_anthropics_models_think_by_themselves_is_told_by_their_names() -> None:
     vendor = anthropic.accepts.__self__
-    assert {vendor.find_effort(name) for name in OLDER} == {None}
-    assert {vendor.find_effort(name) for name in NEWER} == {"none"}
+    assert {vendor.find_reasoning_effort(name) for name in OLDER} == {None}
+    assert {vendor.find_reasoning_effort(name) for name in NEWER} == {"none"}
 
 
 JSON = st.recursive(
@@ -132,9 +132,9 @@ def test_an_unknown_class_of_errors_has_a_reason(status, body, headers, place) -
     error = Exception("qmarkzebulon")
     for name, value in zip(place, (status, body, SimpleNamespace(headers=headers)), strict=True):
         setattr(error, name, value)
-    known = read_vendor_error(error)
+    known = convert_vendor_error(error)
     if not isinstance(known, ModelError):
-        known = read_client_error(known, "m at there", key="THEIR_KEY")
+        known = convert_client_error(known, "m at there", key="THEIR_KEY")
     assert known.reason
     assert "qmarkzebulon" not in str(known)
     assert known.retry_after is None or known.retry_after >= 0
