@@ -134,7 +134,7 @@ class AnswerFlow:
             (Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1
         )
         reader = AnswerReader(draft.matches)
-        if outcome.ok:
+        if outcome.has_succeeded:
             reader.read_whole_answer(outcome.value.text)
         return self.finish_answer(draft, outcome, reader)
 

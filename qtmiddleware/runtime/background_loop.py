@@ -137,9 +137,9 @@ def iterate_in_background_loop(
 
 
 async def await_in_background_loop(make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that *make_coroutine* returns in the shared loop, without blocking the running loop.
+    """Run a coroutine in the shared loop, and await its result without blocking the running loop.
 
-    Returns the coroutine's result. Cancelling the caller cancels the coroutine.
+    *make_coroutine* returns the coroutine. Cancelling the caller cancels the coroutine.
     """
     # In the shared loop itself there is nothing to hand over.
     if _background.is_current():

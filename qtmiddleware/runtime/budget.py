@@ -153,7 +153,7 @@ class Meter:
         return calls, sum(bucket.tokens for bucket in recent), sum(bucket.usd for bucket in recent)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Reserve *tokens* tokens and *usd* US dollars of *budget*, the most that one call can cost.
+        """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
 
         Raises:
             ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of

@@ -167,7 +167,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Replace the file at *path* with *content*. Readers see the old or the new file, never a mixture.
+    """Replace the file at *path* with *content*. Readers see the old or the new file, never both.
 
     After a crash the old file is still there. A replaced file keeps its permissions. A new file
     gets the permissions that the umask allows, because these files are meant to be shared.

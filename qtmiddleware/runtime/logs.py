@@ -65,7 +65,7 @@ def quote_text(text: str) -> str:
 def format_error(error: BaseException) -> str:
     """Return the traceback of *error* as text, without keys, for a record at DEBUG level.
 
-    Do not log it at a higher level, because it may quote_text a query or passage. Keeps at most 50 stack
+    Do not log it at a higher level, because it may quote a query or passage. Keeps at most 50 stack
     frames, and only the first and last 8,000 characters of a long text.
     """
     from traceback import format_exception
@@ -90,7 +90,8 @@ def format_repetitions(repetition_count: int) -> str:
 class LogSampler:
     """Logs each reason for an event at most once every *seconds*, and counts the skipped records.
 
-    A later call of `log` or `flush` logs how many records were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts at 0.
+    A later call of `log` or `flush` logs how many records were skipped, so that no count is lost.
+    Thread-safe; a forked process begins with all counts at 0.
     """
 
     def __init__(

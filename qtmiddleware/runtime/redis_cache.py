@@ -84,8 +84,8 @@ class RedisCache:
     ) -> Transformation | None:
         """Return the transformation stored under *key*; ``None`` if there is none or Redis fails.
 
-        A value counts as missing if it cannot be read or *is_acceptable* returns false. The next `put`
-        overwrites it.
+        A value counts as missing if it cannot be read or *is_acceptable* returns false. The next
+        `put` overwrites it.
         """
         name = _build_redis_key(key)
 

@@ -38,8 +38,8 @@ class Role(Enum):
         LEADER: The caller computes the result and then calls `SingleFlight.land_flight`.
         FOLLOWER: The caller waits for the leader's result.
         NESTED: The caller runs inside the leader's own call, for example because a wrapped function
-            calls another wrapped function. The caller must not wait for the leader, because the leader
-            waits for the caller.
+            calls another wrapped function. The caller must not wait for the leader, because
+            the leader waits for the caller.
     """
 
     LEADER = "leader"
@@ -69,7 +69,7 @@ class SingleFlight:
     def join_flight(self, key: Hashable, deadline: float) -> tuple[Role, Flight]:
         """Return the caller's role in the computation for *key*, and the computation.
 
-        The caller becomes the leader if nobody computes the result yet, or if the leader is overdue.
+        The caller becomes the leader if nobody computes the result yet or the leader is overdue.
         An overdue leader may never finish, for example because its event loop was stopped.
 
         Args:
@@ -87,8 +87,8 @@ class SingleFlight:
     def land_flight(self, key: Hashable, flight: Flight, result: Any) -> None:
         """End *flight* and give *result* to its followers.
 
-        *result* is ``None`` if the leader gave up. The next caller of `join_flight` with *key* leads a new
-        flight.
+        *result* is ``None`` if the leader gave up. The next caller of `join_flight` with
+        *key* leads a new flight.
         """
         with self._lock:
             # If this flight was overdue, another caller may lead a new one. The new one stays.

@@ -77,7 +77,7 @@ def is_warming_up() -> bool:
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded, but no longer than *deadline*. Then start the time of *deadline*."""
+    """Wait until everything is loaded, but not beyond *deadline*. Then start its time."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))

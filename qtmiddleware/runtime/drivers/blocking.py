@@ -117,7 +117,7 @@ class _Batch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the outcomes of all steps are ready for `wait_for_outcomes`, which removes them."""
+        """Whether `wait_for_outcomes` can return the outcomes of all steps at once."""
         return self._done.qsize() == len(self.steps)
 
     def _record_flight_result(self, position: int, start_time: float, result: Future[Any]) -> None:
@@ -141,8 +141,8 @@ class _Batch:
 
         Args:
             max_threads: The maximum number of threads to add.
-            has_calling_thread: Whether the calling thread will also work on the batch. It then counts as
-                one of *max_threads*.
+            has_calling_thread: Whether the calling thread will also perform steps. If so, it
+                counts as one of *max_threads*.
         """
         self.has_begun = self.has_begun or has_calling_thread
         for _ in range(min(max_threads, len(self._waiting)) - has_calling_thread):
