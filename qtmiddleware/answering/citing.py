@@ -74,7 +74,8 @@ class CitationReader:
 
     Attributes:
         marks: the passage number, start and end of each citation in the returned text.
-        invented_count: the number of removed citations, whose passages do not exist.
+        invented_count: the number of citations that were removed because their passages do not
+            exist.
     """
 
     def __init__(self, passage_count: int, passage_texts: Sequence[str] = ()) -> None:
@@ -160,9 +161,7 @@ class CitationReader:
         self._length += len(self._out[-1])
 
     def _read_bracket(self, unread_text: str, start: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at the index *start* of *unread_text*.
-
-        Return the index at which to continue.
+        """Read the bracket at index *start* of *unread_text*, and return the next token's index.
 
         *mark* is the citation that begins with this bracket, or ``None`` if there is none.
         """

@@ -6,7 +6,7 @@
 In a synthesis, the model answers each sub-query from the passages of that sub-query's search.
 
 The last model call is separate from the steps before it, so that its reply can be streamed. Run
-`AnswerFlow.retrieve` and `AnswerFlow.build_draft`, call the model, and pass its reply to
+`AnswerFlow.retrieve_passages` and `AnswerFlow.build_draft`, call the model, and pass its reply to
 `AnswerFlow.finish_answer`.
 """
 
@@ -125,7 +125,7 @@ class AnswerFlow:
         return observe_flow(self._run_answer_steps(), self.observation)
 
     def _run_answer_steps(self) -> Flow[Answer]:
-        yield from self.retrieve()
+        yield from self.retrieve_passages()
         draft = yield from self.build_draft()
         if isinstance(draft, Answer):
             return draft
@@ -138,7 +138,7 @@ class AnswerFlow:
             reader.read_whole_answer(outcome.value.text)
         return self.finish_answer(draft, outcome, reader)
 
-    def retrieve(self) -> Flow[Retrieval]:
+    def retrieve_passages(self) -> Flow[Retrieval]:
         """Retrieve passages for the question and, in a synthesis, for its sub-queries."""
         request = self._request
         if self._is_synthesis:
@@ -202,7 +202,9 @@ class AnswerFlow:
         Raises:
             ModelError: if the call failed or its reply is empty, and there are no sub-answers.
         """
-        error = _record_call(draft.stage, outcome, self._required_retrieval.trace) or reader.error
+        error = (
+            _record_model_call(draft.stage, outcome, self._required_retrieval.trace) or reader.error
+        )
         if error is not None:
             if not draft.sub_answers:
                 # Raise the first error of a model call, which explains the later ones, and attach
@@ -331,7 +333,7 @@ class AnswerFlow:
         return answers
 
     def _search_sub_query(self, sub_query: str) -> Flow[tuple[Match, ...] | None]:
-        """Return the passages for the sub-query *sub_query*, or ``None`` if its search failed.
+        """Return the passages for *sub_query*, or ``None`` if its search failed.
 
         Usually, the retrieval has already searched for the sub-query, and this method reads the
         response of that search. If the sub-query equals the user's question, this method searches.
@@ -391,7 +393,7 @@ class AnswerFlow:
                 found=False,
                 reason="search_failed" if passages is None else "no_passages",
             )
-        error = _record_call("sub_answer", outcome, self._required_retrieval.trace)
+        error = _record_model_call("sub_answer", outcome, self._required_retrieval.trace)
         reader = AnswerReader(passages.matches)
         if error is None:
             reader.read_whole_answer(outcome.value.text)
@@ -431,7 +433,7 @@ class AnswerFlow:
 
     def _build_answer(
         self,
-        text: str,
+        answer_text: str,
         citations: tuple[Citation, ...] = (),
         passages: PromptPassages = _NO_PASSAGES,
         *,
@@ -449,7 +451,7 @@ class AnswerFlow:
         degradations = (*retrieval.degradations, *self._degradations)
         settings = _enable_sub_queries(self._settings) if self._is_synthesis else self._settings
         return Answer(
-            text=text,
+            text=answer_text,
             citations=citations,
             matches=passages.matches,
             retrieval=retrieval,
@@ -470,7 +472,7 @@ def _enable_sub_queries(settings: Settings) -> Settings:
     return replace(settings, transformation_type="decompose" if type_ == "none" else "combined")
 
 
-def _record_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
+def _record_model_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
     """Record a model call's cost and status in *trace*.
 
     Returns the call's error, or ``None`` if the call succeeded.

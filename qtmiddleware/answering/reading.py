@@ -39,7 +39,8 @@ class OpeningReader:
     pieces. Text is held back as long as it may become reasoning or the marker.
 
     Attributes:
-        is_answered: whether the passages answer the question; ``False`` after the marker.
+        is_answered: whether the passages answer the question; ``False`` if the
+            marker was read.
     """
 
     def __init__(self) -> None:
@@ -166,7 +167,7 @@ class AnswerReader:
 
     @property
     def invented_count(self) -> int:
-        """The number of removed citations, whose passages do not exist."""
+        """The number of citations that were removed because their passages do not exist."""
         return self._citing.invented_count
 
     @property

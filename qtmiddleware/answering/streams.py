@@ -100,7 +100,7 @@ class AnswerStream(_BaseStream):
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
         super().__init__(answer_flow, performer)
-        self._retrieval = run(answer_flow.retrieve(), performer)
+        self._retrieval = run(answer_flow.retrieve_passages(), performer)
         self._pieces = self._iterate_pieces()
 
     @property
@@ -181,7 +181,7 @@ class AsyncAnswerStream(_BaseStream):
 
     async def _retrieve_once(self) -> None:
         if self._answer_flow.retrieval is None:
-            await arun(self._answer_flow.retrieve(), self._performer)
+            await arun(self._answer_flow.retrieve_passages(), self._performer)
 
     async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
         """Yield the pieces that can be shown, and store the whole answer at the end."""

@@ -229,7 +229,7 @@ def build_check_flow(
 
 
 class _Obstacle(Exception):
-    """Ends a check early. *finding* is a problem that prevents every feature from working."""
+    """Ends a check early. *finding* is the problem, which prevents every feature from working."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -304,17 +304,17 @@ class _Checkup:
         """
         features = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
-            plain, candidates = yield from self._get_plain_and_widened_results()
-            self._add_passage_findings(candidates)
-            yield from self._try_text_clause(plain)
-            self._add_search_finding(plain.response)
+            plain_result, widened_result = yield from self._get_plain_and_widened_results()
+            self._add_passage_findings(widened_result)
+            yield from self._try_text_clause(plain_result)
+            self._add_search_finding(plain_result.response)
         except Exception as error:
             # Reading a user's response may raise any exception.
             text = f"reading the passages raised {_describe_error(error)}"
             obstacle = (
                 error
                 if isinstance(error, _Obstacle)
-                else self._build_obstacle("passages", text, ADVICE)
+                else self._add_obstacle("passages", text, ADVICE)
             ).finding
             return [
                 self._build_disabled_verdict(feature)
@@ -322,11 +322,11 @@ class _Checkup:
                 for feature in features
             ]
         verdicts: list[Finding] = []
-        before = plain.ranking.keys
+        before = plain_result.ranking.keys
         for feature in features:
             verdict = self._build_disabled_verdict(feature)
             if verdict is None and feature == _KEYWORDS:
-                verdict, before = yield from self._try_keywords(plain, candidates)
+                verdict, before = yield from self._try_keywords(plain_result, widened_result)
             elif verdict is None:
                 verdict = yield from (
                     self._try_variants(before)
@@ -397,22 +397,24 @@ class _Checkup:
                     "; if it takes a vector, wrap it with embed= (a function from a text to its"
                     " vector)"
                 )
-            raise self._build_obstacle(
+            raise self._add_obstacle(
                 "call", f"{self.name}() raised {_describe_error(outcome.error)}", fix
             )
         try:
-            plain = self._read_result(outcome.value)
-            return plain, (yield from self._measure_plain_and_widened_calls(plain, outcome))
+            plain_result = self._read_result(outcome.value)
+            return plain_result, (
+                yield from self._measure_plain_and_widened_calls(plain_result, outcome)
+            )
         except ResponseShapeError as error:
             text, _, fix = str(error).partition("; ")
-            raise self._build_obstacle("response", text, fix, shape=error.shape) from error
+            raise self._add_obstacle("response", text, fix, shape=error.shape) from error
 
-    def _build_obstacle(self, subject: str, problem: str, fix: str, **values: Any) -> _Obstacle:
+    def _add_obstacle(self, subject: str, problem: str, fix: str, **values: Any) -> _Obstacle:
         """Add a problem to the findings, and return the exception that ends the check."""
         return _Obstacle(self._add_finding(_build_problem_finding(subject, problem, fix, **values)))
 
     def _check_query(self) -> None:
-        """Add a finding on how the question is passed.
+        """Add a finding on how the call passes the question.
 
         Raises `_Obstacle` if the question cannot be read.
         """
@@ -444,7 +446,7 @@ class _Checkup:
                 f"the question is {problem.reason.replace('_', ' ')}",
                 "ask another question",
             )
-        raise self._build_obstacle("query", text, fix, argument=argument, reason=problem.reason)
+        raise self._add_obstacle("query", text, fix, argument=argument, reason=problem.reason)
 
     @property
     def _query_location_text(self) -> str:
@@ -469,6 +471,10 @@ class _Checkup:
         }
 
     def _embed_question(self) -> Flow[None]:
+        """Embed the question, store the vector, and add a finding on the embedding.
+
+        Raises `_Obstacle` if the embedding function fails.
+        """
         argument = self.argument
         outcome = yield from self._perform_step(Embed([self.request.original]))
         if outcome.has_succeeded:
@@ -480,7 +486,7 @@ class _Checkup:
                 "embed= must be a function from a text to its vector, or from a list of texts to a"
                 " list of vectors"
             )
-            raise self._build_obstacle(
+            raise self._add_obstacle(
                 "query", f"embed= raised {_describe_error(outcome.error)}", fix, argument=argument
             )
         vector: Sequence[float] = outcome.value[0]
@@ -566,19 +572,19 @@ class _Checkup:
         return read_response(variant, response, self.request.shape, options=options)
 
     def _measure_plain_and_widened_calls(
-        self, plain: SearchResult, first_outcome: Outcome
+        self, plain_result: SearchResult, first_outcome: Outcome
     ) -> Flow[SearchResult]:
         """Time calls with and without more passages, and return the result with more passages.
 
-        Adds findings on the number of passages and on the cost. Returns *plain*, the result of the
-        caller's call, if no call for more passages is made or if it fails.
+        Adds findings on the number of passages and on the cost. Returns *plain_result*, the result
+        of the caller's call, if no call for more passages is made or if it fails.
 
         Args:
-            plain: the result of the caller's call.
+            plain_result: the result of the caller's call.
             first_outcome: the outcome of that call.
         """
-        count = len(plain.ranking.keys)
-        self.request.learned.record_passages(plain.ranking.items)
+        count = len(plain_result.ranking.keys)
+        self.request.learned.record_passages(plain_result.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
         chars, because, fix = round(self.request.learned.passage_chars), "", ""
@@ -597,7 +603,7 @@ class _Checkup:
                     mend=fix,
                 )
             )
-        candidates, texts, values = plain, list[str](), dict[str, Any]()
+        widened_result, texts, values = plain_result, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
             response, ms = outcomes[-1].value, median(outcome.seconds * 1e3 for outcome in outcomes)
             name, description = (
@@ -611,8 +617,8 @@ class _Checkup:
             }
             texts.append(f"{description} {_format_ms(ms)} and {_format_bytes(size)}")
             if width is not None:
-                candidates = self._read_result(response)
-                widened_count = len(candidates.ranking.keys)
+                widened_result = self._read_result(response)
+                widened_count = len(widened_result.ranking.keys)
                 text = f"{count} in your call, {widened_count} if qtmiddleware asks for {requested}"
                 text += because if widened_count > count else "; the function has no more"
                 about = {
@@ -631,7 +637,7 @@ class _Checkup:
                 **values,
             )
         )
-        return candidates
+        return widened_result
 
     def _recommend_model_for_small_collection(self, passage_count: int) -> None:
         """Recommend a model for a collection of *passage_count* passages, unless one is in use."""
@@ -708,7 +714,7 @@ class _Checkup:
                 if result.response is None
                 else "the response holds no passages"
             )
-            raise self._build_obstacle("response", text, fix, passages=0)
+            raise self._add_obstacle("response", text, fix, passages=0)
         kind, shape = type(get_raw(items[0])).__name__, result.shape.name
         self._add_finding(
             _build_ok_finding(
@@ -751,7 +757,7 @@ class _Checkup:
         self._add_score_finding(result.ranking)
 
     def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
-        """Return why the passages have no text, and how to fix this."""
+        """Return why the passages have no text, and how to fix the problem."""
         text, fix = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, invocation = self.invocation.signature, self.invocation
         fields = [
@@ -772,12 +778,12 @@ class _Checkup:
             )
         return text, fix
 
-    def _try_text_clause(self, plain: SearchResult) -> Flow[None]:
+    def _try_text_clause(self, plain_result: SearchResult) -> Flow[None]:
         """Add a finding on whether a keyword search can be added to this call, and at what cost."""
         if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
-        fields = list(chosen) or self._guess_text_fields(plain)
+        fields = list(chosen) or self._guess_text_fields(plain_result)
         field_list = ", ".join(f"`{name}`" for name in fields)
         subject, values = "text clause", {"fields": fields, "chosen": bool(chosen)}
         if not fields or not self.keywords:
@@ -808,7 +814,7 @@ class _Checkup:
             self.request.learned.refuses_words = True
             return
         result, units = self._read_result(outcome.value), read_usage(outcome.value)
-        new = len(set(result.ranking.keys) - set(plain.ranking.keys))
+        new = len(set(result.ranking.keys) - set(plain_result.ranking.keys))
         values |= {
             "ms": _round_ms(outcome.seconds * 1e3),
             "read_units": units,
@@ -832,7 +838,7 @@ class _Checkup:
                 _build_off_finding(subject, f"could be added; it {text}", fix, **values)
             )
 
-    def _guess_text_fields(self, plain: SearchResult) -> list[str]:
+    def _guess_text_fields(self, plain_result: SearchResult) -> list[str]:
         """Return the fields for a keyword search if the settings name none.
 
         If the index embeds the query, these are the fields of the call's clause. Otherwise, the
@@ -841,7 +847,7 @@ class _Checkup:
         if read_clause_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
         field = self.settings.keyword_evidence.text_field
-        names = (find_text_field(item, field) for item in plain.ranking.items)
+        names = (find_text_field(item, field) for item in plain_result.ranking.items)
         return [name for name in [next(filter(None, names), None)] if name]
 
     def _add_score_finding(self, ranking: Ranking) -> None:
@@ -931,13 +937,13 @@ class _Checkup:
         )
 
     def _try_keywords(
-        self, plain: SearchResult, candidates: SearchResult
+        self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
         """Return the verdict on the keywords, and the passage keys of the result with keywords.
 
         If the keywords cannot be tried, the keys are those of the plain result.
         """
-        before, count = plain.ranking.keys, len(candidates.ranking.keys)
+        before, count = plain_result.ranking.keys, len(widened_result.ranking.keys)
         for finding in self.findings:
             if finding.subject == "text" and finding.state is CheckState.PROBLEM:
                 return _build_problem_finding(_KEYWORDS, finding.text, finding.mend), before
@@ -1064,16 +1070,18 @@ class _Checkup:
         )
         return _build_problem_finding(feature, finding.text)
 
-    def _explain_unchanged_order(self, note: str) -> str:
+    def _explain_unchanged_order(self, trace_note: str) -> str:
         """Return why the keywords do not change the order.
 
-        *note* is the trace's note on the keywords' effect, or ``""`` if there is none.
+        *trace_note* is the trace's note on the keywords' effect, or ``""`` if there is none.
         """
         if not self.keywords:
             return "the question has no keywords"
-        if note.startswith("no keyword"):
+        if trace_note.startswith("no keyword"):
             return "no candidate holds any keyword of the question"
-        return note.removeprefix("order kept: ") or "the scores count for more than the keywords"
+        return (
+            trace_note.removeprefix("order kept: ") or "the scores count for more than the keywords"
+        )
 
     def _try_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the model, and return the verdict on the model's variants."""
@@ -1094,7 +1102,7 @@ class _Checkup:
             return self._add_late_failure_finding(_VARIANTS, error)
         trace, name = retrieval.trace, self.request.model
         values: dict[str, Any] = {"name": name, "configured": True, "calls": trace.llm_calls}
-        failed = _find_failure(retrieval, "transform")
+        failed = _find_degradation(retrieval, "transform")
         if failed is not None and failed.reason not in _REPLIED_REASONS:
             text = f"{name} gave no reply: {failed.reason}{_parenthesize(failed.detail)}"
             fix = _FIXES_BY_REASON.get(failed.reason, "")
@@ -1127,7 +1135,7 @@ class _Checkup:
                 _build_problem_finding("model", f"{text}; the limit is {granted} ms", fix, **values)
             )
         self._add_finding(_build_ok_finding("model", text, **values))
-        if (failed := failed or _find_failure(retrieval, "search", "embed")) is not None:
+        if (failed := failed or _find_degradation(retrieval, "search", "embed")) is not None:
             return _build_problem_finding(
                 _VARIANTS, f"{failed.stage} {failed.reason}{_parenthesize(failed.detail)}"
             )
@@ -1165,7 +1173,7 @@ class _Checkup:
         except Exception as error:
             return self._add_late_failure_finding(_RERANK, error)
         note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
-        if (failed := _find_failure(retrieval, "rerank")) is not None:
+        if (failed := _find_degradation(retrieval, "rerank")) is not None:
             fix = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
             return _build_problem_finding(
                 _RERANK, f"{failed.reason}{_parenthesize(note or failed.detail)}", fix
@@ -1263,7 +1271,7 @@ def _extend_limits(limits: LimitSettings) -> LimitSettings:
     )
 
 
-def _find_failure(retrieval: Retrieval, *stages: str) -> Degradation | None:
+def _find_degradation(retrieval: Retrieval, *stages: str) -> Degradation | None:
     return next(
         (
             degradation

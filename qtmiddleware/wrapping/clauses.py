@@ -47,7 +47,7 @@ class ClauseProblem(WrapError):
 
     Attributes:
         reason: the reason in one word, such as ``missing``.
-        clause_value: the value that was found instead; ``""`` if there is none.
+        clause_value: the value in the question's place; ``""`` if there is none.
     """
 
     def __init__(self, message: str, reason: str, clause_value: Any = "") -> None:
@@ -171,21 +171,21 @@ def build_text_clauses(fields: Sequence[str], keywords: str) -> list[dict[str, A
     return [{"type": TEXT, "query": keywords, "fields": list(fields)}]
 
 
-def find_lucene_operator(text: str) -> str:
-    """Return the first Lucene operator in *text*, or ``""`` if there is none.
+def find_lucene_operator(query_string: str) -> str:
+    """Return the first Lucene operator in *query_string*, or ``""`` if there is none.
 
     A question mark at the end does not count, although Lucene uses it as a wildcard.
     """
-    match = _SYNTAX.search(text.rstrip().rstrip("?"))
+    match = _SYNTAX.search(query_string.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 
-def strip_lucene_syntax(text: str) -> str:
-    """Return *text* without Lucene syntax, so that a query string contains only words.
+def strip_lucene_syntax(query_string: str) -> str:
+    """Return *query_string* without Lucene syntax, so that only words remain.
 
-    If *text* contains only syntax, return *text* unchanged.
+    If *query_string* contains only syntax, return *query_string* unchanged.
     """
-    plain, before = text, ""
+    plain, before = query_string, ""
     # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
     # in "{-".
     while plain != before:
@@ -193,7 +193,7 @@ def strip_lucene_syntax(text: str) -> str:
             plain,
             _SYNTAX.sub(lambda match: match[0].lower() if match[0].isalpha() else " ", plain),
         )
-    return " ".join(plain.split()) or text
+    return " ".join(plain.split()) or query_string
 
 
 def _replace_clause_question(clause: Any, clause_type: str, question: Any) -> Any:

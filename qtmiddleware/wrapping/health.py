@@ -200,7 +200,7 @@ class BudgetHealth:
 class Health:
     """The health of a middleware at one moment, as known from past calls.
 
-    Printing it shows one line per attribute.
+    Print it to see one line per attribute.
 
     Attributes:
         model: the model that transforms questions. If it is also the chat model, both share one

@@ -121,9 +121,9 @@ class Invocation:
     def search(self, step: Search) -> Any:
         """Call the function for the text of *step*, and return its response.
 
-        If the function rejects the larger number of passages or the added field, and *step* allows
-        another attempt, the function is called again without them. Later calls of the function
-        then leave them out too. Exceptions from the last attempt pass through.
+        If the function rejects a larger number of passages or an added field, and *step* allows
+        another attempt, the function is called again without that change. Later calls of the
+        function also leave that change out. Exceptions from the last attempt pass through.
         """
         query: Any = step.text
         if self._should_embed(step):

@@ -147,13 +147,15 @@ class Parameters(Protocol):
     named: dict[str, Parameter]
     takes_any_keyword: bool
 
-    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /) -> Any:
-        """Return the value of parameter *name* in a call, or else the parameter's default."""
+    def read_value(
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
+    ) -> Any:
+        """Return the value that a call passes for *parameter_name*, or else the default."""
 
     def read_passed_value(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
     ) -> Any:
-        """Return the value that a call passes for parameter *name*, or ``None``."""
+        """Return the value that a call passes for *parameter_name*, or ``None``."""
 
 
 class Paging:
@@ -194,7 +196,7 @@ class Paging:
                 (
                     name,
                     folded_name,
-                    _is_declared_page(
+                    _is_page_parameter(
                         folded_name, parameter.annotation, parameter.default, folded.values()
                     ),
                 )
@@ -301,7 +303,7 @@ def _iterate_page_fields(holder: Any, max_depth: int = _DEEPEST) -> Iterator[str
         elif value is not None:
             is_page = _is_page_argument(folded_name, value, max_depth)
         else:
-            is_page = is_class and _is_declared_page(
+            is_page = is_class and _is_page_parameter(
                 folded_name, _read_annotation(type(holder), name), None, folded.values()
             )
         if is_page:
@@ -324,7 +326,7 @@ def _read_annotation(class_: type, field_name: str) -> Any:
     )
 
 
-def _is_declared_page(
+def _is_page_parameter(
     folded_name: str, annotation: Any, default: Any, sibling_names: Collection[str]
 ) -> bool:
     """Return whether a parameter selects a page, judged by its name, annotation and default.

@@ -28,8 +28,8 @@ PASSAGE_CHARS: Final = 4_000
 _LABELS: Final = ("title", "url", "source")
 
 
-def _build_row(
-    key: Key,
+def _build_passage_row(
+    passage_key: Key,
     score: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
@@ -39,7 +39,10 @@ def _build_row(
     The labels are the title, URL and source in *metadata*. Unknown values are left out.
     """
     # In a key, the passage's text follows a NUL.
-    row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
+    row: dict[str, Any] = {
+        "id": passage_key[1].partition("\0")[0] or None,
+        "namespace": passage_key[0],
+    }
     row.update(
         {
             label: metadata[label]
@@ -57,7 +60,7 @@ def _build_row(
 def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
     """Return one row per passage of *ranking*, the result of one search."""
     entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
-    return [_build_row(key, score, read_metadata(item)) for key, score, item in entries]
+    return [_build_passage_row(key, score, read_metadata(item)) for key, score, item in entries]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
@@ -82,7 +85,7 @@ def _build_merged_rows(
     }
     rows = zip_longest(keys, scores)
     return [
-        _build_row(key, score, read_metadata(items[key]) if key in items else None)
+        _build_passage_row(key, score, read_metadata(items[key]) if key in items else None)
         for key, score in rows
     ]
 
@@ -95,7 +98,7 @@ def _build_match_rows(
     If *has_backend_scores* is true, the rows hold the backend's scores instead.
     """
     return [
-        _build_row(
+        _build_passage_row(
             (match.namespace, match.id or "\0"),
             match.score if has_backend_scores else match.fused_score,
             match.metadata,
@@ -234,7 +237,7 @@ def _list_keys(matches: Iterable[Match]) -> list[Key]:
 
 
 def build_record(
-    retrieval: Retrieval, writer: TextWriter | None = None, plain: PlainResult | None = None
+    retrieval: Retrieval, writer: TextWriter | None = None, plain_result: PlainResult | None = None
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
@@ -249,7 +252,7 @@ def build_record(
         retrieval: the retrieval.
         writer: prepares the texts. By default, query texts are written unchanged and passage texts
             are left out.
-        plain: the plain function's result, if *retrieval* is a shadow retrieval.
+        plain_result: the plain function's result, if *retrieval* is a shadow retrieval.
     """
     writer = writer or TextWriter()
     prepare_text, trace = writer.prepare_text, retrieval.trace
@@ -287,7 +290,7 @@ def build_record(
             "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
             "final": _build_match_rows(retrieval.matches, writer),
         },
-        **({} if plain is None else {"shadow": plain.to_record(retrieval, writer)}),
+        **({} if plain_result is None else {"shadow": plain_result.to_record(retrieval, writer)}),
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
         "degradations": [
@@ -338,7 +341,7 @@ class QueryLog:
         return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
 
     def append_record(
-        self, retrieval: Retrieval, plain: PlainResult | None = None
+        self, retrieval: Retrieval, plain_result: PlainResult | None = None
     ) -> Degradation | None:
         """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
 
@@ -346,7 +349,7 @@ class QueryLog:
         number of failures, when writing works again.
         """
         try:
-            self.write_record(retrieval, plain)
+            self.write_record(retrieval, plain_result)
         except Exception as error:
             reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
             count = self._outage.record_failure()
@@ -371,10 +374,10 @@ class QueryLog:
             )
         return None
 
-    def write_record(self, retrieval: Retrieval, plain: PlainResult | None = None) -> None:
+    def write_record(self, retrieval: Retrieval, plain_result: PlainResult | None = None) -> None:
         """Append the record of *retrieval* to the file.
 
-        In shadow mode, *plain* is the plain function's result.
+        In shadow mode, *plain_result* is the plain function's result.
 
         Raises:
             OSError: if the file cannot be written.
@@ -387,7 +390,9 @@ class QueryLog:
         writer = TextWriter(
             self._redact, query_text=self._query_text, passage_text=self._passage_text
         )
-        line = json.dumps(build_record(retrieval, writer, plain), ensure_ascii=False, default=str)
+        line = json.dumps(
+            build_record(retrieval, writer, plain_result), ensure_ascii=False, default=str
+        )
         try:
             # A query may hold half of a surrogate pair, which UTF-8 cannot encode.
             append_line(self._path, line.encode("utf-8", "replace"))

@@ -603,7 +603,7 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._resolve_call(config)
+        components, settings, model = self._resolve_call_settings(config)
         patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
@@ -643,7 +643,7 @@ class QueryMiddleware:
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._build_transform_flow(query, options))
 
-    def _resolve_call(
+    def _resolve_call_settings(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
@@ -694,7 +694,7 @@ class QueryMiddleware:
 
         The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._resolve_call(options.get("config"))
+        components, settings, model = self._resolve_call_settings(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)

@@ -32,8 +32,8 @@ logger: Final = get_logger("qtmiddleware")
 _random: Final = SystemRandom()
 
 
-def should_run_shadow(probability: float) -> bool:
-    """Decide at random whether to repeat a call in shadow mode.
+def should_start_shadow_retrieval(probability: float) -> bool:
+    """Decide at random whether to start a shadow retrieval for a call.
 
     Returns ``True`` with the given *probability*, from 0 to 1.
     """

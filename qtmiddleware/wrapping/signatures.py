@@ -233,7 +233,7 @@ class CallSignature:
         *,
         query: Any,
         top_k: int | None = None,
-        replaces_list: bool = False,
+        has_query_list: bool = False,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with another query and number of passages.
 
@@ -242,12 +242,12 @@ class CallSignature:
             kwargs: the call's keyword arguments.
             query: the new query: a text, or a vector if the function takes vectors.
             top_k: the new number of passages; ``None`` to keep the number.
-            replaces_list: whether the call passes a list of queries, which *query* replaces.
+            has_query_list: whether the call passes a list of queries, which *query* replaces.
         """
         key, value = self._find_query(args, kwargs)
         # The caller's list of queries is not a list that the function itself takes, so the query
         # is passed as a plain text.
-        if replaces_list and isinstance(query, str) and isinstance(value, list | tuple):
+        if has_query_list and isinstance(query, str) and isinstance(value, list | tuple):
             value = query
         new_args, new_kwargs = list(args), dict(kwargs)
         is_nested = not self._top_k_path and self._read_nested_top_k(key, value) is not None
@@ -511,7 +511,7 @@ class ClauseSignature(CallSignature):
         *,
         query: Any,
         top_k: int | None = None,
-        replaces_list: bool = False,  # noqa: ARG002
+        has_query_list: bool = False,  # noqa: ARG002
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 
@@ -804,9 +804,9 @@ class Parameters:
             )
         self._check_has_parameter(page_arg.partition(".")[0], "page_arg")
 
-    def find_position(self, name: str) -> int | None:
-        """Return the position of parameter *name*, or ``None`` if it is passed by keyword only."""
-        return self._positions.get(name)
+    def find_position(self, parameter_name: str) -> int | None:
+        """Return the position of *parameter_name*, or ``None`` for a keyword-only parameter."""
+        return self._positions.get(parameter_name)
 
     def find_parameter_name(self, argument_key: ArgumentKey) -> str | None:
         """Return the name of the parameter at *argument_key*, a keyword or a position.
@@ -818,37 +818,47 @@ class Parameters:
             (name for name in names if argument_key in (name, self._positions.get(name))), None
         )
 
-    def read_default(self, name: str) -> Any:
-        """Return the default of parameter *name*, or ``None`` if there is no default."""
-        parameter = self.named.get(name)
+    def read_default(self, parameter_name: str) -> Any:
+        """Return the default of *parameter_name*, or ``None`` if the parameter has no default."""
+        parameter = self.named.get(parameter_name)
         return (
             None if parameter is None or parameter.default is parameter.empty else parameter.default
         )
 
-    def read_value(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Return the value of parameter *name* in a call, or else the parameter's default."""
-        return self.read_passed_value(name, args, kwargs, self.read_default(name))
+    def read_value(
+        self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Return the value that a call passes for *parameter_name*, or else the default."""
+        return self.read_passed_value(
+            parameter_name, args, kwargs, self.read_default(parameter_name)
+        )
 
     def read_passed_value(
-        self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], default: Any = None
+        self,
+        parameter_name: str,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        default: Any = None,
     ) -> Any:
-        """Return the value that a call passes for parameter *name*, or else *default*."""
-        if name in kwargs:
-            return kwargs[name]
-        index = self._positions.get(name)
+        """Return the value that a call passes for *parameter_name*, or else *default*."""
+        if parameter_name in kwargs:
+            return kwargs[parameter_name]
+        index = self._positions.get(parameter_name)
         return args[index] if index is not None and index < len(args) else default
 
-    def set_argument(self, name: str, value: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Set parameter *name* to *value* in *args* or *kwargs*.
+    def set_argument(
+        self, parameter_name: str, value: Any, args: list[Any], kwargs: dict[str, Any]
+    ) -> None:
+        """Set the parameter *parameter_name* to *value* in *args* or *kwargs*.
 
         If the call does not pass this parameter yet, *value* is passed by keyword if possible.
         """
-        index = self._positions.get(name)
-        if name not in kwargs and index is not None:
+        index = self._positions.get(parameter_name)
+        if parameter_name not in kwargs and index is not None:
             if index < len(args):
                 args[index] = value
                 return
-            if self.named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+            if self.named[parameter_name].kind is inspect.Parameter.POSITIONAL_ONLY:
                 # The parameters before this one can only be passed by position, too.
                 args.extend(
                     self.read_default(skipped_name)
@@ -856,7 +866,7 @@ class Parameters:
                 )
                 args.append(value)
                 return
-        kwargs[name] = value
+        kwargs[parameter_name] = value
 
     def _choose_positional_query_name(self, takes_vector: bool) -> str:
         free = [name for name in self._positional if name not in self._fixed]
@@ -886,24 +896,24 @@ class Parameters:
         )
         return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
 
-    def _is_vector_parameter(self, name: str) -> bool:
-        """Return whether parameter *name* takes a vector, judged by its name and annotation."""
-        parameter = self._inner.get(name)
+    def _is_vector_parameter(self, parameter_name: str) -> bool:
+        """Return whether *parameter_name* takes a vector, judged by its name and annotation."""
+        parameter = self._inner.get(parameter_name)
         annotation = "" if parameter is None else str(parameter.annotation)
-        return name in VECTORS or bool(
+        return parameter_name in VECTORS or bool(
             _VECTOR_TYPE.search(annotation) and not re.search(r"\bstr\b", annotation)
         )
 
-    def _rank_as_query_text(self, name: str) -> int:
-        """Return how likely parameter *name* takes the query's text, from 0 (most likely) to 3.
+    def _rank_as_query_text(self, parameter_name: str) -> int:
+        """Return how likely *parameter_name* takes the query's text, from 0 (most likely) to 3.
 
         - 0: a required parameter annotated as text.
         - 1: a parameter annotated as text with a default, or without an annotation.
         - 2: a parameter with another annotation.
         - 3: the number of passages.
         """
-        parameter = self.named[name]
-        if name in TOP_KS:
+        parameter = self.named[parameter_name]
+        if parameter_name in TOP_KS:
             return 3
         if parameter.annotation is parameter.empty:
             return 1
@@ -923,18 +933,20 @@ class Parameters:
             )
         return argument_name
 
-    def _check_has_parameter(self, name: str, option_name: str) -> None:
-        """Raise `WrapError` if the function has no parameter *name*.
+    def _check_has_parameter(self, parameter_name: str, option_name: str) -> None:
+        """Raise `WrapError` if the function has no parameter *parameter_name*.
 
-        The error message says that the user passed *name* as the option *option_name*.
+        The error message says that the option *option_name* names this parameter.
         """
-        if name in self.named or name in self._inner or self.takes_any_keyword:
+        if parameter_name in self.named or parameter_name in self._inner or self.takes_any_keyword:
             return
         from difflib import get_close_matches
 
-        suggestions = get_close_matches(name, self.named, 1)
+        suggestions = get_close_matches(parameter_name, self.named, 1)
         hint = f"did you mean {suggestions[0]!r}?" if suggestions else self._describe_parameters()
-        raise self._build_error(f"has no parameter {name!r}, but {option_name}= names it; {hint}")
+        raise self._build_error(
+            f"has no parameter {parameter_name!r}, but {option_name}= names it; {hint}"
+        )
 
     def _describe_parameters(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
@@ -972,9 +984,9 @@ def returns_awaitable(fn: Any, declared_kind: object) -> bool:
     return declared_kind == "async" if declared_kind else is_async(fn)
 
 
-def has_parameter(fn: Callable[..., Any], name: str) -> bool:
-    """Return whether the signature of *fn* has a parameter *name*."""
-    return name in _read_parameters(fn)
+def has_parameter(fn: Callable[..., Any], parameter_name: str) -> bool:
+    """Return whether the signature of *fn* has a parameter *parameter_name*."""
+    return parameter_name in _read_parameters(fn)
 
 
 def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

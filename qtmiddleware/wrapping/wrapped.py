@@ -45,7 +45,7 @@ from qtmiddleware.wrapping.pickling import (
     find_modules_pickled_by_value,
     is_in_modules,
 )
-from qtmiddleware.wrapping.shadow import should_run_shadow
+from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
@@ -381,7 +381,7 @@ class Wrapped(Generic[P, R]):
             questions = []
         if questions:
             args, kwargs = signature.replace_arguments(
-                args, kwargs, query=questions[0].text, replaces_list=True
+                args, kwargs, query=questions[0].text, has_query_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
         request, invocation = self._prepare_request(args, kwargs, *reserved)
@@ -413,7 +413,7 @@ class Wrapped(Generic[P, R]):
         if isinstance(history, Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
         for query in queries:
-            yield signature.replace_arguments(args, kwargs, query=query, replaces_list=True)
+            yield signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
 
     def _prepare_request(
         self,
@@ -508,7 +508,7 @@ class Wrapped(Generic[P, R]):
         if (
             problem is None
             and (share := context.settings.shadow) is not None
-            and should_run_shadow(share)
+            and should_start_shadow_retrieval(share)
         ):
             invocation.shadow = partial(invocation.start_shadow_retrieval, request)
         return request, invocation
@@ -555,7 +555,7 @@ class Wrapped(Generic[P, R]):
             response: The plain function's response, which the caller gets.
             response_seconds: The time that the plain function took, in seconds.
         """
-        if should_run_shadow(probability):
+        if should_start_shadow_retrieval(probability):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
                 request, invocation = self._prepare_request(args, kwargs)

@@ -268,7 +268,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config import build_json_schema, write_markdown_reference
 from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
-from qtmiddleware.answering.flow import _write_no_answer_sentence as not_there
+from qtmiddleware.answering.flow import _build_no_answer_sentence as not_there
 from qtmiddleware.kit.documents.chunking import cut_into_chunks as chunks
 from qtmiddleware.transforms import build_prompts, guard_transformation, parse_transformation
 from qtmiddleware.types import Transformation

@@ -117,7 +117,12 @@ def test_about_the_share_of_the_calls_is_retrieved(
     monkeypatch.setattr(
         shadow, "_random", type("Draws", (), {"random": lambda self: next(draws)})()
     )
-    assert [shadow.should_run_shadow(0.05) for _ in range(4)] == [False, True, False, True]
+    assert [shadow.should_start_shadow_retrieval(0.05) for _ in range(4)] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_an_asynchronous_function_is_retrieved_in_its_own_loop(log: Path) -> None:
