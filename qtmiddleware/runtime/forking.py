@@ -78,8 +78,8 @@ class Draining:
 
     Each call uses the resource inside ``with self.in_use:``. After `close_when_unused`, *close* is
     called when the last running call ends. A later call may reopen the resource; then *close* is
-    called again when that call ends. *close* must not block, because it delays the caller. Thread-safe; a
-    forked process begins without running calls.
+    called again when that call ends. *close* must not block, because it delays the caller.
+    Thread-safe; a forked process begins without running calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")

@@ -113,7 +113,7 @@ class Connections:
         self._write_lock = threading.RLock()
         self._pool_lock = threading.Lock()
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Drop the connections of the parent process after a fork, without closing them.
 
         SQLite connections must be neither used nor closed in a forked process.
