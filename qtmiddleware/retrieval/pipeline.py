@@ -72,7 +72,7 @@ from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
-    holds_text,
+    has_text,
     read_response,
     read_text,
     read_texts,
@@ -355,7 +355,11 @@ class _Pipeline:
             options = self.settings.keyword_evidence
             initial = self._original_search.initial
             original_result = read_response(
-                self.original, response, self.request.shape, options=options, initial=initial
+                self.original,
+                response,
+                self.request.shape,
+                options=options,
+                initial_rankings=initial,
             )
         except ResponseShapeError as error:
             return (yield from self._return_unreadable_response(response, error))
@@ -1014,7 +1018,7 @@ class _Pipeline:
             [passage.item for passage in fusion.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if ranked is not fusion.fused or any(holds_text(item, text_field) for item in items):
+        if ranked is not fusion.fused or any(has_text(item, text_field) for item in items):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
         elif len(items) > 1:

@@ -15,14 +15,14 @@ from qtmiddleware.retrieval.responses import (
     SearchResult,
     Shape,
     find_shape,
-    get_raw,
+    get_raw_item,
     read_id,
     read_metadata,
     read_response,
     read_score,
     read_text,
     remove_field,
-    rescore,
+    replace_score,
 )
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Key, Match, Ranking, Retrieval, Variant
@@ -94,7 +94,9 @@ def build_response_and_matches(
     if shows_fused_scores:
         falling = make_scores_strictly_decreasing([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
-            passage.shown = rescore(passage.item, score, settings.keyword_evidence.score_field)
+            passage.shown = replace_score(
+                passage.item, score, settings.keyword_evidence.score_field
+            )
     response = _rebuild_response(
         _choose_template_result(results), [passage.shown for passage in passages]
     )
@@ -283,7 +285,7 @@ def _show_question_scores(
         if place is not None:
             passage.item = passage.shown = question_ranking.items[place]
         elif not passage.answers_question and lowest is not None:
-            passage.shown = rescore(passage.item, lowest, score_field)
+            passage.shown = replace_score(passage.item, lowest, score_field)
 
 
 def _build_match(
@@ -309,7 +311,7 @@ def _build_match(
         metadata=read_metadata(passage.item),
         found_by=variant_kinds,
         rerank_score=rerank_scores.get(passage.key),
-        raw=get_raw(passage.item),
+        raw=get_raw_item(passage.item),
         key=passage.key,
     )
 
@@ -346,4 +348,4 @@ def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
     template_items = template.ranking.items
     if len(items) == len(template_items) and all(map(is_, items, template_items)):
         return template.response
-    return template.shape.rebuild(template.response, list(map(get_raw, items)))
+    return template.shape.rebuild(template.response, list(map(get_raw_item, items)))

@@ -25,7 +25,7 @@ from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.retrieval.request import EVIDENT, Request
-from qtmiddleware.retrieval.responses import SearchResult, read_response, read_usage
+from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
@@ -385,7 +385,11 @@ def _read_outcomes(
             try:
                 options = request.settings.keyword_evidence
                 result = read_response(
-                    variant, outcome.value, request.shape, options=options, initial=step.initial
+                    variant,
+                    outcome.value,
+                    request.shape,
+                    options=options,
+                    initial_rankings=step.initial,
                 )
                 results.append(result)
                 continue
@@ -475,7 +479,7 @@ def record_read_units(response: Any) -> None:
 
     Does nothing if *response* reports no read units, or if no search is running.
     """
-    units = read_usage(response)
+    units = get_read_units(response)
     if units is not None and (step := _find_running_step()) is not None:
         step.reads.append(units)
 

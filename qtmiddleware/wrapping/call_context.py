@@ -166,7 +166,7 @@ class ContextSource:
             self._latest = components, context
         return context
 
-    def with_config(self, config: Mapping[str, Any]) -> ContextSource:
+    def copy_with_config(self, config: Mapping[str, Any]) -> ContextSource:
         """Return a source for the same function, with settings overridden by *config*.
 
         The new source starts with an empty cache and without learned facts.
@@ -199,7 +199,7 @@ class ContextSource:
             shape=self._shape,
             embedder=self._embedder,
             hook=self._hook,
-            log=components.get_log(settings),
+            log=components.get_query_log(settings),
             reranker=components.get_reranker(settings),
             glossary=components.get_glossary(settings),
         )

@@ -29,14 +29,14 @@ from qtmiddleware.retrieval.responses import (
     SearchResult,
     describe_missing_text,
     find_text_field,
-    get_raw,
-    holds_text,
+    get_raw_item,
+    get_read_units,
+    has_text,
     list_fields,
     read_all_metadata,
     read_id,
     read_metadata,
     read_response,
-    read_usage,
     suggest_id_field,
     suggest_score_field,
 )
@@ -715,7 +715,7 @@ class _Checkup:
                 else "the response holds no passages"
             )
             raise self._add_obstacle("response", text, fix, passages=0)
-        kind, shape = type(get_raw(items[0])).__name__, result.shape.name
+        kind, shape = type(get_raw_item(items[0])).__name__, result.shape.name
         self._add_finding(
             _build_ok_finding(
                 "response",
@@ -725,7 +725,7 @@ class _Checkup:
                 passages=count,
             )
         )
-        if items_with_text := [item for item in items if holds_text(item, text_field)]:
+        if items_with_text := [item for item in items if has_text(item, text_field)]:
             name = find_text_field(items_with_text[0], text_field)
             text = f"{len(items_with_text)} of {count} have a text, " + (
                 f"in `{name}`" if name else "which is the passage itself"
@@ -813,7 +813,7 @@ class _Checkup:
             # The number of searches, and the retrievals below, then leave the keyword search out.
             self.request.learned.refuses_words = True
             return
-        result, units = self._read_result(outcome.value), read_usage(outcome.value)
+        result, units = self._read_result(outcome.value), get_read_units(outcome.value)
         new = len(set(result.ranking.keys) - set(plain_result.ranking.keys))
         values |= {
             "ms": _round_ms(outcome.seconds * 1e3),
@@ -884,7 +884,7 @@ class _Checkup:
             if self.invocation.context.components.has_model
             else 1 + by_words
         )
-        units, price = read_usage(response), self.settings.store.read_price
+        units, price = get_read_units(response), self.settings.store.read_price
         values: dict[str, Any] = {
             "most": most_searches,
             "mean": float(most_searches),

@@ -95,7 +95,7 @@ class ComponentCache(Generic[T]):
                 }.values()
             )
 
-    def close_previous_when_unused(self) -> None:
+    def close_previous_components(self) -> None:
         """Close the components that only the previous cache holds, as soon as no call uses them.
 
         The previous cache is the cache before a reload.
@@ -124,7 +124,7 @@ class Components:
 
     After a reload, *previous* holds the components before it. The new components take over the
     threads, the circuit breakers, and every client, model and reranker whose settings stay the
-    same. The previous components do not change until `replace_previous` is called.
+    same. The previous components do not change until `replace_previous_components` is called.
     """
 
     def __init__(
@@ -180,11 +180,13 @@ class Components:
             self.get_model(settings)
             self.get_chat_model(settings)
         self.get_reranker(settings)
-        self.get_log(settings)
+        self.get_query_log(settings)
         self.get_glossary(settings)
 
-    def with_config(self, config: Config) -> Components:
-        """Return new components for *config*. Call their `replace_previous` to complete a reload.
+    def copy_with_config(self, config: Config) -> Components:
+        """Return new components for *config*, to reload the middleware.
+
+        Call `replace_previous_components` of the new components to complete the reload.
 
         Returns this object if nothing changes: the settings are equal and name no glossary file,
         and the environment holds the same API key and address. Raises `ConfigError` if *config* is
@@ -208,21 +210,21 @@ class Components:
         )
         return Components(config, *constructor_arguments, previous=self)
 
-    def replace_previous(self) -> None:
-        """Apply the new limits, and close what only the previous components use.
+    def replace_previous_components(self) -> None:
+        """Apply the new limits, and close the clients, models and rerankers that were replaced.
 
-        Each client, model and reranker is closed as soon as no call is using it.
+        A replaced component is closed as soon as no call uses it.
         """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.list_components():
             breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
-            cache.close_previous_when_unused()
+            cache.close_previous_components()
 
     @property
     def has_model(self) -> bool:
-        """Whether a language model can be asked: there is a client, an API key or an address."""
+        """Whether a language model is configured: a client, an API key or an address."""
         return self._client is not None or has_language_model(self.config.settings)
 
     def resolve_settings(self, layers: Layers) -> Settings:
@@ -251,7 +253,9 @@ class Components:
 
         A client that the user passed is used even if *settings* name another model.
         """
-        return self._get_model(settings, has_default_settings=settings is self.config.settings)
+        return self._get_cached_model(
+            settings, has_default_settings=settings is self.config.settings
+        )
 
     def get_chat_model(self, settings: Settings) -> GovernedModel:
         """Return the model that writes answers: ``chatModel``, with the answers' token limit."""
@@ -262,9 +266,11 @@ class Components:
         chat_settings = replace(
             settings, transformation_model=chat_name, chat_model=transformation_name, llm=llm
         )
-        return self._get_model(chat_settings, has_default_settings=settings is self.config.settings)
+        return self._get_cached_model(
+            chat_settings, has_default_settings=settings is self.config.settings
+        )
 
-    def _get_model(self, settings: Settings, *, has_default_settings: bool) -> GovernedModel:
+    def _get_cached_model(self, settings: Settings, *, has_default_settings: bool) -> GovernedModel:
         key = read_marked_values(settings, "model")
         # The account is read once, so that a key that changes in the environment is used only after
         # a reload.
@@ -327,7 +333,7 @@ class Components:
             has_default_settings=settings is self.config.settings,
         )
 
-    def get_log(self, settings: Settings) -> QueryLog | None:
+    def get_query_log(self, settings: Settings) -> QueryLog | None:
         """Return the query log, or ``None`` if *settings* name no log file."""
         options = settings.log
         if (path := options.path) is None:
@@ -372,10 +378,10 @@ class Components:
             except (MissingExtra, ModelError) as error:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
-    def needs_model_warm_up(self) -> bool:
-        """Return whether the middleware's settings use a model that has a ``warm_up`` method.
+    def should_warm_up_model(self) -> bool:
+        """Return whether the middleware's settings use a model that takes time to load.
 
-        Such a model takes time to load.
+        Such a model has a ``warm_up`` method.
         """
         settings = self.config.settings
         return (

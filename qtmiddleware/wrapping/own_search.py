@@ -67,7 +67,7 @@ class OwnSearch:
                 self._search = wrap_search(self._opened)
             return self._search
 
-    def with_settings(self, settings: Settings) -> OwnSearch:
+    def copy_with_settings(self, settings: Settings) -> OwnSearch:
         """Return the search for other *settings*.
 
         If *settings* name the same store, the new search uses the store that is already open.

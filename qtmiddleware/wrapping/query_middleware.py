@@ -215,7 +215,7 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.needs_model_warm_up() and self._components.has_model:
+        if self._components.should_warm_up_model() and self._components.has_model:
             load_in_background(self._load_model, self._warm_up_transformation)
 
     @property
@@ -335,19 +335,19 @@ class QueryMiddleware:
         loaded = Config.load(config, origin="reload")
         with self._reloading.lock:
             former = self._components
-            components = former.with_config(loaded)
+            components = former.copy_with_config(loaded)
             if components is former:
                 self._cache.apply_settings(loaded.settings)
                 return
             # Try the shared cache and load the slow parts first: if one of them fails, nothing has
             # changed yet.
             TransformationCache(loaded.settings).close()
-            own_search = self._own_search.with_settings(loaded.settings)
+            own_search = self._own_search.copy_with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
             self._cache.apply_settings(loaded.settings)
             self._own_search, self._components = own_search, components
-            components.replace_previous()
+            components.replace_previous_components()
         # The new clients of a closed middleware must not stay open.
         if self._is_closed:
             components.close()
@@ -418,7 +418,7 @@ class QueryMiddleware:
         Questions that arrive meanwhile wait for the client. Errors are ignored.
         """
         components = components or self._components
-        if components.needs_model_warm_up():
+        if components.should_warm_up_model():
             model: Any = components.get_model(components.config.settings).inner
             # The first question reports the error, such as a missing key.
             with suppress(Exception):

@@ -239,13 +239,13 @@ class Wrapped(Generic[P, R]):
             ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answer_flow, invocation = self._prepare_answer(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow(args, kwargs)
         return run(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
-        answer_flow, invocation = self._prepare_answer(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow(args, kwargs)
         return await arun(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
@@ -253,7 +253,7 @@ class Wrapped(Generic[P, R]):
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._prepare_answer(args, kwargs))
+        return AnswerStream(*self._build_answer_flow(args, kwargs))
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
@@ -263,7 +263,7 @@ class Wrapped(Generic[P, R]):
         """
         from qtmiddleware.answering import AsyncAnswerStream
 
-        return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
+        return AsyncAnswerStream(*self._build_answer_flow(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report whether qtmiddleware can improve this function, and what changes for a question.
@@ -285,11 +285,11 @@ class Wrapped(Generic[P, R]):
             InvalidQuery: if ``relevant`` is not a list of ids. Exceptions from the function are
                 reported, not raised.
         """
-        return run(*self._prepare_check(args, kwargs))
+        return run(*self._build_check_flow(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Report what `check` reports, without blocking the running event loop."""
-        return await arun(*self._prepare_check(args, kwargs))
+        return await arun(*self._build_check_flow(args, kwargs))
 
     def as_tool(
         self,
@@ -348,11 +348,12 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings, and for settings that cannot change once a function
                 is wrapped, such as the store.
         """
-        return type(self)(self._fn, self._signature, self._source.with_config(config))
+        return type(self)(self._fn, self._signature, self._source.copy_with_config(config))
 
-    def _prepare_answer(
+    def _build_answer_flow(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[AnswerFlow, Invocation]:
+        """Return the flow that answers the query, and the invocation that performs the searches."""
         # Imported here so that a caller who only retrieves does not pay for these modules.
         from qtmiddleware.answering import AnswerFlow
 
@@ -367,9 +368,10 @@ class Wrapped(Generic[P, R]):
             replace(request, page=""), invocation.chat, invocation.finish_retrieval
         ), invocation
 
-    def _prepare_check(
+    def _build_check_flow(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
+        """Return the flow that checks the function, and the invocation for the searches."""
         from qtmiddleware.wrapping.check import build_check_flow
         from qtmiddleware.wrapping.order_sample import read_sample_questions
 

@@ -39,7 +39,7 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     load_function_source,
-    open_measurement,
+    open_measurement_progress,
 )
 from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
@@ -223,7 +223,9 @@ def bench_command(
         check_files_writable(report, _REPORTS, "--report")
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
-    report_default_files({"replies and vectors": cache if cache == CACHE else None}, config=config)
+    report_default_files(
+        {"replies and vectors": cache if cache == CACHE else None}, named_config=config
+    )
     source = load_function_source(function, arguments, embed, top_k)
     # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
     engine = LocalEngine(workers=workers) if workers > 1 else None
@@ -247,7 +249,7 @@ def bench_command(
             options,
         )
         return
-    with open_measurement(source) as update:
+    with open_measurement_progress(source) as update:
         if generate is not None:
             generate_test_set(
                 data,

@@ -27,7 +27,7 @@ _SNAP_FOLDER: Final = Path("/snap")
 
 
 @contextmanager
-def show_page(address: str) -> Iterator[bool]:
+def open_page_in_browser(address: str) -> Iterator[bool]:
     """Open *address* in the user's browser, and yield whether a browser was started.
 
     The browser gets the path of a private file that redirects to *address*, because every account

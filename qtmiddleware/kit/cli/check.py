@@ -150,7 +150,7 @@ def open_wrapped_function(
         yield function
         return
     loaded = load_config(config, sets)
-    report_default_files({}, config=config)
+    report_default_files({}, named_config=config)
     with QueryMiddleware(loaded) as middleware:
         yield middleware.wrap(function, **options)
 

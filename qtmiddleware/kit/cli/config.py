@@ -33,7 +33,7 @@ app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 
 _DEFAULT_PRESET: Final = "query-transform"
 _SCHEMA: Final = "qtmiddleware.schema.json"
-"""The name of the schema file that ``init`` writes beside a config. No other program uses it."""
+"""The name of the JSON schema that ``qtm config init`` writes beside a config."""
 
 _File = Annotated[
     str | None,
@@ -117,7 +117,7 @@ def init(
 def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
     """Show every value and the layer it came from."""
     config = load_config(file, sets)
-    report_default_files({}, config=file)
+    report_default_files({}, named_config=file)
     for warning in _list_warnings(config.settings):
         notes.print(f"warning: {warning}")
     if json_output:
@@ -141,7 +141,7 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
     models that OpenAI will shut down, and of a query log whose folder is missing.
     """
     warnings = _list_warnings(load_config(file, sets).settings)
-    report_default_files({}, config=file)
+    report_default_files({}, named_config=file)
     if json_output:
         write_json({"ok": True, "warnings": warnings})
         return

@@ -107,7 +107,12 @@ def demo_command(
     """
     if playground:
         _serve_playground(
-            model, index, replays=recorded, record_file=record, port=port, opens_browser=not no_open
+            model,
+            index,
+            should_replay=recorded,
+            record_file=record,
+            port=port,
+            opens_browser=not no_open,
         )
         return
     # Checked before passages are embedded.
@@ -116,8 +121,8 @@ def demo_command(
     asked_dataset = dataset.select_first_questions(questions) if questions else dataset
     example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
-    report_default_files({"index": index if index == _INDEX else None}, config=True)
-    client, origin = _open_model(model, replays=recorded, record_file=record)
+    report_default_files({"index": index if index == _INDEX else None}, named_config=True)
+    client, origin = _open_model(model, should_replay=recorded, record_file=record)
     notes.print(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")
     with (
@@ -151,7 +156,7 @@ def _serve_playground(
     model: str,
     index: Path,
     *,
-    replays: bool,
+    should_replay: bool,
     record_file: Path | None,
     port: int | None,
     opens_browser: bool,
@@ -159,7 +164,9 @@ def _serve_playground(
     """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
-        language_model, origin = _open_model(model, replays=replays, record_file=record_file)
+        language_model, origin = _open_model(
+            model, should_replay=should_replay, record_file=record_file
+        )
         is_recorded = isinstance(language_model, RecordedModel)
         if is_recorded:
             origin = (
@@ -247,18 +254,20 @@ def _build_page(
 
 
 def _open_model(
-    model_name: str, *, replays: bool, record_file: Path | None
+    model_name: str, *, should_replay: bool, record_file: Path | None
 ) -> tuple[LanguageModel, str]:
     """Return the language model, and a sentence on where its replies come from.
 
-    Replies are replayed from a recording if *replays* is true or no model is configured. Otherwise,
-    a real model is called, and *record_file* receives its replies.
+    If *should_replay* is true or no model is configured, the model replays recorded replies.
+    Otherwise, it is a real model, and *record_file* receives its replies.
 
     Raises `ConfigError` if *record_file* is set although replies are replayed.
     """
     settings = Settings(transformation_model=model_name)
-    if replays or not has_language_model(settings):
-        reason = "as asked" if replays else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+    if should_replay or not has_language_model(settings):
+        reason = (
+            "as asked" if should_replay else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
+        )
         if record_file is not None:
             raise ConfigError(
                 f"--record needs a language model, but recorded replies are replayed ({reason})",

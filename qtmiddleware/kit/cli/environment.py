@@ -202,18 +202,18 @@ def _is_hidden(path: str) -> bool:
 def report_default_files(
     files: Mapping[str, str | Path | None],
     *,
-    config: object = None,
+    named_config: object = None,
     write_line: Callable[[str], None] | None = None,
 ) -> None:
     """Write a note to stderr that names the existing files that a command uses by default.
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        config: The config named on the command line. Without it, the note also names the file in
-            ``QTM_CONFIG``.
+        named_config: The config named on the command line. Without it, the note also names the
+            file in ``QTM_CONFIG``.
         write_line: Receives the note, which then does not go to stderr.
     """
-    settings = None if config else os.environ.get("QTM_CONFIG")
+    settings = None if named_config else os.environ.get("QTM_CONFIG")
     candidates = {"settings (QTM_CONFIG)": settings, **files}
     paths = {
         description: os.path.expanduser(path)  # noqa: PTH111 - needs no home
@@ -229,7 +229,7 @@ def report_default_files(
         (write_line or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
 
 
-def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, str | Path | None]:
+def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, str | Path | None]:
     """Return the paths of the files that a command uses by default.
 
     The keys describe the files, such as ``index``. A path is ``None`` if the command uses no such
@@ -237,15 +237,15 @@ def list_default_files(config: Config, *, ingests: bool = False) -> dict[str, st
 
     Args:
         config: The command's config.
-        ingests: Whether the command ingests documents. It then uses a ledger of the documents, and
-            otherwise a query log.
+        is_ingest: Whether the command ingests documents. If so, it uses a ledger of the documents;
+            if not, a query log.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"
     index = (
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
-    if ingests:
+    if is_ingest:
         # Every command imports this module, but only an ingest needs the rooms of the ledger.
         from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
 

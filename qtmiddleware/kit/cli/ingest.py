@@ -78,8 +78,8 @@ def ingest_command(
         # With --log-json, the note about files is a log line too.
         write_line = None if has_bars else _logger.info
         report_default_files(
-            {**list_default_files(loaded, ingests=True), "documents": documents},
-            config=config,
+            {**list_default_files(loaded, is_ingest=True), "documents": documents},
+            named_config=config,
             write_line=write_line,
         )
         with open_engine(engine, workers) as opened:

@@ -123,7 +123,7 @@ def confirm_searches(
 
 
 @contextmanager
-def open_measurement(source: FunctionSource | None) -> Iterator[ShowProgress]:
+def open_measurement_progress(source: FunctionSource | None) -> Iterator[ShowProgress]:
     """Yield a function that shows the progress of a measurement.
 
     During the ``with`` block, other output to stdout goes to stderr. If the user's function raises

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.catalogue import STORES
-from qtmiddleware.kit.cli.browser import show_page
+from qtmiddleware.kit.cli.browser import open_page_in_browser
 from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
@@ -162,9 +162,13 @@ def serve_pages(
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
     for text in notes:
         write_note(text)
-    write_output(address, wraps=False)
+    write_output(address, should_wrap=False)
     write_note("Press Ctrl-C to stop.")
-    with show_page(address) if opens_browser else nullcontext(enter_result=False) as is_opened:
+    with (
+        open_page_in_browser(address)
+        if opens_browser
+        else nullcontext(enter_result=False) as is_opened
+    ):
         if is_opened:
             write_note("If your browser shows no page, open the address above.")
         close_pages = partial(_close_pages, [page, *(other_pages or {}).values()])

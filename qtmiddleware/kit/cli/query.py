@@ -209,7 +209,7 @@ def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMi
     *config_file* is the file of ``--config``, or ``None``. Raises `StoreError` if there is no
     index.
     """
-    report_default_files(list_default_files(config), config=config_file)
+    report_default_files(list_default_files(config), named_config=config_file)
     with show_warnings(hidden_degradations=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
         # A missing index raises its error here, before any question is asked.
         middleware.retriever  # noqa: B018

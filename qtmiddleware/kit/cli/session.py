@@ -130,7 +130,7 @@ class Session:
         if outcome.answer is not None:
             self._messages.append({"role": "assistant", "content": outcome.answer.text})
         if self._writes_json:
-            write_output(escape_json(json.dumps(outcome.to_dict())), wraps=False)
+            write_output(escape_json(json.dumps(outcome.to_dict())), should_wrap=False)
         else:
             show_outcome(outcome)
             write_output()
@@ -183,9 +183,12 @@ class Session:
         self.transformation_type = transformation_type
         write_note(f"Transformation type set to: {transformation_type}")
 
-    def _run_command(self, name: str = "", argument: str = "") -> None:
-        """Run the command that the user typed as ``:name argument``."""
-        match name:
+    def _run_command(self, command_name: str = "", argument: str = "") -> None:
+        """Run the command that the user typed, such as ``:type hyde``.
+
+        Writes a note if there is no such command.
+        """
+        match command_name:
             case "help" | "h" | "?":
                 self._write_line(HELP)
             case "type":
@@ -207,7 +210,7 @@ class Session:
             case "explain":
                 self._show_explanation()
             case _:
-                write_note(f"There is no command :{name}; :help lists them.")
+                write_note(f"There is no command :{command_name}; :help lists them.")
 
     def _show_config(self, *, includes_defaults: bool) -> None:
         """Show the settings that differ from the defaults, or all settings."""

@@ -80,7 +80,7 @@ def report_command(
         )
     if judge is not None:
         loaded = load_config(config, sets)
-        report_default_files({}, config=config)
+        report_default_files({}, named_config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
         # The chat model judges, but `as_language_model` opens the transformation model.

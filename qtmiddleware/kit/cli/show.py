@@ -50,7 +50,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
                 status.stop()
                 has_written = True
                 write_output(
-                    wrapper.add_piece(strip_control_characters(piece)), end="", wraps=False
+                    wrapper.add_piece(strip_control_characters(piece)), end="", should_wrap=False
                 )
 
         try:
@@ -59,7 +59,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
             status.stop()
             # The last word may still be in the wrapper, and the line needs its end.
             if has_written:
-                write_output(wrapper.flush(), wraps=False)
+                write_output(wrapper.flush(), should_wrap=False)
 
 
 def show_outcome(outcome: Outcome) -> None:

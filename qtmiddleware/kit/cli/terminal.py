@@ -145,14 +145,14 @@ def _wrap_lines(text: str, stream: TextIO) -> str:
     return wrapper.add_piece(text) + wrapper.flush()
 
 
-def write_output(text: str = "", *, end: str = "\n", wraps: bool = True) -> None:
+def write_output(text: str = "", *, end: str = "\n", should_wrap: bool = True) -> None:
     """Write *text* to stdout without control characters, and flush stdout.
 
-    If *wraps* is true and stdout is a terminal, lines break between words.
+    If *should_wrap* is true and stdout is a terminal, lines break between words.
     """
     # Flushed, so that a program that reads a pipe gets each answer as soon as it is written.
     text = strip_control_characters(text + end)
-    print(_wrap_lines(text, sys.stdout) if wraps else text, end="", flush=True)
+    print(_wrap_lines(text, sys.stdout) if should_wrap else text, end="", flush=True)
 
 
 def write_note(text: str = "") -> None:

@@ -53,7 +53,7 @@ def preprocess_command(
 ) -> None:
     """Extract keywords from questions by rules."""
     settings = load_config(config, sets).settings
-    report_default_files({}, config=config)
+    report_default_files({}, named_config=config)
     options = settings.preprocess
     rows = []
     for text in read_questions(query):
@@ -129,7 +129,7 @@ def transform_command(
     refuse_unused_engine(engine, workers, uses_engine=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         check_file_options(file, output, query=query, history=history)
-        report_default_files({}, config=config)
+        report_default_files({}, named_config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
             partial(run_transform_batch, options=options)
@@ -147,7 +147,7 @@ def transform_command(
         return
     calls_model = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []
-    report_default_files({}, config=config)
+    report_default_files({}, named_config=config)
     with QueryMiddleware(loaded) as middleware:
         for text in read_questions(query):
             transformation = middleware.transform(text, history=build_messages(history))

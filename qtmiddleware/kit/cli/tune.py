@@ -34,7 +34,7 @@ from qtmiddleware.kit.cli.own_function import (
     Yes,
     confirm_searches,
     load_function_source,
-    open_measurement,
+    open_measurement_progress,
 )
 from qtmiddleware.kit.cli.reports import (
     check_files_writable,
@@ -172,7 +172,7 @@ def tune_command(
         engine=LocalEngine(workers=workers) if workers > 1 else None,
     )  # fmt: skip
     with (
-        open_measurement(source) as update,
+        open_measurement_progress(source) as update,
         open_bench(data_set, replace(options, progress=update)) as opened_bench,
     ):
         for text in opened_bench.notes:

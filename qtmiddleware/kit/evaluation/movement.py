@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
-from qtmiddleware.retrieval.responses import get_raw, read_metadata, read_text
+from qtmiddleware.retrieval.responses import get_raw_item, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
@@ -502,7 +502,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
             score=score,
             text=read_text(item, None),
             metadata=read_metadata(item),
-            raw=get_raw(item),
+            raw=get_raw_item(item),
             key=key,
         )
         for key, item, score, _ in rows

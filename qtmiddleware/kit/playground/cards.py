@@ -239,7 +239,7 @@ class _RowBuilder:
         *,
         is_baseline: bool,
     ) -> None:
-        """Prepare for building rows.
+        """Create a builder of rows for one tier's result.
 
         Args:
             movements: The movements of the passages.
@@ -288,7 +288,7 @@ class _RowBuilder:
             why=(
                 ""
                 if is_baseline
-                else reasons.explain_rank_change(movement, self._retrieval, shows_words=bool(words))
+                else reasons.explain_rank_change(movement, self._retrieval, has_words=bool(words))
             ),
             words=words,
             snippet=self._mark_words(snippet),

@@ -20,13 +20,13 @@ MOST_WORDS: Final = 4
 """The maximum number of keywords shown after the reason for a movement."""
 
 
-def explain_rank_change(movement: Movement, retrieval: Retrieval, *, shows_words: bool) -> str:
+def explain_rank_change(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
     """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
     Args:
         movement: The movement of the passage.
         retrieval: The search results that contain or dropped the passage.
-        shows_words: Whether the page lists the keywords that moved the passage up. If not, the
+        has_words: Whether the page lists the keywords that moved the passage up. If not, the
             sentence says that none of the keywords is distinctive.
     """
     if movement.place is None:
@@ -61,7 +61,7 @@ def explain_rank_change(movement: Movement, retrieval: Retrieval, *, shows_words
     if is_raised_by_keywords(movement, retrieval):
         return (
             "It holds more of"
-            f" {_describe_keywords(retrieval)}{'' if shows_words else ', none of which says much'}."
+            f" {_describe_keywords(retrieval)}{'' if has_words else ', none of which says much'}."
         )
     return "Passages above it fell."
 

@@ -229,9 +229,9 @@ class Tiers:
         self._learned = deepcopy(function._context.learned)
 
     def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return a config that gives the result of *tier* in other programs.
+        """Return a config that gives the same result as *tier* in other programs.
 
-        It combines the user's settings, the tier's settings and the settings in *state*.
+        The config combines the user's settings, the tier's settings and the settings in *state*.
         """
         rows = self.middleware.config.rows()
         own_settings = nest_settings(

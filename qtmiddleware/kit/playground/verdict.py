@@ -53,9 +53,9 @@ class Verdict:
 
 
 def judge_tiers(cards: Sequence[Card]) -> Verdict:
-    """Return the verdict on each tier's result. The first of *cards* must be the plain search."""
+    """Return the verdict on each tier's result in *cards*. The plain search must come first."""
     is_judged = bool(cards[0].answers)
-    judge_tier = _judge_answer_rank if is_judged else _judge_movements
+    judge_tier = _build_rank_verdict if is_judged else _build_movement_verdict
     return Verdict(is_judged, tuple(judge_tier(card, cards[0]) for card in cards))
 
 
@@ -94,7 +94,7 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     subject = "The answer" if baseline.answers == 1 else f"The first of {baseline.answers} answers"
     ways: dict[str, list[str]] = {}
     for card in cards:
-        verdict = _judge_answer_rank(card, baseline)
+        verdict = _build_rank_verdict(card, baseline)
         ways.setdefault(verdict.way, []).append(f"{verdict.name} ({verdict.outcome})")
     if [*ways] == ["same"]:
         where = "none of the lists" if baseline.answer is None else "every list"
@@ -139,7 +139,7 @@ def _describe_list_changes(cards: Sequence[Card]) -> Iterator[str]:
         yield "Nobody judged which passage answers."
 
 
-def _judge_answer_rank(card: Card, baseline: Card) -> TierVerdict:
+def _build_rank_verdict(card: Card, baseline: Card) -> TierVerdict:
     """Return whether the result in *card* ranks the answer higher or lower than *baseline* does."""
     way = "none"
     if not card.is_baseline and not card.problem:
@@ -166,7 +166,7 @@ def _format_answer_rank(card: Card) -> str:
     return f"not shown, {format_ordinal(card.lost or 0)}" if is_known else "not shown"
 
 
-def _judge_movements(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
+def _build_movement_verdict(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
     """Return how many passages moved in the result in *card*, without saying better or worse."""
     return _build_tier_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 

@@ -41,26 +41,26 @@ from qtmiddleware.retrieval.responses.fields import (
 from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
+    build_item_fingerprint,
+    convert_to_namespace,
     describe_missing_text,
     estimate_chars,
     find_text_field,
-    format_item,
-    holds_text,
+    has_text,
     may_be_passage,
     read_id,
     read_metadata,
     read_score,
     read_text,
-    rescore,
+    replace_score,
     suggest_id_field,
     suggest_score_field,
-    to_namespace,
 )
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
-    get_raw,
+    get_raw_item,
+    looks_like_text,
     name_row_values,
-    reads_like_text,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
@@ -72,8 +72,9 @@ __all__ = [
     "estimate_chars",
     "find_shape",
     "find_text_field",
-    "get_raw",
-    "holds_text",
+    "get_raw_item",
+    "get_read_units",
+    "has_text",
     "list_fields",
     "read_all_metadata",
     "read_id",
@@ -84,9 +85,8 @@ __all__ = [
     "read_text",
     "read_texts",
     "read_titles",
-    "read_usage",
     "remove_field",
-    "rescore",
+    "replace_score",
     "suggest_id_field",
     "suggest_score_field",
     "to_number",
@@ -135,7 +135,7 @@ _USUAL: Final = KeywordEvidenceSettings()
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Shape:
-    """How to read the items of a response, and how to rebuild the response with other items.
+    """Functions to read the items of a response, and to rebuild the response with other items.
 
     Attributes:
         items: Returns the items of a response in the backend's order, without copying them. Items
@@ -172,7 +172,7 @@ def read_response(
     custom_shape: Shape | None = None,
     *,
     options: KeywordEvidenceSettings = _USUAL,
-    initial: Mapping[str, Ranking] | None = None,
+    initial_rankings: Mapping[str, Ranking] | None = None,
 ) -> SearchResult:
     """Return the ranking in *response*, together with the response and its shape.
 
@@ -182,7 +182,7 @@ def read_response(
         custom_shape: The user's functions to read and rebuild responses; ``None`` to detect the
             structure.
         options: The settings that name the fields of ids, texts and scores.
-        initial: The lists that the search merged, by name.
+        initial_rankings: The rankings that the search itself merged, by name.
 
     Raises:
         ResponseShapeError: The response cannot be read.
@@ -193,20 +193,22 @@ def read_response(
         raise build_shape_error(items, "read= must return a list of items, not")
     items = name_row_values(items, (options.id_field, options.text_field, options.score_field))
     keys, scores = read_keys_and_scores(response, items, options)
-    return SearchResult(Ranking(variant, keys, scores, items, initial or {}), shape, response)
+    return SearchResult(
+        Ranking(variant, keys, scores, items, initial_rankings or {}), shape, response
+    )
 
 
 def read_keys_and_scores(
     response: Any, items: Sequence[Any], options: KeywordEvidenceSettings = _USUAL
 ) -> tuple[list[Key], list[float | None]]:
-    """Return two lists: the key ``(namespace, id)`` of each item, and its score.
+    """Return two lists: the key ``(namespace, id)`` of each item, and the score of each item.
 
-    Items with the same key are the same passage.
+    Items with equal keys are the same passage.
 
-    - The namespace is that of the item, or else that of the response.
-    - If an item has no id, the id in the key is a NUL character and the item's text.
-    - If an item has only the id of its document, NUL and the text are added to this id, so that
-      chunks of one document have different keys.
+    - The namespace is read from the item or, if it has none, from the response.
+    - If an item has no id, its text replaces the id, after a NUL character.
+    - If an item has only the id of its document, a NUL character and the text are added to this id,
+      so that chunks of one document have different keys.
 
     Raises:
         ResponseShapeError: An item is not a passage.
@@ -214,7 +216,7 @@ def read_keys_and_scores(
     response_namespace = (
         DEFAULT_NAMESPACE
         if type(response) is list
-        else to_namespace(get_field(response, "namespace"))
+        else convert_to_namespace(get_field(response, "namespace"))
     )
     ids, namespaces, scores = read_columns(items, options, response_namespace)
     # Most responses have an id for every item and need no further work.
@@ -230,13 +232,13 @@ def read_keys_and_scores(
 
 
 def _build_substitute_id(item: Any, options: KeywordEvidenceSettings) -> str:
-    """Build an id for *item*, which has none: its document's id, a NUL character, and its text.
+    """Build an id for *item*, which has no id of its own.
 
-    If there is no document's id, the id begins with NUL. If there is no text, the item's fields are
-    printed instead.
+    The id consists of the document's id (or nothing), a NUL character, and the item's text. If
+    there is no text, the item's other fields are used instead.
     """
     text = read_text(item, options.text_field) or (options.text_field and read_text(item, None))
-    return f"{read_id(item, options.id_field) or ''}\0{text or format_item(item)}"
+    return f"{read_id(item, options.id_field) or ''}\0{text or build_item_fingerprint(item)}"
 
 
 def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shape:
@@ -264,10 +266,12 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     if _has_columns(response):
         # Raises now if the columns cannot be read, so that callers get the error from here.
         _get_columns_and_nesting(response)
-        return Shape(_read_columns, _write_columns, "columns, as Chroma's")
+        return Shape(_read_columns, _replace_columns, "columns, as Chroma's")
     if _is_data_frame(response):
         return Shape(
-            _read_frame, partial(_write_frame, options.score_field), "the rows of a data frame"
+            _read_frame,
+            partial(_replace_frame_rows, options.score_field),
+            "the rows of a data frame",
         )
     if isinstance(response, str):
         advice = f"return the list of passages and join it later, or {ADVICE}"
@@ -286,9 +290,9 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
 def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[str, ...] | None:
     """Return the path of field names to the list of passages in *response*.
 
-    The usual names are tried in order. The first name with a list of passages or an empty list is
-    used, or else the first known name with ``None`` or another list. Returns ``None`` if there is
-    no such name.
+    The usual names are tried in order. The first name with a list that is empty or contains
+    passages is used. If there is none, the first usual name with ``None`` or with another list is
+    used. Returns ``None`` if there is no such name either.
     """
     fallbacks: list[tuple[str, ...]] = []
     for name in _KNOWN_ENVELOPES:
@@ -296,13 +300,13 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[st
         # Chroma's column of texts has the same name as other libraries' list of passages.
         if name == "documents" and _has_columns(response):
             continue
-        if is_list(items) and _holds_passages(items, options):
+        if is_list(items) and _looks_like_passages(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
     for name in () if _is_list_or_columns(response) else _GENERAL_ENVELOPES:
         items = _get_nested_value_safely(response, _PATHS[name])
-        if is_list(items) and _holds_passages(items, options):
+        if is_list(items) and _looks_like_passages(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
 
@@ -320,8 +324,9 @@ def _is_list_or_columns(response: Any) -> bool:
 def _check_parallel_lists(response: Any, path: tuple[str, ...]) -> None:
     """Raise `ResponseShapeError` if a second list in *response* may belong to the passages.
 
-    After reranking, such a list would no longer match the passages. It has one value for each
-    passage in *path*. Unless the passages are texts, all its values are numbers.
+    Such a list would no longer match the passages after reranking. A list may belong to the
+    passages in *path* if both have the same length, and if the passages are texts or the list
+    contains only numbers.
     """
     items = get_nested_value(response, path)
     if len(path) > 1 or not items:
@@ -345,11 +350,11 @@ def _get_nested_value_safely(response: Any, path: tuple[str, ...]) -> Any:
         return ABSENT
 
 
-def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
+def _looks_like_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
     """Return whether *items* is empty or looks like a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
-            isinstance(item, str) and reads_like_text(item) for item in items
+            isinstance(item, str) and looks_like_text(item) for item in items
         )
     try:
         return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
@@ -359,12 +364,12 @@ def _holds_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> b
 
 
 def _is_row_or_named_tuple(response: Any) -> bool:
-    """Return whether *response* is a named tuple or a database row, and so not a list."""
+    """Return whether *response* is a named tuple or a database row. Neither counts as a list."""
     return find_kind(type(response)) in (NAMED, ROW)
 
 
 def _find_list_shape(response: Sequence[Any]) -> Shape:
-    """Return the shape of *response*: a list of passages, or a pair (passages, scores)."""
+    """Return the shape of *response*, which is a list of passages or a (passages, scores) pair."""
     if (
         len(response) == 2
         and isinstance(response, (list, tuple))
@@ -399,25 +404,26 @@ def _build_list_shape(path: tuple[str, ...]) -> Shape:
 # --- a list of passages and a list of their scores; an item is the pair of both -------------------
 
 
-def _find_parallel_shape(response: Any, field: str | int) -> Shape | None:
-    """Return the shape of *response* if it has passages in *field* and scores in another field.
+def _find_parallel_shape(response: Any, passages_field: str | int) -> Shape | None:
+    """Return the shape of a response with passages in one field and their scores in another.
 
-    Returns ``None`` if no other field contains as many numbers as there are passages.
+    *passages_field* contains the passages. Returns ``None`` if no other field contains one number
+    for each passage.
     """
-    for scores_field in (1,) if field == 0 else _NUMBERS:
+    for scores_field in (1,) if passages_field == 0 else _NUMBERS:
         if (numbers := get_field(response, scores_field)) is not ABSENT and _are_parallel(
-            get_field(response, field), numbers
+            get_field(response, passages_field), numbers
         ):
             read, write = (
-                partial(_read_pairs, field, scores_field),
-                partial(_write_pairs, field, scores_field),
+                partial(_read_pairs, passages_field, scores_field),
+                partial(_replace_pairs, passages_field, scores_field),
             )
             return Shape(read, write, "passages and their scores side by side")
     return None
 
 
 def _are_parallel(passages: Any, numbers: Any) -> bool:
-    """Return whether *numbers* may be the scores of *passages*: one number for each passage."""
+    """Return whether *numbers* may be the scores of *passages*, with one number per passage."""
     if not is_list(passages) or not (is_list(numbers) or is_array(numbers)):
         return False
     if len(passages) != len(numbers) or (is_array(numbers) and numbers.ndim != 1):
@@ -437,7 +443,7 @@ def _read_pairs(passages_field: str | int, scores_field: str | int, response: An
     )
 
 
-def _write_pairs(
+def _replace_pairs(
     passages_field: str | int, scores_field: str | int, response: Any, items: Sequence[Any]
 ) -> Any:
     """Return a copy of *response* with the (passage, score) pairs *items* in its two fields."""
@@ -454,7 +460,7 @@ def _has_columns(response: Any) -> bool:
 
 
 def _read_columns(response: Any) -> Sequence[Any]:
-    """Return the items of *response*, a mapping of columns, as dicts.
+    """Return the items of *response*, a mapping of columns, as one dict per item.
 
     The keys are the singular names of the columns: ``ids`` becomes ``id``.
     """
@@ -463,7 +469,7 @@ def _read_columns(response: Any) -> Sequence[Any]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _write_columns(response: Any, items: Sequence[Any]) -> Any:
+def _replace_columns(response: Any, items: Sequence[Any]) -> Any:
     """Return a copy of *response*, a mapping of columns, with *items* in its columns.
 
     Columns that are ``None`` stay ``None``.
@@ -482,7 +488,9 @@ def _write_columns(response: Any, items: Sequence[Any]) -> Any:
 
 
 def _get_columns_and_nesting(response: Any) -> tuple[dict[str, Any], bool]:
-    """Return the columns of *response* by name, and whether each one is nested in another list.
+    """Return (columns, is_nested) for *response*, a mapping of columns.
+
+    The columns are returned by name. If each column is inside another list, is_nested is true.
 
     Raises:
         ResponseShapeError: *response* has the results of several queries, or columns of different
@@ -517,13 +525,13 @@ class _Row(dict[Any, Any]):
 
     Attributes:
         frame: The data frame that contains the row.
-        place: The index of the row in the data frame, from 0.
+        row_index: The index of the row in the data frame, from 0.
     """
 
-    __slots__ = ("frame", "place")
+    __slots__ = ("frame", "row_index")
 
     frame: Any
-    place: int
+    row_index: int
 
 
 def _is_data_frame(response: Any) -> bool:
@@ -559,17 +567,17 @@ def _read_frame(response: Any) -> Sequence[Any]:
         for row, label in zip(rows, response.index.get_level_values(level).tolist(), strict=True):
             row[level] = label
     for place, row in enumerate(rows):
-        row.frame, row.place = response, place
+        row.frame, row.row_index = response, place
     return rows
 
 
-def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
+def _replace_frame_rows(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
     """Return a copy of *response*, a data frame, with the rows and scores of *items*.
 
     *score_field* names the column of scores. If it is ``None``, the usual names are tried.
     """
     if all(row.frame is response for row in items):
-        frame = response.iloc[[row.place for row in items]]
+        frame = response.iloc[[row.row_index for row in items]]
     else:
         frame = _join_rows(response, items)
     for name in SCORES if score_field is None else (score_field,):
@@ -588,7 +596,7 @@ def _write_frame(score_field: str | None, response: Any, items: Sequence[_Row]) 
 def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
     """Join *rows* of several data frames into one data frame with the columns of *response*.
 
-    A column keeps its type unless the type would change a value.
+    A column keeps its type unless this type would change a value.
     """
     model_frame = response if len(response) else rows[0].frame
     names = response.columns if len(response.columns) else model_frame.columns
@@ -601,13 +609,15 @@ def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
             if name in frame.columns
         }
         values = [
-            values_by_frame[id(row.frame)][row.place] if id(row.frame) in values_by_frame else None
+            values_by_frame[id(row.frame)][row.row_index]
+            if id(row.frame) in values_by_frame
+            else None
             for row in rows
         ]
         columns[name] = _build_column(
             values, model_frame[name].dtype if name in model_frame.columns else object
         )
-    labels = [row.frame.index[[row.place]] for row in rows]
+    labels = [row.frame.index[[row.row_index]] for row in rows]
     frame = type(response)(columns, index=labels[0].append(labels[1:]))
     frame.columns = names
     return frame
@@ -627,8 +637,11 @@ def _build_column(values: Sequence[Any], dtype: Any) -> Any:
     return pd.Series(values).array
 
 
-def read_usage(response: Any) -> float | None:
-    """Return the read units that a response of Pinecone reports; ``None`` if there are none."""
+def get_read_units(response: Any) -> float | None:
+    """Return the read units that a response of Pinecone reports.
+
+    Returns ``None`` if the response reports none.
+    """
     if type(response) is list or type(response) is tuple:
         return None
     try:
@@ -653,10 +666,10 @@ def read_usage(response: Any) -> float | None:
 
 
 def wait_for_response(response: Any) -> Any:
-    """Wait for *response* if it is a future or an async result of a pool, and return its result.
+    """Return the result of *response* if it is a future or an async result of a pool.
 
-    Any other response is returned unchanged. This includes awaitables, because the caller can await
-    them.
+    The function waits until this result is there. Any other response is returned unchanged, also an
+    awaitable, because the caller can await it.
 
     Raises:
         Exception: The error of the future.

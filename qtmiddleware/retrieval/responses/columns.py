@@ -45,7 +45,7 @@ _NODE_CONTENT = Names(("_node_content",))
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class _Layout:
-    """The class and the field names of an item. Items with the same layout are read the same way.
+    """The class and the field names of an item. Items with equal layouts are read in one way.
 
     Attributes:
         class_: The class of the items.
@@ -106,7 +106,7 @@ def _build_object_layout(class_: type, instance_names: tuple[str, ...]) -> _Layo
     """Return the layout of objects of *class_* with the instance attributes *instance_names*.
 
     Returns ``None`` for objects that must be read one by one: objects without a score field,
-    wrappers of another item, strings and numbers.
+    objects that wrap an item, strings and numbers.
     """
 
     def pick_names(names: Names) -> Sequence[str]:
@@ -298,8 +298,8 @@ def _find_texts(
 ) -> list[str | None]:
     """Return the text of each object in *holders*, which are items or their metadata.
 
-    *read_single* reads the text of an object that does not have this *layout*. The text is ``None``
-    if no usual field contains a text.
+    *read_single* reads the text of an object that does not have this *layout*. If no usual field of
+    an object contains a text, its text is ``None``.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []

@@ -40,7 +40,7 @@ _NO_ROWS: Final = (
 
 
 def _find_access_kind(class_: type) -> str:
-    """Return how to read the fields of objects of *class_*.
+    """Return one of these words, which say how to read the fields of objects of *class_*.
 
     ``mapping``  By key.
     ``plain``    By index: a list, or a tuple that is not a named tuple.
@@ -87,14 +87,14 @@ class Names(tuple[str, ...]):  # noqa: SLOT001 - a tuple takes none
 def pick_field_names(holder: Any, names: Names) -> Sequence[str]:
     """Return the *names* that *holder* declares as attributes or columns.
 
-    *holder* must not be a mapping. Its attributes are not read: OpenAPI models return ``None`` for
-    any name, and documents return the user's fields.
+    *holder* must not be a mapping. Its attributes are not read, because OpenAPI models return
+    ``None`` for any name, and documents return the user's fields.
     """
     return names.pick(type(holder), list_instance_names(holder))
 
 
 def list_instance_names(holder: Any) -> tuple[str, ...]:
-    """Return the names of the instance attributes of *holder*, or the columns of a row."""
+    """Return the names of *holder*'s instance attributes, after the columns if it is a row."""
     names = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
@@ -192,7 +192,7 @@ def is_list(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Return whether *value* is a numpy array with at least one dimension.
 
-    Subclasses of ``ndarray`` are rejected, because they may contain more data than the values.
+    Returns false for subclasses of ``ndarray``, because they may contain more data than the values.
     """
     class_ = type(value)
     return (
@@ -201,7 +201,7 @@ def is_array(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether *value* is a number of Python or any library. Booleans do not count."""
+    """Return whether *value* is a number, of Python or of any library. Booleans do not count."""
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 

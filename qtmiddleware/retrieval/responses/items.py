@@ -35,8 +35,8 @@ from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
     is_id,
     is_pair,
+    looks_like_text,
     may_be_scores,
-    reads_like_text,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
@@ -151,12 +151,12 @@ def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> b
     return bool(_measure_text_lengths(item))
 
 
-def format_item(item: Any) -> str:
-    """Return a string that identifies an *item* without an id and a text, from its other fields.
+def build_item_fingerprint(item: Any) -> str:
+    """Return a string that identifies *item* by its fields, for items without an id and a text.
 
     Scores and other fractional numbers are left out, because they may differ between searches.
     """
-    fields = _list_own_fields(item)
+    fields = _list_item_fields(item)
     if not fields:
         return repr(item)
     return repr(
@@ -177,7 +177,10 @@ def read_id(item: Any, id_field: str | None = None) -> str | None:
 
 
 def read_passage_id(item: Any, id_field: str | None = None) -> str | None:
-    """Return the id of *item*; ``None`` if there is no id, or only the id of its document."""
+    """Return the passage's id in *item*.
+
+    Returns ``None`` if there is no id, or if the only id is that of the passage's document.
+    """
     return _read_id(item, id_field, IDS)
 
 
@@ -201,7 +204,7 @@ def _read_id(item: Any, id_field: str | None, names: Names) -> str | None:
 def read_namespace(item: Any, default: str) -> str:
     """Return the namespace of *item*; *default* if the item has none."""
     namespace = get_field(_unwrap_item(item), "namespace")
-    return default if namespace is ABSENT or namespace is None else to_namespace(namespace)
+    return default if namespace is ABSENT or namespace is None else convert_to_namespace(namespace)
 
 
 def read_score(item: Any, score_field: str | None = None) -> float | None:
@@ -242,38 +245,41 @@ def read_metadata(item: Any) -> Mapping[str, Any]:
 def read_text(item: Any, text_field: str | None) -> str | None:
     """Return the passage's text in *item*; ``None`` if there is no text.
 
-    *text_field* names the field of the text. It is searched in the metadata, then in the item. A
-    dot separates the names of nested fields. If *text_field* is ``None``, the usual names are
-    tried, first in the item, then in the metadata.
+    *text_field* names the field of the text, which may be in the metadata or in the item itself.
+    The metadata are searched first. A dot separates the names of nested fields.
+
+    If *text_field* is ``None``, the usual names are tried, first in the item, then in the metadata.
     """
     if text_field is not None:
         return next(
             (
                 text
-                for text in map(_to_text, _read_named_field(item, text_field))
+                for text in map(_get_nonblank_text, _read_named_field(item, text_field))
                 if text is not None
             ),
             None,
         )
     holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
-        return find_text(read_metadata(item)) if _is_pair_with_id(item) else _to_text(holder)
+        return (
+            find_text(read_metadata(item)) if _is_pair_with_id(item) else _get_nonblank_text(holder)
+        )
     return find_text(holder) or find_text(read_metadata(item))
 
 
-def holds_text(item: Any, text_field: str | None) -> bool:
+def has_text(item: Any, text_field: str | None) -> bool:
     """Return whether *item* contains a passage's text.
 
     A bare string without spaces does not count as a text, because it is probably an id.
     """
     text = read_text(item, text_field)
-    return text is not None and (text is not _unwrap_item(item) or reads_like_text(text))
+    return text is not None and (text is not _unwrap_item(item) or looks_like_text(text))
 
 
 def estimate_chars(item: Any) -> int:
     """Estimate how many characters the texts and numbers of *item* have in JSON."""
     # A pair may have a bare text in front and its metadata behind it.
-    remaining: list[Any] = [_list_own_fields(item) or (_unwrap_item(item), read_metadata(item))]
+    remaining: list[Any] = [_list_item_fields(item) or (_unwrap_item(item), read_metadata(item))]
     # A container may contain itself, or the same container twice. Each one counts once.
     count, seen_ids = 0, set[int]()
     while remaining:
@@ -322,10 +328,10 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 
 
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
-    """Describe why no text was found in *items*, and return (problem, fix).
+    """Return (problem, fix): why no text was found in *items*, and how to fix the problem.
 
-    Both are clauses for a message. They may name a field with values that look like texts, but they
-    never quote a value.
+    Both are clauses for a message. They may contain the name of a field with values that look like
+    texts, but they never quote a value.
     """
     if all(isinstance(_unwrap_item(item), str | int) and not read_metadata(item) for item in items):
         return (
@@ -377,20 +383,20 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
     return next((name for name, column in columns.items() if may_be_scores(column)), "")
 
 
-def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
+def replace_score(item: Any, score: float, score_field: str | None = None) -> Any:
     """Return a copy of *item*, of the same type, with *score* as its score.
 
-    If *item* has no score, or cannot be copied, such as a database row, *item* itself is returned.
+    If *item* has no score, or cannot be copied (such as a database row), *item* itself is returned.
     *score_field* names the field of the score. If it is ``None``, the usual names are tried.
     """
     if read_score(item, score_field) == score or find_kind(type(item)) is ROW:
         return item
     if type(item) is PlainRow:
-        return item.rescore(score, score_field or "score")
+        return item.replace_score(score, score_field or "score")
     for path in (
         _find_score_paths(item) if score_field is None else _find_field_paths(item, score_field)
     ):
-        if _runs_setter_code(type(item), str(path[-1])) or not is_number(
+        if _has_setter_code(type(item), str(path[-1])) or not is_number(
             get_nested_value(item, path)
         ):
             continue
@@ -404,23 +410,25 @@ def rescore(item: Any, score: float, score_field: str | None = None) -> Any:
     return item
 
 
-def to_namespace(value: Any) -> str:
-    """Return *value* as a namespace's name; the default namespace if *value* is empty."""
+def convert_to_namespace(value: Any) -> str:
+    """Return *value* as a string; the default namespace if *value* is empty."""
     return DEFAULT_NAMESPACE if value is None or value is ABSENT or value == "" else str(value)
 
 
 def _is_pair_with_id(item: Any) -> bool:
-    """Return whether *item* is a pair whose first value is an id or a document, not a text."""
+    """Return whether *item* is a pair that begins with an id or a document, not with a text."""
     return find_kind(type(item)) is PLAIN and not (
-        isinstance(item[0], str) and reads_like_text(item[0])
+        isinstance(item[0], str) and looks_like_text(item[0])
     )
 
 
 def _unwrap_item(item: Any) -> Any:
     """Return the object inside *item* that has the passage's fields.
 
-    This is the first value of a pair, the node in LlamaIndex's wrapper, the document in a database
-    row, or else *item* itself.
+    - In a pair, this is the first value.
+    - In LlamaIndex's wrapper, this is the node.
+    - In a database row, this is the document.
+    - Otherwise, this is *item* itself.
     """
     if type(item) is dict:
         return item
@@ -528,7 +536,7 @@ def find_text(holder: Any) -> str | None:
 
 
 def _list_values(holder: Any, names: Names) -> Iterable[Any]:
-    """Return the values of *holder*'s fields that are listed in *names*."""
+    """Return the values of those fields of *holder* that are listed in *names*."""
     if type(holder) is dict:
         picked = names.pick_keys(tuple(holder))
         return [holder[name] for name in picked] if picked else ()
@@ -544,7 +552,7 @@ def get_attribute(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
-def _list_own_fields(item: Any) -> Mapping[str, Any]:
+def _list_item_fields(item: Any) -> Mapping[str, Any]:
     """Return the fields of *item* by name, without the fields inside its metadata."""
     holder = _unwrap_item(item)
     if isinstance(holder, (str, int)):
@@ -563,12 +571,12 @@ def _measure_text_lengths(item: Any) -> dict[str, int]:
 
 
 def _flatten_item(item: Any) -> dict[str, Any]:
-    """Return the fields of *item* and of its metadata by name. Nested names are joined by dots."""
-    return _flatten_fields(_list_own_fields(item)) | _flatten_fields(read_metadata(item))
+    """Return the fields of *item* and of its metadata by name. A dot joins nested names."""
+    return _flatten_fields(_list_item_fields(item)) | _flatten_fields(read_metadata(item))
 
 
 def _flatten_fields(fields: Mapping[Any, Any], depth: int = 2) -> dict[str, Any]:
-    """Return the values in nested *fields* by their names, which are joined by dots.
+    """Return the values in nested *fields* by their names, with a dot between nested names.
 
     *depth* is the number of levels to read. Fields with unusual names are left out.
     """
@@ -610,22 +618,25 @@ def _are_distinct_ids(column: Sequence[Any]) -> bool:
 
 
 def _find_first_value(holder: Any, names: Names) -> Any:
-    """Return the first value other than ``None`` in *holder*'s fields *names*, or else ``None``."""
+    """Return the first value other than ``None`` in the fields *names* of *holder*.
+
+    Returns ``None`` if there is no such value.
+    """
     for value in _list_values(holder, names):
         if value is not None:
             return value
     return None
 
 
-def _to_text(value: Any) -> str | None:
-    """Return *value* if it is a string that is not blank; otherwise ``None``."""
+def _get_nonblank_text(value: Any) -> str | None:
+    """Return *value* if it is a string with visible characters; otherwise ``None``."""
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _runs_setter_code(class_: type, name: str) -> bool:
+def _has_setter_code(class_: type, name: str) -> bool:
     """Return whether setting the attribute *name* runs code of *class_*, such as a property setter.
 
-    Such code may change data that a copy shares with the original.
+    Such code may change data that a copy of the object shares with the original.
     """
     descriptor = getattr(class_, name, None)
     settable = (

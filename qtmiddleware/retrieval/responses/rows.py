@@ -39,7 +39,7 @@ class PlainRow(dict[str, Any]):
         super().__init__(zip(names, row, strict=True))
         self.row, self.names, self.key = row, names, _build_key(row)
 
-    def rescore(self, score: float, name: str) -> PlainRow:
+    def replace_score(self, score: float, name: str) -> PlainRow:
         """Return a copy of the row with *score* in the field *name*.
 
         If there is no such field, the row itself is returned.
@@ -54,7 +54,7 @@ class PlainRow(dict[str, Any]):
         return PlainRow, (self.row, self.names)
 
 
-def get_raw(item: Any) -> Any:
+def get_raw_item(item: Any) -> Any:
     """Return the object that the function returned for *item*.
 
     This is *item* itself, or the tuple or list inside a `PlainRow`.
@@ -62,7 +62,7 @@ def get_raw(item: Any) -> Any:
     return item.row if type(item) is PlainRow else item
 
 
-def reads_like_text(value: str) -> bool:
+def looks_like_text(value: str) -> bool:
     """Return whether *value* has spaces or CJK punctuation, so that it looks like a text."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
@@ -74,15 +74,19 @@ def is_pair(row: Sequence[Any]) -> bool:
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> Sequence[Any]:
+def name_row_values(
+    items: Sequence[Any], configured_fields: Sequence[str | None] = ()
+) -> Sequence[Any]:
     """Convert *items* to `PlainRow` objects if their values can be named.
 
-    The items must be plain tuples or lists of one type and length. They must have a text, or an id
-    and metadata, and not all of them may be (id, score) pairs. Otherwise, *items* are returned
-    unchanged.
+    All of these must be true; otherwise, *items* are returned unchanged:
 
-    *fields* are the fields that the user's settings name. A position among them, such as ``"2"``,
-    keeps its name.
+    - All items are plain tuples or lists of one type and length.
+    - The items have a text, or an id and metadata.
+    - At least one item is not an (id, score) pair.
+
+    *configured_fields* are the fields that the user's settings name. A position among them, such as
+    ``"2"``, keeps its name.
     """
     classes = set(map(type, items))
     if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
@@ -93,12 +97,14 @@ def name_row_values(items: Sequence[Any], fields: Sequence[str | None] = ()) -> 
     names = _choose_column_names(columns, needs_number=isinstance(items[0], list))
     if "text" not in names and not {"id", "metadata"} <= {*names}:
         return items
-    names = [str(place) if str(place) in fields else name for place, name in enumerate(names)]
+    names = [
+        str(place) if str(place) in configured_fields else name for place, name in enumerate(names)
+    ]
     return [PlainRow(row, names) for row in items]
 
 
 def _build_key(row: Sequence[Any]) -> str:
-    """Return a key for *row*: its id, if it has one, and its texts, joined by NUL characters.
+    """Return a key for *row*: its id, if there is one, and its texts, joined by NUL characters.
 
     All texts are used, because any of them may be the passage.
     """
@@ -112,7 +118,7 @@ def _build_key(row: Sequence[Any]) -> str:
 def is_id(value: Any) -> bool:
     """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
-        return not reads_like_text(value)
+        return not looks_like_text(value)
     if value is None or isinstance(value, bool) or hasattr(value, "__iter__"):
         return False
     return not is_number(value) or hasattr(value, "__index__")
@@ -133,8 +139,9 @@ def may_be_scores(column: Sequence[Any]) -> bool:
 def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool) -> list[str]:
     """Return a name for each of *columns*: ``id``, ``text``, ``score``, ``metadata`` or its index.
 
-    With *needs_number*, all names are indexes unless some value is a number. Without a number, a
-    list of lists may contain columns instead of rows, such as ``[texts, sources]``.
+    If *needs_number* is true and no value is a number, all names are indexes. The reason is that a
+    list of lists without a number may contain columns instead of rows, such as ``[texts,
+    sources]``.
     """
     names = list(map(str, range(len(columns))))
     if needs_number and not any(is_number(value) for column in columns for value in column):
@@ -155,14 +162,14 @@ def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool
 
 
 def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
-    """Return the index of the column with the longest texts, in a list.
+    """Return a list with the index of the column that has the longest texts.
 
     If no column looks like texts, the first column of strings after the id is used. If there is no
     such column, the list is empty.
     """
     places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [
-        place for place in places if any(map(reads_like_text, filter(None, columns[place])))
+        place for place in places if any(map(looks_like_text, filter(None, columns[place])))
     ]
     if text_places:
         return [max(text_places, key=lambda place: sum(map(len, filter(None, columns[place]))))]

@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.responses import (
     read_metadata,
     read_score,
     read_text,
-    rescore,
+    replace_score,
     wait_for_response,
 )
 from qtmiddleware.wrapping.signatures import read_signature
@@ -68,7 +68,7 @@ def report(response: Any) -> dict[str, Any]:
     chosen = list(items[:2])[::-1]
     rebuilt = shape.rebuild(response, chosen)
     by_attribute, by_subscript = listed(rebuilt)
-    anew = [rescore(item, 0.125) for item in items]
+    anew = [replace_score(item, 0.125) for item in items]
     return {
         "keys": read_keys_and_scores(response, items)[0],
         "scores": [read_score(item) for item in items],

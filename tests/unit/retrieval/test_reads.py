@@ -15,7 +15,7 @@ from pinecone.models.vectors.vector import ScoredVector
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.index.hybrid import Hybrid
-from qtmiddleware.retrieval.responses import read_usage
+from qtmiddleware.retrieval.responses import get_read_units
 from qtmiddleware.testing import ScriptedModel
 
 QUESTION = "What does the vet of Jaco do?"
@@ -123,7 +123,7 @@ class Hostile:
     ],
 )
 def test_units_are_read_where_a_response_says_them(response: Any, units: float | None) -> None:
-    assert read_usage(response) == units
+    assert get_read_units(response) == units
 
 
 SAID = st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.lists(st.integers())
@@ -131,7 +131,7 @@ SAID = st.none() | st.booleans() | st.floats() | st.integers() | st.text() | st.
 
 @given(SAID)
 def test_what_is_no_number_of_units_says_nothing(said: Any) -> None:
-    units = read_usage({"usage": {"read_units": said}})
+    units = get_read_units({"usage": {"read_units": said}})
     assert units is None or (units >= 0 and units == float(said) and units != float("inf"))
 
 

@@ -32,7 +32,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_browser_is_given_a_file_of_ones_own_and_not_the_address(screen: list[str]) -> None:
-    with browser.show_page(ADDRESS) as is_opened:
+    with browser.open_page_in_browser(ADDRESS) as is_opened:
         assert is_opened
         wait_until(lambda: screen)
         assert "secret" not in screen[0]
@@ -53,7 +53,7 @@ def test_a_browser_that_may_be_on_another_machine_is_not_opened(
     assert browser.has_browser()
     monkeypatch.setenv(name, value)
     assert not browser.has_browser()
-    with browser.show_page(ADDRESS) as is_opened:
+    with browser.open_page_in_browser(ADDRESS) as is_opened:
         assert not is_opened
 
 
@@ -72,7 +72,7 @@ def test_a_browser_that_is_a_snap_finds_the_file_where_it_may_read(
 ) -> None:
     monkeypatch.setattr(browser, "_SNAP_FOLDER", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    with browser.show_page(ADDRESS):
+    with browser.open_page_in_browser(ADDRESS):
         (folder,) = tmp_path.iterdir()
         assert not folder.name.startswith(".")
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -84,5 +84,5 @@ def test_without_a_place_for_the_file_no_browser_is_opened(
 ) -> None:
     monkeypatch.setattr(browser, "_SNAP_FOLDER", tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
-    with browser.show_page(ADDRESS) as is_opened:
+    with browser.open_page_in_browser(ADDRESS) as is_opened:
         assert not is_opened

@@ -18,11 +18,11 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.responses import (
-    get_raw,
+    get_raw_item,
     read_id,
     read_response,
     read_score,
-    rescore,
+    replace_score,
 )
 from qtmiddleware.retrieval.responses.items import SCORES
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
@@ -197,9 +197,9 @@ def test_a_copy_with_another_score_has_it_in_the_field_that_the_user_names(
     ranking, options = read_ranking(response, named)
     item = ranking.items[0]
     before = copy.deepcopy(item)
-    copied = rescore(item, 0.125, options.score_field)
+    copied = replace_score(item, 0.125, options.score_field)
     assert read_score(copied, options.score_field) == 0.125
-    assert type(get_raw(copied)) is type(get_raw(item))
+    assert type(get_raw_item(copied)) is type(get_raw_item(item))
     assert repr(item) == repr(before)
 
 

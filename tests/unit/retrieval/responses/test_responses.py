@@ -27,7 +27,7 @@ from qtmiddleware.retrieval.responses import (
     describe_missing_text,
     estimate_chars,
     find_shape,
-    holds_text,
+    has_text,
     read_id,
     read_keys_and_scores,
     read_metadata,
@@ -675,9 +675,9 @@ def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_t
         if in_metadata
         else {"id": "a", "score": 0.5, **kept}
     )
-    assert not holds_text(item, None)
+    assert not has_text(item, None)
     what, mend = describe_missing_text([item, {"id": "b"}], None)
     assert text not in what + mend
     assert json.loads(mend.partition("=")[2]) == {"keywordEvidence": {"textField": ".".join(path)}}
     assert read_text(item, ".".join(path)) == text
-    assert holds_text(item, ".".join(path))
+    assert has_text(item, ".".join(path))

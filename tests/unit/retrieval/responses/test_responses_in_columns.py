@@ -21,7 +21,7 @@ from qtmiddleware.retrieval.responses import (
     read_response,
     read_score,
     read_text,
-    rescore,
+    replace_score,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 from qtmiddleware.types import Variant
@@ -178,7 +178,7 @@ def test_a_class_of_data_frames_stays_what_it_is() -> None:
 def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
     response = frame(score=np.array([3, 2, 1], dtype=dtype))
     shape = find_shape(response)
-    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)[:2]])
+    made = shape.rebuild(response, [replace_score(item, 0.5) for item in shape.items(response)[:2]])
     assert list(made["score"]) == [0.5, 0.5]
     assert made["score"].dtype == after
     assert list(response["score"]) == [3, 2, 1]
@@ -187,7 +187,7 @@ def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
 def test_rows_without_a_number_keep_having_none_when_others_get_new_ones() -> None:
     response = frame(score=[0.75, None, 0.25])
     shape = find_shape(response)
-    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)])
+    made = shape.rebuild(response, [replace_score(item, 0.5) for item in shape.items(response)])
     assert read(made)[1] == [0.5, None, 0.5]
 
 
@@ -293,7 +293,7 @@ def test_columns_chroma_does_not_know_are_kept_beside_their_passage() -> None:
 def test_distances_of_chroma_can_be_written_anew() -> None:
     response = chroma()
     shape = find_shape(response)
-    made = shape.rebuild(response, [rescore(item, 0.125) for item in shape.items(response)])
+    made = shape.rebuild(response, [replace_score(item, 0.125) for item in shape.items(response)])
     assert made["distances"] == [[0.125] * 3]
     assert response["distances"] == [[0.25, 0.5, 0.75]]
 
@@ -355,7 +355,7 @@ def test_documents_beside_their_scores_are_read_and_written_back_together(respon
     assert repr(response) == repr(before)
     assert repr(kept(response, 0, 1, 2)) == repr(before)
     shape = find_shape(response)
-    assert read(shape.rebuild(response, [rescore(shape.items(response)[0], 9.0)]))[1] == [9.0]
+    assert read(shape.rebuild(response, [replace_score(shape.items(response)[0], 9.0)]))[1] == [9.0]
 
 
 def parts(response: Any) -> list[Any]:
@@ -367,7 +367,7 @@ def parts(response: Any) -> list[Any]:
 def test_whole_scores_can_be_written_anew_with_fractions() -> None:
     response = (TEXTS, np.array([3, 2, 1]))
     shape = find_shape(response)
-    made = shape.rebuild(response, [rescore(item, 0.5) for item in shape.items(response)])
+    made = shape.rebuild(response, [replace_score(item, 0.5) for item in shape.items(response)])
     assert made[1].tolist() == [0.5] * 3
 
 

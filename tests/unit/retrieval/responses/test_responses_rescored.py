@@ -28,7 +28,7 @@ from qtmiddleware.retrieval.responses import (
     read_metadata,
     read_score,
     read_text,
-    rescore,
+    replace_score,
 )
 
 
@@ -184,7 +184,7 @@ def test_a_rescored_item_is_a_copy_of_its_own_type_with_that_score_and_all_else(
 ) -> None:
     item, wanted = KINDS[kind](name, text, old), KINDS[kind](name, text, new)
     before = copy.deepcopy(data(item))
-    made = rescore(item, new)
+    made = replace_score(item, new)
     assert type(made) is type(item)
     assert data(item) == before
     if kind in WITHOUT:
@@ -204,7 +204,7 @@ def test_a_number_that_is_not_finite_is_replaced() -> None:
         ScoredVector(id="a", score=float("nan")),
     ):
         assert read_score(item) is None
-        assert read_score(rescore(item, 0.5)) == 0.5
+        assert read_score(replace_score(item, 0.5)) == 0.5
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_number_that_is_not_finite_is_replaced() -> None:
     ],
 )
 def test_an_item_without_a_number_or_without_copies_stays_the_very_same(item: Any) -> None:
-    assert rescore(item, 0.25) is item
+    assert replace_score(item, 0.25) is item
 
 
 def test_what_a_class_shares_between_its_copies_is_never_written_to() -> None:
@@ -243,7 +243,7 @@ def test_what_a_class_shares_between_its_copies_is_never_written_to() -> None:
             return 1.0 - self.distance
 
     for item in (Shared(), Computed()):
-        assert rescore(item, 0.25) is item
+        assert replace_score(item, 0.25) is item
         assert read_score(item) == 0.5
 
 
@@ -384,7 +384,7 @@ def test_any_response_takes_the_items_of_another_and_new_scores(
     made = shape.rebuild(response, mixed)
     assert type(made) is type(response)
     assert read(find_shape(made), made) == known
-    anew = shape.rebuild(response, [rescore(item, new) for item in mixed])
+    anew = shape.rebuild(response, [replace_score(item, new) for item in mixed])
     assert read(find_shape(anew), anew) == [
         (key, None if score is None else new, text) for key, score, text in known
     ]

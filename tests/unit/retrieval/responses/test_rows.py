@@ -20,14 +20,14 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     describe_missing_text,
-    get_raw,
-    holds_text,
+    get_raw_item,
+    has_text,
     read_id,
     read_metadata,
     read_response,
     read_score,
     read_text,
-    rescore,
+    replace_score,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE as DEFAULT
 from qtmiddleware.types import Variant
@@ -142,7 +142,7 @@ def test_a_row_whose_text_has_an_unusual_name_says_how_to_name_it() -> None:
             "SELECT 'a' AS chunk_key, 'Jaco is well' AS blurb, 0.5 AS near"
         ).fetchall()
     connection.close()
-    assert not holds_text(row, None)
+    assert not has_text(row, None)
     assert (
         describe_missing_text([row], None)[1]
         == 'set config={"keywordEvidence": {"textField": "blurb"}}'
@@ -159,7 +159,7 @@ def test_metadata_of_a_row_are_its_other_columns() -> None:
 
 @pytest.mark.parametrize("rows", [NAMED_ROWS["sqlite3"], NAMED_ROWS["SQLAlchemy, columns"]])
 def test_a_row_of_a_database_keeps_its_own_score_as_it_cannot_be_copied(rows: Any) -> None:
-    assert rescore(rows[0], 0.125) is rows[0]
+    assert replace_score(rows[0], 0.125) is rows[0]
 
 
 def test_one_row_is_no_list_of_passages() -> None:
@@ -291,13 +291,13 @@ def test_tuples_and_lists_of_other_things_are_no_rows(response: Any) -> None:
 def test_a_copy_of_a_plain_tuple_with_another_score_is_a_tuple_with_that_score_alone() -> None:
     rows = PLAIN["(id, text, score)"][0]
     (item, *_) = read_response(Variant("original", "q"), rows).ranking.items
-    copied = rescore(item, 0.125)
-    assert get_raw(copied) == ("a", TEXTS[0], 0.125)
-    assert type(get_raw(copied)) is tuple
-    assert get_raw(item) is rows[0]
+    copied = replace_score(item, 0.125)
+    assert get_raw_item(copied) == ("a", TEXTS[0], 0.125)
+    assert type(get_raw_item(copied)) is tuple
+    assert get_raw_item(item) is rows[0]
     assert read_score(copied) == 0.125
     without = read_response(Variant("original", "q"), PLAIN["(id, text)"][0]).ranking.items[0]
-    assert rescore(without, 0.125) is without
+    assert replace_score(without, 0.125) is without
 
 
 def test_a_place_of_a_plain_tuple_can_be_named_by_its_number() -> None:
@@ -329,7 +329,7 @@ def test_a_plain_tuple_that_was_read_can_be_pickled_and_copied() -> None:
         Variant("original", "q"), PLAIN["(id, text, score)"][0]
     ).ranking.items
     for other in (pickle.loads(pickle.dumps(item)), copy.copy(item), copy.deepcopy(item)):
-        assert (other, get_raw(other), other.key) == (item, get_raw(item), item.key)
+        assert (other, get_raw_item(other), other.key) == (item, get_raw_item(item), item.key)
 
 
 def test_a_row_is_the_same_passage_whichever_of_its_texts_the_rest_of_the_list_makes_the_passage() -> (
