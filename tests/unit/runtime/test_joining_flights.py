@@ -20,7 +20,7 @@ def soon() -> float:
 
 def join(flights: SingleFlight, key: str = "a", until: float | None = None) -> tuple[Role, Flight]:
     """As somebody else joins, who is not called by whoever leads."""
-    return Context().run(flights.join, key, soon() if until is None else until)
+    return Context().run(flights.join_flight, key, soon() if until is None else until)
 
 
 def test_the_first_leads_and_the_others_get_its_result() -> None:
@@ -78,7 +78,7 @@ def test_one_called_by_the_leader_does_not_wait_for_it() -> None:
         assert role is Role.LEADER
         assert flights.join_flight("a", soon()) == (Role.NESTED, flight)
         # So is whoever it begins, in a thread or a task.
-        assert copy_context().run(flights.join, "a", soon()) == (Role.NESTED, flight)
+        assert copy_context().run(flights.join_flight, "a", soon()) == (Role.NESTED, flight)
         flights.land_flight("a", flight, "news")
         assert flights.join_flight("a", soon())[0] is Role.LEADER
 
@@ -90,7 +90,7 @@ def test_nobody_misses_a_landing_in_another_thread() -> None:
         flights = SingleFlight()
         got: list[Any] = []
         _, flight = join(flights)
-        leader = Thread(target=flights.land, args=("a", flight, "news"))
+        leader = Thread(target=flights.land_flight, args=("a", flight, "news"))
         leader.start()
         flight.result.add_done_callback(lambda result, got=got: got.append(result.result()))
         leader.join()
