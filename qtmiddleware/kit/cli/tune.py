@@ -370,7 +370,7 @@ def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Deci
         is_recommended=result.is_better,
         headline=result.headline,
         sentences=tuple(result.summary().splitlines()),
-        beyond=result.beyond,
+        beyond=result.over_budget_systems,
         config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 

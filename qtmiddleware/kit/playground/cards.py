@@ -190,7 +190,7 @@ def build_card(
             movement.place for movement in movements.passages if movement.match.id in relevant_ids
         ),
         lost=_find_best_rank(
-            drawing.find_rank(movement)
+            drawing.find_last_rank(movement)
             for movement in movements.dropped
             if movement.match.id in relevant_ids
         ),

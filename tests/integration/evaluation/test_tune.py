@@ -219,13 +219,13 @@ def test_no_call_is_spent_where_none_is_allowed(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=TWO_TIERS, budget=Budget(max_call_rate=0.0))
     assert found.default == "rules"
     assert found.score.call_rate == 0.0
-    assert all(trial.broken for trial in found.trials if trial.calls)
+    assert all(trial.broken_limits for trial in found.trials if trial.calls)
 
 
 def test_no_more_is_searched_than_the_budget_of_searches_allows(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=("hyde",), budget=Budget(max_searches=1))
     best = found.trained[found.tuned]
-    assert (best.tier, best.broken) == ("hyde", ())
+    assert (best.tier, best.broken_limits) == ("hyde", ())
     assert best.score.searches_per_question == found.score.searches_per_question == 1.0
     assert found.config["limits"] == {"maxSearches": 1}
 
@@ -234,7 +234,7 @@ def test_a_gate_keeps_the_call_rate_of_the_budget(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=("hyde",), budget=Budget(max_call_rate=0.3))
     best = found.trained[found.tuned]
     assert best.tier == "hyde"
-    assert not best.broken
+    assert not best.broken_limits
     assert 0.0 < best.score.call_rate <= 0.3
     assert best.settings["escalation.targetCallRate"] <= 0.3
     assert Config.load(found.config, environ={}).settings.escalation.mode == "auto"

@@ -63,12 +63,12 @@ _WORDS: Final = re.compile(r"[\w'’]+")
 _GAP: Final = re.compile(r" ?(?:\[ ?)?(?:\.{3,}|…)(?: ?\])? ?")
 
 
-def find_fault(question: str, answer: str, text: str) -> str:
-    """Return the fault of a question about *text*, such as ``copied``.
+def find_fault(question: str, answer: str, passage_text: str) -> str:
+    """Return the fault of a question that a model wrote about a passage, such as ``copied``.
 
-    Returns an empty string if the question has no fault.
+    Returns an empty string if neither *question* nor *answer* has a fault.
     """
-    if is_refusal(question, text) or is_refusal(answer, text):
+    if is_refusal(question, passage_text) or is_refusal(answer, passage_text):
         return "refused"
     if is_blank(question) or is_blank(answer):
         return "nothing_to_ask"
@@ -79,27 +79,31 @@ def find_fault(question: str, answer: str, text: str) -> str:
         return "no_question"
     if refers_to_text(question):
         return "refers_to_text"
-    if is_other_language(question, text):
+    if is_in_other_language(question, passage_text):
         return "other_language"
-    return "copied" if is_copied(question, text) else ""
+    return "copied" if is_copied(question, passage_text) else ""
 
 
-def find_check_fault(reply: dict[str, Any], text: str) -> str:
-    """Return the fault that the model's check found, or an empty string if it found none.
+def find_check_fault(reply: dict[str, Any], passage_text: str) -> str:
+    """Return the fault in the model's *reply* to the check, or an empty string.
 
-    The fault is ``unanswerable`` if *reply*, the reply to the check, does not say that *text*
-    answers the question. The fault is ``unquoted`` if the reply does not quote *text* correctly.
+    The fault is ``unanswerable`` if *reply* does not say that the passage answers the question. The
+    fault is ``unquoted`` if *reply* does not quote *passage_text* correctly.
     """
     verdict, quote = reply.get("answers"), reply.get("quote")
     if verdict is not True and not (isinstance(verdict, str) and _YES.match(verdict)):
         return "unanswerable"
-    return "" if isinstance(quote, str) and is_quoted(quote, normalize_words(text)) else "unquoted"
+    return (
+        ""
+        if isinstance(quote, str) and is_quoted(quote, normalize_words(passage_text))
+        else "unquoted"
+    )
 
 
 def refers_to_text(question: str) -> bool:
     """Return whether *question* refers to its passage as a text, as in "according to the text".
 
-    Such references are found only in languages that have a word list.
+    The references are found in English, German, French, Spanish, Italian, Portuguese and Dutch.
     """
     first_word, *rest = _WORDS.findall(question) or [""]
     # A capital letter marks a name, as in "the Text API". In German every noun has one.
@@ -108,7 +112,7 @@ def refers_to_text(question: str) -> bool:
     return bool(_REFERS.search(fold_accents(" ".join([first_word, *rest]))))
 
 
-def is_other_language(question: str, text: str) -> bool:
+def is_in_other_language(question: str, text: str) -> bool:
     """Return whether *question* is in another language or script than *text*.
 
     If a language cannot be detected, only the scripts are compared.
@@ -127,7 +131,9 @@ def is_other_language(question: str, text: str) -> bool:
 def is_copied(question: str, text: str) -> bool:
     """Return whether *question* repeats too many words of *text*.
 
-    Such a question is too easy: users have not read the passage and do not know its words.
+    Too many are more than `MOST_RUN` content words in a row, or more than `MOST_SHARED` of the
+    question's 4-grams. Scripts without spaces have higher limits. A copied question is too easy,
+    because users do not know the passage's words.
     """
     words, normalized = split_tokens(question), normalize_words(text)
     # In scripts without spaces, tokens are pairs of characters: two tokens are about one word,
@@ -163,19 +169,19 @@ def _count_copied_words(
 
 
 def is_quoted(quote: str, normalized_text: str) -> bool:
-    """Return whether *quote* is long enough and occurs in a text.
+    """Return whether *quote* has at least `LEAST_QUOTED` words and occurs in a text.
 
-    Three or more dots in the quote stand for omitted words. *normalized_text* is the text, as
+    Three or more dots in *quote* stand for omitted words. *normalized_text* is the text, as
     `normalize_words` returns it.
     """
-    parts = split_quote(quote)
-    return sum(len(part.split()) for part in parts) >= LEAST_QUOTED and all(
-        part in normalized_text for part in parts
+    quote_parts = split_quote(quote)
+    return sum(len(part.split()) for part in quote_parts) >= LEAST_QUOTED and all(
+        part in normalized_text for part in quote_parts
     )
 
 
 def split_quote(quote: str) -> list[str]:
-    """Split *quote* at the dots for omitted words, and return the normalized parts."""
+    """Split *quote* at the dots for omitted words, and normalize the words of each part."""
     return [
         normalize_words(part) for part in _GAP.split(" ".join(quote.split())) if not is_blank(part)
     ]
@@ -196,7 +202,7 @@ def extract_content_words(question: str) -> frozenset[str]:
 def normalize_words(text: str) -> str:
     """Return the words of *text* in lower case, without accents and punctuation.
 
-    There is one space before, between and after the words. To find a phrase in a text, look for the
+    One space is before, between and after the words. To find a phrase in a text, search for the
     normalized phrase in the normalized text.
     """
     return f" {' '.join(split_tokens(text))} "
@@ -227,7 +233,7 @@ def flag_content_words(words: list[str], text: str) -> list[bool]:
 def _load_non_content_words(language: str) -> frozenset[str]:
     """Return the words of *language* that are not content words, such as stop words.
 
-    The result is empty if *language* is empty.
+    Returns an empty set if *language* is ``""``, which means that the language is unclear.
     """
     if not language:
         return frozenset()

@@ -44,8 +44,8 @@ class GeneratedDataset:
     Attributes:
         dataset: The data set.
         asked: The number of passages that were tried.
-        dropped: The number of tried passages without a question, by reason. The reason is that of a
-            `ModelError`, or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``,
+        dropped: The number of passages whose question was dropped, by reason. The reason is that of
+            a `ModelError`, or ``unparsable``, ``truncated``, ``refused``, ``nothing_to_ask``,
             ``too_long``, ``no_question``, ``refers_to_text``, ``other_language``, ``copied``,
             ``unchecked`` (no verdict), ``unanswerable``, ``unquoted`` or ``duplicate``.
         cost_usd: The cost of all replies in US dollars, or ``None`` if the model's price is not
@@ -69,10 +69,10 @@ def generate_dataset(
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> GeneratedDataset:
-    """Build a data set of *passages* and of questions that *model* writes about a sample of them.
+    """Build a data set of *passages* and of questions that *model* writes about some passages.
 
-    The sample covers as many documents as possible. Passages without whole phrases, such as lists
-    of headings, are skipped. A question is kept if all of these are true:
+    The chosen passages cover as many documents as possible. Passages without whole phrases, such as
+    lists of headings, are skipped. A question is kept if all of these are true:
 
     - In reply to a second prompt, the model quotes words of the passage that answer the question.
     - The question is in the passage's language.
@@ -121,7 +121,9 @@ def generate_dataset(
         # At most as many passages as questions are missing. Otherwise the last wave could keep more
         # questions than wanted, depending on the concurrency.
         wave_size = min(concurrency, count - len(builder.questions))
-        for draft in _write_drafts(candidates[builder.asked : builder.asked + wave_size], runner):
+        for draft in _write_checked_drafts(
+            candidates[builder.asked : builder.asked + wave_size], runner
+        ):
             builder.add_draft(draft)
         if progress is not None:
             progress(len(builder.questions), count)
@@ -144,7 +146,7 @@ class _Draft:
         answer: The answer to the question.
         quote: The words of the passage that answer the question, according to the model's check.
         fault: The reason for dropping the question, such as ``copied``. Empty if there is none.
-        error: The model's error if it gave no reply, or else ``None``.
+        error: The error if the model gave no reply, or else ``None``.
     """
 
     passage: Passage
@@ -155,7 +157,7 @@ class _Draft:
     error: ModelError | None = None
 
     def read_question(self, reply: Reply | ModelError) -> None:
-        """Read the question and its answer from *reply*, or set the fault if there is none."""
+        """Read the question and its answer from *reply*, or set the fault if *reply* has none."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in QUESTION.fields]):
@@ -171,7 +173,7 @@ class _Draft:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
     def read_check(self, reply: Reply | ModelError) -> None:
-        """Read the quote from *reply*, the model's reply to the check. Set the fault, if any."""
+        """Read the quote from the model's *reply* to the check, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
         elif members := parse_reply(reply, [field.name for field in CHECK.fields]):
@@ -186,8 +188,8 @@ def _clean_string(value: object) -> str:
     return clean_text(value) if isinstance(value, str) else ""
 
 
-def _write_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
-    """Let the model write a question about each of *passages*, and then check its questions."""
+def _write_checked_drafts(passages: Sequence[Passage], runner: PromptRunner) -> list[_Draft]:
+    """Let the model write a question about each of *passages*, and then check the questions."""
     drafts = [_Draft(passage) for passage in passages]
     for draft, reply in zip(
         drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
@@ -224,7 +226,7 @@ class _TestSetBuilder:
     asked: int = 0
     failures: int = 0
     error: ModelError | None = None
-    _keys: set[frozenset[str]] = field(default_factory=set)
+    _content_word_sets: set[frozenset[str]] = field(default_factory=set)
 
     @property
     def should_stop(self) -> bool:
@@ -243,11 +245,11 @@ class _TestSetBuilder:
         # If only the check failed, the model replied to the first prompt. This is not a failure.
         self.failures = self.failures + 1 if draft.error and not draft.question else 0
         key = extract_content_words(draft.question)
-        fault = draft.fault or ("duplicate" if key in self._keys else "")
+        fault = draft.fault or ("duplicate" if key in self._content_word_sets else "")
         if fault:
             self.dropped[fault] += 1
             return
-        self._keys.add(key)
+        self._content_word_sets.add(key)
         id_ = f"s{len(self.questions) + 1}"
         metadata = {
             "synthetic": True,

@@ -16,7 +16,7 @@ from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import Converter, find_documents
 from qtmiddleware.kit.evaluation.testsets.filtering import normalize_words, split_quote
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
-from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
+from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.protocols import Passage
@@ -48,9 +48,9 @@ logger: Final = get_logger("qtmiddleware.testsets")
 def read_passages(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
     """Read the documents at *paths*, and split them into passages as `ingest` would.
 
-    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. A
-    document that cannot be read is skipped, and a warning is logged. A document in two of the paths
-    is read once.
+    Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. If a
+    document cannot be read, the document is skipped and a warning is logged. A document in two of
+    the paths is read once.
 
     Args:
         paths: Files, folders or globs.
@@ -66,12 +66,14 @@ def read_passages(paths: Sequence[Path], settings: Settings) -> tuple[Passage, .
             reader = Reader(
                 ledger, settings, Root.from_data_path(path), context_version="", converter=converter
             )
-            for document in {make_absolute(file): file for file in find_documents(path)}.values():
+            for document in {
+                resolve_folder_links(file): file for file in find_documents(path)
+            }.values():
                 try:
                     reader.add_document(document)
                 except (UnreadableDocument, MissingExtra) as error:
                     # The user named this file, so skipping it would be a surprise.
-                    if isinstance(error, MissingExtra) and reader.is_file:
+                    if isinstance(error, MissingExtra) and reader.has_single_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     errors.append(error)
@@ -85,8 +87,8 @@ def read_passages(paths: Sequence[Path], settings: Settings) -> tuple[Passage, .
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the passages that are suitable to ask about, in a random order that *seed* decides.
 
-    The documents take turns, so that the first passages cover many documents. A passage's document
-    is the ``source`` in its metadata. A passage without a source counts as its own document. Of
+    The documents take turns, so that the first passages cover many documents. A passage's metadata
+    names the document as ``source``. A passage without a source counts as a separate document. Of
     several passages with the same words, only one is returned.
     """
     chance = Random(seed)
@@ -94,7 +96,7 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
         words = normalize_words(passage.text)
-        if words not in seen and can_be_judged(passage.id) and is_prose(passage.text):
+        if words not in seen and is_storable_id(passage.id) and is_prose(passage.text):
             seen.add(words)
             source = passage.metadata.get("source")
             documents.setdefault(
@@ -107,12 +109,17 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     return [passage for turn in zip_longest(*order) for passage in turn if passage is not None]
 
 
-def can_be_judged(id_: str) -> bool:
-    """Return whether the passage id *id_* can be stored in a file of judgements.
+def is_storable_id(record_id: str) -> bool:
+    """Return whether *record_id* can be stored in a file of judgements.
 
     The id must have at least one character, no tabs or line breaks, and no white space at its ends.
     """
-    return bool(id_) and id_ == id_.strip() and not set("\t\r\n") & set(id_) and "\ufeff" not in id_
+    return (
+        bool(record_id)
+        and record_id == record_id.strip()
+        and not set("\t\r\n") & set(record_id)
+        and "\ufeff" not in record_id
+    )
 
 
 def is_prose(text: str) -> bool:
@@ -136,14 +143,14 @@ class Relevance:
         self._words = {
             passage.id: normalize_words(passage.text)
             for passage in passages
-            if can_be_judged(passage.id)
+            if is_storable_id(passage.id)
         }
 
     def list_relevant_ids(self, passage: Passage, quote: str) -> list[str]:
         """Return the ids of the passages that answer a question about *passage*.
 
-        These are *passage* itself and passages with the same words. If *quote* is long enough,
-        passages that contain the quote are also relevant.
+        These are *passage* itself and passages with the same words. If *quote* has at least
+        `LEAST_WORDS` words, passages that contain the quote are also relevant.
         """
         parts = split_quote(quote)
         # A short quote may occur in any passage, so it does not show that a passage is relevant.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset
-from qtmiddleware.kit.evaluation.testsets.passages import can_be_judged
+from qtmiddleware.kit.evaluation.testsets.passages import is_storable_id
 from qtmiddleware.runtime.files import make_private_folders, open_privately
 
 _README: Final = """\
@@ -47,7 +47,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new folder *folder*. `Dataset.load` can read the folder.
 
     If writing fails, the files are deleted. Only the owner can read the folder, because it contains
-    the documents. To share it, change its permissions.
+    the documents. To share the folder, change the permissions.
 
     Raises `ConfigError` if the folder is not empty or cannot be written, or if an id or metadata
     cannot be stored.
@@ -102,7 +102,7 @@ def _check_ids(dataset: Dataset) -> None:
         *dataset.qrels,
         *(passage for grades in dataset.qrels.values() for passage in grades),
     ):
-        if not can_be_judged(id_):
+        if not is_storable_id(id_):
             raise ConfigError(
                 f"the id {id_!r} has white space that a file of judgements cannot hold",
                 path="qrels",
@@ -117,9 +117,10 @@ def _write_files(folder: Path, dataset: Dataset) -> None:
         {"_id": passage.id, "title": "", "text": passage.text, "metadata": passage.metadata}
         for passage in dataset.passages
     )
-    _write_lines(folder / "corpus.jsonl", map(_to_json, corpus))
+    _write_lines(folder / "corpus.jsonl", map(_format_json, corpus))
     _write_lines(
-        folder / "queries.jsonl", (_to_json(question.to_record()) for question in dataset.questions)
+        folder / "queries.jsonl",
+        (_format_json(question.to_record()) for question in dataset.questions),
     )
     judged = (
         (question, *row) for question, grades in dataset.qrels.items() for row in grades.items()
@@ -130,7 +131,7 @@ def _write_files(folder: Path, dataset: Dataset) -> None:
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write *lines* to the new file *path*. Only the owner can read it."""
+    """Write *lines* to the new file *path*. Only the owner can read the file."""
     # UTF-8 has no lone surrogates, so backslashreplace writes them as their JSON escapes.
     with open(
         path, "x", encoding="utf-8", errors="backslashreplace", newline="\n", opener=open_privately
@@ -138,8 +139,8 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         file.writelines(f"{line}\n" for line in lines)
 
 
-def _to_json(record: Mapping[str, Any]) -> str:
-    """Return *record* as JSON. Raises `ConfigError` if its metadata cannot be written as JSON."""
+def _format_json(record: Mapping[str, Any]) -> str:
+    """Return *record* as JSON. Raises `ConfigError` if the metadata cannot become JSON."""
     try:
         return json.dumps(record, ensure_ascii=False)
     except (TypeError, ValueError) as error:
@@ -149,7 +150,7 @@ def _to_json(record: Mapping[str, Any]) -> str:
 
 
 def _build_readme(dataset: Dataset) -> str:
-    """Return the README's text for *dataset*."""
+    """Return the text of the README for *dataset*."""
     synthetic = [
         question.metadata
         for question in dataset.questions

@@ -1,7 +1,9 @@
 """Tune settings on one half of the judged questions, and verify them on the other half.
 
-outcome = tune(bench, data, budget=Budget(max_call_rate=0.35))
-outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain
+For example, with the model called for at most 35 % of the questions::
+
+    outcome = tune(bench, dataset, budget=Budget(max_call_rate=0.35))
+    outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain
 """
 
 from __future__ import annotations

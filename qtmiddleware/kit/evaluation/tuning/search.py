@@ -94,7 +94,7 @@ def list_tuning_options(
 def _list_gate_options(max_call_rate: float | None) -> Iterator[Flat]:
     """Yield the gate's settings for each call rate to try, up to *max_call_rate*.
 
-    Without a limit, calling the model for every question is tried too.
+    ``None`` means no limit. Settings that call the model for every question are then included.
     """
     limit = 1.0 if max_call_rate is None else max_call_rate
     if limit >= 1.0:
@@ -109,25 +109,29 @@ def build_gate_settings(call_rate: float) -> Flat:
     return {"escalation.mode": "auto", "escalation.targetCallRate": call_rate}
 
 
-def estimate_trial_count(tiers: Sequence[Flat], passes: int) -> int:
+def estimate_trial_count(tier_settings: Sequence[Flat], pass_count: int) -> int:
     """Estimate the maximum number of candidates that a search tries.
 
-    Progress reports show this number as the total. *passes* is the number of passes over all
-    settings.
+    Progress reports show this number as the total.
+
+    Args:
+        tier_settings: The settings of each tier, by dotted key.
+        pass_count: The number of passes over all settings.
     """
     options_by_tier = (
-        list_tuning_options(tier, max_call_rate=None, has_word_search=True) for tier in tiers
+        list_tuning_options(settings, max_call_rate=None, has_word_search=True)
+        for settings in tier_settings
     )
     # One option of each setting is the current one, which needs no new trial.
     longest = max(
         sum(len(options) - 1 for options in by_key.values()) for by_key in options_by_tier
     )
-    return 1 + 2 * len(tiers) + passes * longest
+    return 1 + 2 * len(tier_settings) + pass_count * longest
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A greedy search for the best settings. It measures every candidate.
+    """A greedy search for the best settings on the training questions.
 
     Attributes:
         trials: Runs the candidates.
@@ -142,30 +146,30 @@ class Search:
     has_word_search: bool
 
     def find_default_trial(self) -> Trial:
-        """Return the library's default, or the raw query if every default breaks the budget.
+        """Return the trial of the library's default, or of the raw query as the last resort.
 
-        A default that breaks the budget is tried again with a gate, which calls the model less
-        often.
+        A default that breaks the budget is tried again with a gate that calls the model less often.
+        If every default breaks the budget, the raw query is returned.
         """
         candidates = (
-            trial for tier in DEFAULTS if tier in self.tiers for trial in self._try_tier(tier)
+            trial for tier in DEFAULTS if tier in self.tiers for trial in self._run_tier(tier)
         )
-        return next((trial for trial in candidates if not trial.broken), self.trials.raw)
+        return next((trial for trial in candidates if not trial.broken_limits), self.trials.raw)
 
     def find_best_trial(self) -> Trial:
-        """Return the best candidate if it is clearly better than the default, else the default.
+        """Return the best trial if it is clearly better than the default, or else the default.
 
-        The required gain is larger than in `choose_better_trial`, because the best of many
-        candidates often owes its score to luck. A candidate with fewer model calls may replace the
-        default without a gain.
+        The required gain is larger than in `choose_better_trial`, because the best of many trials
+        often owes its score to luck. A trial with fewer model calls may replace the default without
+        a gain.
         """
-        default, best = self.find_default_trial(), self._search_greedily()
+        default, best = self.find_default_trial(), self._find_best_candidate()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
         return best if is_sure or default is self.trials.raw else default
 
-    def _search_greedily(self) -> Trial:
-        """Choose the best tier, then change one setting at a time. Return the best candidate."""
-        tiers = [trial for tier in self.tiers for trial in self._try_tier(tier)]
+    def _find_best_candidate(self) -> Trial:
+        """Return the best trial: choose a tier, then change one setting at a time."""
+        tiers = [trial for tier in self.tiers for trial in self._run_tier(tier)]
         best = choose_better_trial(self.find_default_trial(), [self.trials.raw, *tiers])
         # No tier beats the raw query, and the raw query has no settings to change.
         if best is self.trials.raw:
@@ -190,17 +194,18 @@ class Search:
                 break
         return best
 
-    def _try_tier(self, tier: str) -> list[Trial]:
-        """Run *tier*. If it breaks the budget, also run it with gates at decreasing call rates.
+    def _run_tier(self, tier: str) -> list[Trial]:
+        """Run *tier*, and return its trials.
 
-        If the budget limits searches, the tier's settings get the same limit.
+        If *tier* breaks the budget, it is also run with gates at decreasing call rates. If the
+        budget limits searches, the tier's settings get the same limit.
         """
         settings = flatten_settings(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
         results = [self.trials.run_candidate(tier, settings)]
         call_rate = self._choose_highest_call_rate(results[0])
-        if asks_a_model(tier) and results[0].broken and 0.0 < call_rate < 1.0:
+        if asks_a_model(tier) and results[0].broken_limits and 0.0 < call_rate < 1.0:
             # A gate keeps its target over time, but may exceed it on a sample of questions. Lower
             # targets are therefore tried until one keeps the budget.
             for share in _SHARES:
@@ -209,30 +214,33 @@ class Search:
                         tier, {**settings, **build_gate_settings(round(share * call_rate, 3))}
                     )
                 )
-                if not results[-1].broken:
+                if not results[-1].broken_limits:
                     break
         return results
 
-    def _choose_highest_call_rate(self, ungated: Trial) -> float:
+    def _choose_highest_call_rate(self, ungated_trial: Trial) -> float:
         """Return the highest call rate that the budget allows, at most the library's default.
 
-        *ungated* is the trial without a gate. Its cost is the cost of calling the model for every
-        question.
+        *ungated_trial* is the trial without a gate. It shows the cost of calling the model for
+        every question.
         """
         rates = [_RATE, 1.0 if self.budget.max_call_rate is None else self.budget.max_call_rate]
-        limit, usd_per_thousand = self.budget.max_usd_per_thousand, ungated.score.usd_per_thousand
+        limit, usd_per_thousand = (
+            self.budget.max_usd_per_thousand,
+            ungated_trial.score.usd_per_thousand,
+        )
         if limit is not None and usd_per_thousand:
             rates.append(limit / usd_per_thousand)
         return min(rates)
 
 
 def choose_better_trial(current: Trial, candidates: Iterable[Trial]) -> Trial:
-    """Return the best candidate that is clearly better than *current*, or else *current*.
+    """Return the best of *candidates* if it is clearly better than *current*, or else *current*.
 
-    Candidates that break the budget are ignored. If another candidate needs fewer model calls and
-    loses almost nothing, that candidate is returned instead.
+    Candidates that break the budget are ignored. If another candidate needs fewer model calls than
+    this result and loses almost nothing, the other candidate is returned instead.
     """
-    allowed = [trial for trial in candidates if not trial.broken]
+    allowed = [trial for trial in candidates if not trial.broken_limits]
     better = [trial for trial in allowed if trial.is_clearly_better(current)]
     best = max(better, key=lambda trial: trial.mean, default=current)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]

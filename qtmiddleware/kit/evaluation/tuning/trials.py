@@ -57,13 +57,13 @@ class Budget:
 
     Attributes:
         max_call_rate: The largest share of questions for which the model may be called.
-        max_added_ms: The largest time in milliseconds that may be added to a plain search in 95 of
-            100 questions (p95). Replayed replies count with their original time.
+        max_added_ms: The largest time in milliseconds that a system may add to a plain search, for
+            95 of 100 questions (p95). Replayed replies count with their original time.
         max_usd_per_thousand: The largest cost in US dollars per 1,000 questions. A config with an
             unknown cost breaks any limit.
-        max_searches: The largest mean number of searches per question, at least 1. If a model is
-            called, the number also limits each question (``limits.maxSearches``). A question in a
-            conversation may make one more search.
+        max_searches: The largest mean number of searches per question, at least 1. In systems that
+            call the model, each question has this limit too (``limits.maxSearches``), with one more
+            search for a question in a conversation.
         max_hurt_rate: The largest share of questions that may get worse than with the raw query.
     """
 
@@ -96,8 +96,8 @@ class Budget:
     ) -> tuple[str, ...]:
         """Return a phrase for each limit that *score* breaks.
 
-        *target_call_rate* is the call rate that a gate keeps over time. If this rate is within the
-        limit, *score* breaks the limit only if it has significantly more calls than this rate
+        *target_call_rate* is the call rate that a gate keeps over time. If the target is within the
+        limit, *score* breaks the limit only if its call rate is significantly above the target
         (exact binomial test, 5 %).
         """
         # The p95, because a median hides the model's time if only some questions wait for it.
@@ -141,7 +141,7 @@ class Budget:
         calls = sum(run.llm_calls > 0 for run in score.runs.values())
         return text if binom.sf(calls - 1, len(score.runs), target_call_rate) < _CHANCE else ""
 
-    def describe(self) -> str:
+    def describe_limits(self) -> str:
         """Return the limits in words, or an empty string if there are no limits."""
         limits = (
             (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
@@ -160,32 +160,32 @@ class Budget:
 def _describe_excess(value: float | None, limit: float | None, template: str) -> str:
     """Return *template* filled with *value* and *limit* if *value* exceeds *limit*, or else ``""``.
 
-    If *value* is ``None``, return a phrase which says that the cost is not known.
+    If *value* is ``None`` and there is a limit, the result says that the cost is not known.
     """
     if limit is None or (value is not None and value <= limit):
         return ""
     return "its cost is not known" if value is None else template.format(value, limit)
 
 
-def flatten_settings(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+def flatten_settings(settings: Mapping[str, Any], key_prefix: str = "") -> dict[str, Any]:
     """Flatten nested *settings* to values by dotted key, as in ``keywordEvidence.weight``.
 
-    *above* is the dotted key of the settings that contain *settings*.
+    Every key in the result begins with *key_prefix*.
     """
     by_key: dict[str, Any] = {}
     for key, value in settings.items():
         by_key.update(
-            flatten_settings(value, f"{above}{key}.")
+            flatten_settings(value, f"{key_prefix}{key}.")
             if isinstance(value, Mapping)
-            else {f"{above}{key}": value}
+            else {f"{key_prefix}{key}": value}
         )
     return by_key
 
 
-def nest_settings(settings: Flat) -> dict[str, Any]:
-    """Convert flat *settings* to nested objects, as in a config file."""
+def nest_settings(flat_settings: Flat) -> dict[str, Any]:
+    """Convert *flat_settings*, values by dotted key, to nested objects as in a config file."""
     config: dict[str, Any] = {}
-    for key, value in settings.items():
+    for key, value in flat_settings.items():
         *groups, last = key.split(".")
         section = config
         for group in groups:
@@ -223,13 +223,13 @@ class Trial:
         tier: The name of the system whose settings the candidate started with.
         settings: All settings of the candidate, by dotted key.
         score: The candidate's score.
-        broken: A phrase for each limit of the budget that the candidate breaks.
+        broken_limits: A phrase for each limit of the budget that the candidate breaks.
     """
 
     tier: str
     settings: Flat
     score: SystemScore = field(repr=False)
-    broken: tuple[str, ...] = ()
+    broken_limits: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -259,34 +259,35 @@ class Trial:
         """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
-    def is_clearly_better(self, than: Trial, errors: float = MIN_ERRORS) -> bool:
-        """Return whether the mean gain over *than* is large enough to be more than luck.
+    def is_clearly_better(self, other_trial: Trial, min_errors: float = MIN_ERRORS) -> bool:
+        """Return whether the mean gain over *other_trial* is too large to be only luck.
 
-        The gain must be at least `MIN_GAIN` and at least *errors* times its standard error.
+        The gain in nDCG@10 must be at least `MIN_GAIN` and at least *min_errors* standard errors.
         """
-        gain, error = self._measure_gain_over(than)
-        return gain >= max(MIN_GAIN, errors * error)
+        gain, error = self._compute_gain_and_error(other_trial)
+        return gain >= max(MIN_GAIN, min_errors * error)
 
-    def can_replace(self, dearer: Trial) -> bool:
-        """Return whether this trial has fewer model calls than *dearer* and loses almost nothing.
+    def can_replace(self, costlier_trial: Trial) -> bool:
+        """Return whether this trial needs fewer model calls and loses almost nothing.
 
-        A trial without model calls may lose up to `MIN_GAIN` (mean nDCG@10). For any other trial,
-        the loss plus `MIN_ERRORS` standard errors may be up to `MOST_LOST`.
+        The loss is the difference in mean nDCG@10 to *costlier_trial*. A trial without model calls
+        may lose up to `MIN_GAIN`. For any other trial, the loss plus `MIN_ERRORS` standard errors
+        must be at most `MOST_LOST`.
         """
-        if self.calls >= dearer.calls:
+        if self.calls >= costlier_trial.calls:
             return False
-        gain, error = self._measure_gain_over(dearer)
+        gain, error = self._compute_gain_and_error(costlier_trial)
         if not self.calls:
             return gain >= -MIN_GAIN
         return MIN_ERRORS * error - gain <= MOST_LOST
 
-    def _measure_gain_over(self, other: Trial) -> tuple[float, float]:
-        """Return the mean gain over *other* and the gain's standard error.
+    def _compute_gain_and_error(self, other_trial: Trial) -> tuple[float, float]:
+        """Return the mean gain in nDCG@10 over *other_trial*, and the gain's standard error.
 
         Questions on which either trial failed are left out. If fewer than two questions remain, the
         gain is 0 and the error is infinite.
         """
-        other_gains = other.score.gains
+        other_gains = other_trial.score.gains
         gains = [
             gain - other_gains[question]
             for question, gain in self.score.gains.items()
@@ -309,7 +310,7 @@ class Trial:
             "callRate": self.score.call_rate,
             "addedMs": self.score.added_ms.to_dict(),
             "usdPerThousand": self.score.usd_per_thousand,
-            "broken": list(self.broken),
+            "broken": list(self.broken_limits),
         }
 
 
@@ -323,7 +324,7 @@ class Trials:
     def __init__(
         self,
         bench: Bench | OwnFunction,
-        data: Dataset,
+        dataset: Dataset,
         budget: Budget,
         *,
         seed: int,
@@ -333,18 +334,20 @@ class Trials:
 
         Args:
             bench: Builds a system from settings.
-            data: The training questions.
+            dataset: The training questions.
             budget: The limits for candidates.
             seed: The seed of every resampling.
             report_progress: Receives the number of candidates tried so far.
         """
-        self._bench, self._data, self._budget, self._seed = bench, data, budget, seed
+        self._bench, self._dataset, self._budget, self._seed = bench, dataset, budget, seed
         self._report_progress = report_progress
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
-        self._baseline: System = build_warm_system(bench, flatten_settings(SYSTEMS[BASELINE]), data)
+        self._baseline: System = build_warm_system(
+            bench, flatten_settings(SYSTEMS[BASELINE]), dataset
+        )
         self.raw = self.run_candidate(BASELINE, flatten_settings(SYSTEMS[BASELINE]))
         # Candidates are not asked questions on which your own function fails with the raw query.
-        self._data = data.select_questions(self.raw.score.runs)
+        self._dataset = dataset.select_questions(self.raw.score.runs)
         # The raw query is not run again. Each candidate is compared with the runs that are known.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
@@ -354,7 +357,10 @@ class Trials:
         return tuple(self._known.values())
 
     def run_candidate(self, tier: str, settings: Flat) -> Trial:
-        """Run a candidate with *settings*, made from *tier*. Equal settings run only once."""
+        """Return the trial of *settings*, a candidate that started with the settings of *tier*.
+
+        Equal settings run only once.
+        """
         # A setting with its default value makes no difference, so it is not part of the key.
         key = tuple(drop_defaults(settings).items())
         if key not in self._known:
@@ -367,25 +373,25 @@ class Trials:
         return self._known[key]
 
     def _measure_candidate(self, settings: Flat) -> SystemScore:
-        """Measure *settings* and return the score. The first call must measure the raw query."""
+        """Measure *settings*, and return the score. The first call must measure the raw query."""
         # A score contains the difference from the baseline, so both are measured together.
         systems = {BASELINE: self._baseline}
         name = BASELINE
         if self._known:
             name = "candidate"
-            systems[name] = build_warm_system(self._bench, settings, self._data)
-        return compare_systems(systems, self._data, baseline=BASELINE, seed=self._seed)[name]
+            systems[name] = build_warm_system(self._bench, settings, self._dataset)
+        return compare_systems(systems, self._dataset, baseline=BASELINE, seed=self._seed)[name]
 
 
-def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset) -> System:
-    """Return a system with *settings*, after its gate has adapted to the questions of *data*.
+def build_warm_system(bench: Bench | OwnFunction, settings: Flat, dataset: Dataset) -> System:
+    """Return a system with *settings* whose gate has adapted to the questions of *dataset*.
 
     A system without an adaptive gate is returned at once.
     """
     system = bench.build_system(nest_settings(settings))
     # A gate adapts its threshold to the questions that it sees, so they are all asked once.
     if settings.get("escalation.mode") == "auto":
-        for question in data.questions:
+        for question in dataset.questions:
             system(question)
     return system
 
@@ -394,7 +400,7 @@ def build_warm_system(bench: Bench | OwnFunction, settings: Flat, data: Dataset)
 def add_reply_cache(bench: Bench | OwnFunction) -> Iterator[Bench | OwnFunction]:
     """Yield *bench* with a cache for vectors and replies.
 
-    A *bench* without a cache gets one in a temporary folder. A cached reply counts with its
+    If *bench* has no cache, the cache is in a temporary folder. A cached reply counts with its
     original time and cost. Your own function is yielded unchanged, because its model already has a
     cache.
     """

@@ -55,7 +55,7 @@ _POWER: Final = 2.8
 
 def tune(
     bench: Bench | OwnFunction,
-    data: Dataset,
+    dataset: Dataset,
     *,
     budget: Budget = Budget(),  # noqa: B008  (it is frozen)
     tiers: Sequence[str] = TIERS,
@@ -63,7 +63,7 @@ def tune(
     holdout: float = 0.5,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Find the best settings for *data* within *budget*, and verify them on held-out questions.
+    """Find the best settings for *dataset* within *budget*, and verify them on held-out questions.
 
     The search uses only the training questions (see `split_dataset`):
 
@@ -71,15 +71,17 @@ def tune(
       at a time, and accepts a change that is clearly better (`Trial.is_clearly_better`).
     - It rejects candidates that break the budget. Of two equal candidates, the cheaper one wins.
     - It returns the best candidate, or the default if the gain may be luck after so many tries.
-    - A gate learns from questions, so it sees the training questions before it is measured.
+    - A gate learns from questions, so every gate sees the training questions before the
+      measurement.
 
-    The result, the raw query and the defaults are then measured once on the held-out questions. The
-    result is recommended if it is significantly better than the raw query there, keeps the budget
-    and is not worse than the default. If only the default passes, the default is recommended.
+    The tuned config, the raw query and the defaults are then measured once on the held-out
+    questions. There, the tuned config must be significantly better than the raw query, keep the
+    budget and be no worse than the default. If so, the tuned config is recommended. If only the
+    default is good enough, the default is recommended.
 
     Args:
         bench: An index or your own function. It builds a system from settings.
-        data: The judged questions.
+        dataset: The judged questions.
         budget: The limits of the search.
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
@@ -100,7 +102,7 @@ def tune(
         for name, options in select_systems(tiers).items()
         if name != BASELINE
     }
-    train, held_out = split_dataset(data, seed=seed, holdout=holdout)
+    train, held_out = split_dataset(dataset, seed=seed, holdout=holdout)
     most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
     def report_progress(trial_count: int) -> None:
@@ -157,18 +159,18 @@ def tune(
 
 
 def forecast_tuning(
-    function: OwnFunction, data: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
+    function: OwnFunction, dataset: Dataset, tiers: Sequence[str], *, has_model: bool, seed: int = 0
 ) -> Forecast:
-    """Return the maximum number of searches that tuning your own function takes, and their cost.
+    """Return the maximum number of searches for tuning your own function, and their cost.
 
     Args:
         function: Your own function.
-        data: The judged questions.
+        dataset: The judged questions.
         tiers: The tiers to try.
         has_model: Whether a model can be called.
         seed: The seed of the split.
     """
-    train, held_out = split_dataset(data, seed=seed)
+    train, held_out = split_dataset(dataset, seed=seed)
     systems = {tier: select_systems([tier])[tier] for tier in tiers}
 
     def count_searches(questions: Dataset) -> int:
@@ -192,7 +194,7 @@ def forecast_tuning(
 def _list_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
-    """Return the distinct trials to measure on the held-out questions, by name."""
+    """Return the trials to measure on the held-out questions, by name and without duplicates."""
     compared = {BASELINE: trials.raw}
     # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
@@ -205,25 +207,25 @@ def _list_compared_trials(
 
 
 def _list_refusal_reasons(
-    name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
+    config_name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
-    """Return the reasons not to recommend the config called *name*, each with advice."""
-    if name == BASELINE:
+    """Return the reasons not to recommend a config, each with advice."""
+    if config_name == BASELINE:
         explanation = (
             "no candidate within the budget did better than the raw query on the questions it was"
             " chosen by"
         )
         return (f"{explanation}. Keep the raw query, raise the budget or judge more questions.",)
-    score, trial = comparison[name], compared[name]
+    score, trial = comparison[config_name], compared[config_name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     target_call_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
-    difference, broken = (
+    difference, broken_limits = (
         score.difference,
         budget.list_broken_limits(score, target_call_rate=target_call_rate),
     )
     reasons = [
         f"on the held-out questions {limit}. Raise the budget, or tune with a lower one."
-        for limit in broken
+        for limit in broken_limits
     ]
     if difference.gain <= TOLERANCE:
         reasons.append(
@@ -241,7 +243,7 @@ def _list_refusal_reasons(
 
 
 def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
-    """Estimate the number of judged questions that make the gain of *score* significant.
+    """Estimate the number of judged questions at which the gain of *score* becomes significant.
 
     The estimate includes the training questions and is rounded up to two significant digits.
     *training_count* is the current number of training questions.
@@ -254,16 +256,18 @@ def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
     return ceil(total / step) * step
 
 
-def split_dataset(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
-    """Split *data*, and return the training questions and the held-out questions.
+def split_dataset(
+    dataset: Dataset, *, seed: int = 0, holdout: float = 0.5
+) -> tuple[Dataset, Dataset]:
+    """Split *dataset*, and return the training questions and the held-out questions.
 
-    Questions of the same conversation, or with the same text, stay together. They form a group, and
-    the groups are sorted by the SHA-256 of *seed* and their text. The first groups are held out
-    until the share is reached. The split therefore does not depend on the order of the questions or
-    on the machine.
+    Questions of one conversation, or with the same text, form a group that stays together. The
+    groups are sorted by the SHA-256 of *seed* and the group's text. The first groups are held out
+    until the share *holdout* is reached. The split therefore does not depend on the order of the
+    questions or on the machine.
 
     Args:
-        data: The judged questions.
+        dataset: The judged questions.
         seed: The seed for the order of the groups.
         holdout: The share of questions to hold out, above 0 and below 1.
 
@@ -275,41 +279,41 @@ def split_dataset(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tupl
             f"holdout must be above 0 and below 1, not {holdout}", path="holdout", value=holdout
         )
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question in data.questions:
+    for question in dataset.questions:
         groups[_get_group_text(question)].append(question)
-    held_out_count = round(holdout * len(data.questions))
+    held_out_count = round(holdout * len(dataset.questions))
     held_out: set[str] = set()
     for group in sorted(groups, key=lambda text: sha256(f"{seed}\n{text}".encode()).digest()):
         if len(held_out) >= held_out_count:
             break
         held_out.update(question.id for question in groups[group])
     sides = (
-        data.select_questions({question.id for question in data.questions} - held_out),
-        data.select_questions(held_out),
+        dataset.select_questions({question.id for question in dataset.questions} - held_out),
+        dataset.select_questions(held_out),
     )
-    _check_sizes(data, sides, len(groups), holdout)
+    _check_split_sizes(dataset, sides, len(groups), holdout)
     return sides
 
 
 def _get_group_text(question: Question) -> str:
-    """Return the text that identifies the group of *question*.
+    """Return the text that identifies the group of *question* in a split.
 
-    This is the first message of its conversation, in lower case and with single spaces. Without a
-    conversation, it is the question.
+    The text is the first message of the question's conversation, or the question itself if there is
+    no conversation. It is in lower case, with single spaces.
     """
     text = question.history[0].content if question.history else question.text
     return " ".join(text.split()).casefold()
 
 
-def _check_sizes(
-    data: Dataset, sides: tuple[Dataset, Dataset], group_count: int, holdout: float
+def _check_split_sizes(
+    dataset: Dataset, sides: tuple[Dataset, Dataset], group_count: int, holdout: float
 ) -> None:
     """Raise `ConfigError` if one of *sides* has fewer than `LEAST` questions."""
     train, held_out = (len(side.questions) for side in sides)
     if min(train, held_out) >= LEAST:
         return
     needed = max(ceil(LEAST / holdout), ceil(LEAST / (1.0 - holdout)))
-    total = len(data.questions)
+    total = len(dataset.questions)
     if total < needed:
         message = f"{total} judged questions are too few to tune on: {needed} are needed"
     else:
@@ -321,7 +325,7 @@ def _check_sizes(
         f"{message}, so that at least {LEAST} are left to train on ({train} now) and {LEAST} to"
         f" report on ({held_out} now)",
         path="dataset",
-        value=data.name,
+        value=dataset.name,
     )
 
 
@@ -337,8 +341,8 @@ class Tuned:
         default: The name of the library's default config.
         comparison: The raw query, the library's defaults and the tuned config on the held-out
             questions. The probabilities are corrected for the number of systems (Holm).
-        trained: The results of the compared systems on the training questions, by the system's
-            name in *comparison*.
+        trained: The trials of the compared systems on the training questions, by the system's name
+            in *comparison*.
         trials: All candidates that were tried.
         trained_on: The number of training questions.
         budget: The limits of the search.
@@ -374,9 +378,9 @@ class Tuned:
 
     @property
     def overfit(self) -> float:
-        """The tuned config's gain on the training questions minus its gain on the held-out ones.
+        """The gain on the training questions minus the gain on the held-out questions.
 
-        Both are mean gains in nDCG@10 over the raw query.
+        Both are mean gains in nDCG@10 of the tuned config over the raw query.
         """
         return (
             self.trained[self.tuned].score.difference.gain
@@ -408,7 +412,7 @@ class Tuned:
     def headline(self) -> str:
         """The recommendation, or the decision against one, in one sentence."""
         if self.is_better:
-            within = " within the budget" if self.budget.describe() else ""
+            within = " within the budget" if self.budget.describe_limits() else ""
             gained = f"{_format_points(self.score.difference.gain)} of {PRIMARY}"
             return f"Recommended: “{self.chosen}”, {gained} over “{BASELINE}”{within}."
         if self.chosen == BASELINE:
@@ -419,9 +423,9 @@ class Tuned:
         return f"Nothing is recommended: “{self.chosen}” is refused."
 
     @property
-    def beyond(self) -> frozenset[str]:
+    def over_budget_systems(self) -> frozenset[str]:
         """The names of the compared systems that broke the budget on the training questions."""
-        return frozenset(name for name, trial in self.trained.items() if trial.broken)
+        return frozenset(name for name, trial in self.trained.items() if trial.broken_limits)
 
     def summary(self) -> str:
         """Return the outcome in plain sentences, one per line."""
@@ -433,7 +437,7 @@ class Tuned:
         lines = [
             f"{effort}; what follows was measured on {self.comparison.questions} other questions."
         ]
-        if limits := self.budget.describe():
+        if limits := self.budget.describe_limits():
             lines.append(f"The budget: {limits}.")
         if self.tuned == BASELINE:
             lines.append(
@@ -459,9 +463,9 @@ class Tuned:
         if self.default not in (self.tuned, BASELINE):
             lines.append(self._describe_gain(f"The default, {self.default},", self.default))
         lines += [
-            f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken)}."
+            f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken_limits)}."
             for name, trial in self.trained.items()
-            if trial.broken
+            if trial.broken_limits
         ]
         return "\n".join([*lines, *self._list_advice()])
 
@@ -476,7 +480,7 @@ class Tuned:
                 " may be a little too good."
             )
         elif self.chosen == self.default:
-            within = " within the budget" if self.budget.describe() else ""
+            within = " within the budget" if self.budget.describe_limits() else ""
             yield f"Recommended: {self.chosen}, which is the library's default{within}."
         else:
             yield "Recommended: the tuned config, which the held-out questions confirm."
@@ -484,7 +488,7 @@ class Tuned:
     def _describe_gain(self, subject: str, name: str) -> str:
         """Return a sentence on the gain, time and cost of the system called *name*.
 
-        *subject* is the subject of the sentence.
+        The sentence begins with *subject*, such as ``It``.
         """
         score = self.comparison[name]
         effect, cost = score.difference, score.usd_per_thousand
@@ -504,5 +508,5 @@ class Tuned:
 
 
 def _format_points(gain: float) -> str:
-    """Return *gain* times 100 as a text, such as ``+1.2 points``."""
+    """Return *gain* in points: 0.012 is ``+1.2 points``."""
     return f"{100 * gain:+.1f} points"

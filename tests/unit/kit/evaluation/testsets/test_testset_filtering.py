@@ -9,7 +9,7 @@ from qtmiddleware.kit.evaluation.testsets.filtering import (
     extract_content_words,
     find_fault,
     is_copied,
-    is_other_language,
+    is_in_other_language,
     is_quoted,
     normalize_words,
     refers_to_text,
@@ -124,7 +124,7 @@ def test_texts_in_the_world_may_be_asked_for(question: str) -> None:
 def test_a_question_in_another_language_is_known_where_it_is_clear(
     question: str, text: str, other: bool
 ) -> None:
-    assert is_other_language(question, text) is other
+    assert is_in_other_language(question, text) is other
 
 
 @pytest.mark.parametrize(
