@@ -35,7 +35,7 @@ class Outbox:
         self.reset_state()
         register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Replace the queue by an empty queue. Called in each forked process."""
         self._waiting: deque[Callable[[], object]] = deque()
         # The thread that takes this token runs the tasks.
