@@ -1,6 +1,6 @@
 """Read the texts for each field from a reply in plain text.
 
-Its lines may have numbers, bullets, labels or quotation marks.
+The lines of the reply may have numbers, bullets, labels or quotation marks.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Return the texts in *text* by field, the most likely text first.
 
-    A line with a label belongs to the field that the label names, and so do the lines below it.
-    Lines without a label belong to the only field besides the standalone question. If there are
-    several such fields and no labels, bullets, item numbers and the number of lines decide.
+    A line with a label belongs to the field that the label names, and so do the lines below this
+    line. Lines without a label belong to the only field besides the standalone question. If there
+    are several such fields and no line has a label, the field is chosen by the bullets, the item
+    numbers and the number of lines.
     """
     labelled_lines, unlabelled_lines = _split_labelled_lines(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
@@ -110,8 +111,8 @@ def split_items(text: str) -> list[str]:
     """Return the items of a list that is written as text.
 
     - A single line is split at the numbers "1.", "2." and so on.
-    - Of several lines, those with a bullet or a number are the items. If no line has one, every
-      line is an item.
+    - If there are several lines, each line with a bullet or a number is an item.
+    - If no line has a bullet or a number, every line is an item.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _has_list_mark(line)]
@@ -189,7 +190,8 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
     """Return *text* without its bullet and item number.
 
     A bullet or number that is also in *query* stays. A number above 1 without bold or italics may
-    be an ordinal. It is removed only if *is_counted* is true: the other texts have numbers too.
+    be an ordinal, so it is removed only if *is_counted* is true. Pass true if the other texts have
+    numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -237,7 +239,7 @@ def _split_labelled_lines(
     unlabelled_lines: list[str] = []
     section = unlabelled_lines
     for line in map(str.strip, _replace_tags(text, fields).splitlines()):
-        label, rest = _read_label(line, query)
+        label, rest = _split_label_or_heading(line, query)
         name = find_field_name(label, fields) if label else ""
         if name == ASIDE:
             # If the label of a remark is alone on its line, the remark follows below. Otherwise it
@@ -257,10 +259,10 @@ def _split_labelled_lines(
     return labelled_lines, unlabelled_lines
 
 
-def _read_label(line: str, query: str) -> tuple[str, str]:
-    """Return the label of *line*, and the text after the label's colon.
+def _split_label_or_heading(line: str, query: str) -> tuple[str, str]:
+    """Return the label or heading of *line*, and the text after its colon.
 
-    The text is ``""`` for a heading without a colon. Returns ``""`` and *line* if there is no
+    The text is ``""`` for a heading without a colon. Returns ``""`` and *line* if *line* has no
     label.
     """
     heading = line.startswith(("#", "**"))
@@ -281,23 +283,25 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Replace each tag in *text* that names a field by a line with a label.
+    """Return *text* with each tag that names a field replaced by a line with a label.
 
     ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags stay.
     """
     names = {field.name for field in fields}
 
-    def write_label(match: re.Match[str]) -> str:
+    def replace_tag(match: re.Match[str]) -> str:
         name = find_field_name(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
 
-    return _TAG.sub(write_label, text)
+    return _TAG.sub(replace_tag, text)
 
 
 def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts for *field* from its lines. The field's shape decides.
+    """Return the texts for *field* from its lines.
+
+    The texts depend on the field's shape:
 
     - ``list``: the items of the list.
     - ``passage``: all lines, joined to one text.

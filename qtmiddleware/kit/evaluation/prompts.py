@@ -21,7 +21,7 @@ from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
 from qtmiddleware.transforms.parsing import READ_CHARS, strip_thoughts
-from qtmiddleware.transforms.prompt import MAX_TOKENS, write_json_message
+from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
 from qtmiddleware.types import Deadline
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
@@ -69,7 +69,7 @@ class Task:
 
     def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
         """Return a prompt with *material*, written as JSON, as the user message."""
-        user = write_json_message(material)
+        user = format_json_message(material)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
             f"- {field.name} (string): {field.description}" for field in self.fields
