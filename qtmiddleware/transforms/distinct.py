@@ -34,7 +34,7 @@ class _ComparedText(NamedTuple):
     Attributes:
         text: The unchanged text.
         normal: The normal form of the text, from `normalise_text`.
-        tokens: The tokens except light words such as "the". If all tokens are light words, all tokens.
+        tokens: The tokens except light words such as "the", or all tokens if all are light words.
     """
 
     text: str

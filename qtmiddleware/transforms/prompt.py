@@ -186,7 +186,7 @@ def select_recent_messages(
 
 
 def _cut_message(text: str) -> str:
-    """Return *text*. After `MESSAGE_CHARS` characters, *text* is cut and ends in "…"."""
+    """Return *text*, cut to at most `MESSAGE_CHARS` characters. A cut text ends in "…"."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
