@@ -25,7 +25,13 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import SHORTHANDS, Key, list_all_keys, to_camel_case, to_json
+from qtmiddleware.config.keys import (
+    SHORTHANDS,
+    Key,
+    convert_to_json_value,
+    list_all_keys,
+    to_camel_case,
+)
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
 from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
@@ -100,7 +106,10 @@ def write_config(folder: Path) -> None:
     }
     write_json(folder / "environment.json", environment)
     keys = {key.path: key for key in list_all_keys()}
-    short = {group: to_json(choose_value(keys[group, name])) for group, name in SHORTHANDS.items()}
+    short = {
+        group: convert_to_json_value(choose_value(keys[group, name]))
+        for group, name in SHORTHANDS.items()
+    }
     write_json(
         folder / "short.config.json",
         {to_camel_case(group): value for group, value in short.items()},

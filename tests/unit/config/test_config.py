@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
-from qtmiddleware.config import Config, build_json_schema, list_key_names, write_markdown_reference
+from qtmiddleware.config import Config, build_json_schema, build_markdown_reference, list_key_names
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, build_settings, list_all_keys, to_camel_case
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
@@ -616,7 +616,7 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
         "objects": st.dictionaries(st.sampled_from(("jargon", "trade")), DEFINITIONS, max_size=2),
     }
     strategy = st.just(ADDRESSES[key.name]) if key.name in ADDRESSES else by_kind[key.kind]
-    return st.none() | strategy if key.nullable else strategy
+    return st.none() | strategy if key.is_nullable else strategy
 
 
 @st.composite
@@ -1130,8 +1130,8 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     _, _, reference = text.partition("## All keys\n\n")
-    assert reference == write_markdown_reference(), (
-        "replace what follows '## All keys' by qtmiddleware.config.write_markdown_reference()"
+    assert reference == build_markdown_reference(), (
+        "replace what follows '## All keys' by qtmiddleware.config.build_markdown_reference()"
     )
     assert all(f"| `{key}` |" in reference for key in list_key_names())
 
