@@ -12,8 +12,8 @@ from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
-from qtmiddleware.providers.llms import as_language_model, has_language_model, make_shared_clients
-from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
+from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import Draining, ForkLock
@@ -43,8 +43,8 @@ class ComponentCache(Generic[T]):
     as no call is using it.
     """
 
-    def __init__(self, previous: ComponentCache[T] | None = None) -> None:
-        self._previous = previous
+    def __init__(self, previous_cache: ComponentCache[T] | None = None) -> None:
+        self._previous = previous_cache
         self._lock = ForkLock()
         self._default: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
@@ -122,9 +122,9 @@ class Components:
 
     The components serve calls with the middleware's settings and calls that override settings.
 
-    After a reload, *previous* holds the components before it. The new components take over the
-    threads, the circuit breakers, and every client, model and reranker whose settings stay the
-    same. The previous components do not change until `replace_previous_components` is called.
+    In a reload, the new components take over from *previous_components* the threads, the circuit
+    breakers, and every client, model and reranker whose settings stay the same. The previous
+    components do not change until `replace_previous_components` is called.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Components:
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
         clock: Clock | None = None,
-        previous: Components | None = None,
+        previous_components: Components | None = None,
     ) -> None:
         self.config = config
         self._client = client
@@ -146,21 +146,25 @@ class Components:
         self.hook = hook
         self.clock = clock
         self.bulkhead: Bulkhead = (
-            previous.bulkhead if previous else Bulkhead(config.settings.limits.max_threads)
+            previous_components.bulkhead
+            if previous_components
+            else Bulkhead(config.settings.limits.max_threads)
         )
-        self.shadow_runs: ShadowRuns = previous.shadow_runs if previous else ShadowRuns()
+        self.shadow_runs: ShadowRuns = (
+            previous_components.shadow_runs if previous_components else ShadowRuns()
+        )
         self._breakers: ComponentCache[Breaker] = (
-            previous._breakers if previous else ComponentCache()
+            previous_components._breakers if previous_components else ComponentCache()
         )
         self._clients: ComponentCache[Clients | None] = ComponentCache(
-            previous._clients if previous else None
+            previous_components._clients if previous_components else None
         )
         self._inner_models: ComponentCache[LanguageModel] = ComponentCache(
-            previous._inner_models if previous else None
+            previous_components._inner_models if previous_components else None
         )
         self._models: ComponentCache[GovernedModel] = ComponentCache()
         self._rerankers: ComponentCache[Reranker] = ComponentCache(
-            previous._rerankers if previous else None
+            previous_components._rerankers if previous_components else None
         )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
@@ -208,7 +212,7 @@ class Components:
             self.hook,
             self.clock,
         )
-        return Components(config, *constructor_arguments, previous=self)
+        return Components(config, *constructor_arguments, previous_components=self)
 
     def replace_previous_components(self) -> None:
         """Apply the new limits, and close the clients, models and rerankers that were replaced.
@@ -292,7 +296,7 @@ class Components:
             client = self._client if clients is None else clients
             inner = self._inner_models.get_or_create_component(
                 (key, account),
-                lambda: as_language_model(client, settings),
+                lambda: make_language_model(client, settings),
                 has_default_settings=has_default_settings,
             )
             # One circuit breaker per service, key and model.
@@ -329,7 +333,7 @@ class Components:
         key = (options.model, options.trust_remote_code) if self._reranker is None else None
         return self._rerankers.get_or_create_component(
             key,
-            lambda: as_reranker(self._reranker, settings),
+            lambda: make_reranker(self._reranker, settings),
             has_default_settings=settings is self.config.settings,
         )
 

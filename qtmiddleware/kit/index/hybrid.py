@@ -33,8 +33,8 @@ from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
 from qtmiddleware.retrieval.searching import (
     record_embedding_time,
-    record_initial_list,
     record_read_units,
+    record_unmerged_list,
 )
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, get_current_bulkhead
@@ -232,7 +232,7 @@ class Hybrid:
         """
         for name, results in (("vector", vector_results), ("bm25", word_results)):
             if results is not None:
-                record_initial_list(name, results.ranking)
+                record_unmerged_list(name, results.ranking)
         return _merge_results(vector_results, word_results, self._options, top_k)
 
     def _extract_keywords(self, query: str) -> str:
