@@ -306,7 +306,7 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     # Conflicts are checked last, because only the merged values show them.
     raise_joined_error(errors)
     settings: Settings = build_settings(Settings, values)
-    raise_joined_error(list(_find_conflicts(settings, origins)))
+    raise_joined_error(list(_find_conflict_errors(settings, origins)))
     return Config(settings, origins)
 
 
@@ -329,7 +329,7 @@ def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str
     )
 
 
-def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
+def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
     """Yield an error for each conflict between two settings, and for each invalid address."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
@@ -389,7 +389,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
                 origins[key],
             )
     if settings.cache.redis_url is not None:
-        yield from _check_redis_address(settings.cache.redis_url, origins["cache.redisUrl"])
+        yield from _find_redis_address_errors(settings.cache.redis_url, origins["cache.redisUrl"])
 
 
 def _may_contain_secret(address: str) -> bool:
@@ -400,7 +400,7 @@ def _may_contain_secret(address: str) -> bool:
     return any(mark in address for mark in "@?#")
 
 
-def _check_redis_address(address: str, source: str) -> Iterator[ConfigError]:
+def _find_redis_address_errors(address: str, source: str) -> Iterator[ConfigError]:
     from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
 
     try:

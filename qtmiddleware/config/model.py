@@ -28,7 +28,7 @@ from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
     allow_other_names,
-    find_unknown_names,
+    find_name_errors,
     normalize_transforms,
 )
 from qtmiddleware.config.settings import Settings
@@ -66,7 +66,7 @@ def check_settings_layer(
 
     errors: list[ConfigError] = []
     normalized = _normalize_group_mapping(values, Settings, (), source, errors)
-    errors.extend(find_unknown_names(normalized, user_transform_names, source))
+    errors.extend(find_name_errors(normalized, user_transform_names, source))
     # Unset keys are excluded, because the defaults of this layer must not override other layers.
     try:
         checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)

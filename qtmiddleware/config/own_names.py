@@ -83,7 +83,7 @@ def _build_definition_key_error(path: str, source: str) -> ConfigError:
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def find_unknown_names(
+def find_name_errors(
     layer_values: dict[str, Any],
     user_transform_names: Collection[str],
     source: str,

@@ -44,21 +44,21 @@ class _Bucket:
 
 
 class _Window:
-    """A sliding time window: counts the calls, tokens and US dollars of the last *seconds*.
+    """Counts the calls, tokens and US dollars of the last *window_seconds* (a sliding window).
 
     The window has at most *max_buckets* buckets. A bucket is removed once all its amounts are older
-    than *seconds*.
+    than *window_seconds*.
     """
 
-    def __init__(self, seconds: float, max_buckets: int) -> None:
-        self.seconds = seconds
+    def __init__(self, window_seconds: float, max_buckets: int) -> None:
+        self.seconds = window_seconds
         self._max_buckets = max_buckets
         self._buckets: deque[_Bucket] = deque()
 
     def open_bucket(self, now: float) -> _Bucket:
         """Return the bucket for amounts that are spent at the time *now*.
 
-        A new bucket is opened when the last bucket is *seconds* / *max_buckets* old.
+        A new bucket is opened when the last bucket is *window_seconds* / *max_buckets* old.
         """
         self._remove_old_buckets(now)
         if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
@@ -66,10 +66,10 @@ class _Window:
         self._buckets[-1].last = now
         return self._buckets[-1]
 
-    def list_recent_buckets(self, now: float, seconds: float) -> list[_Bucket]:
-        """Return the buckets to which an amount was added in the last *seconds*."""
+    def list_recent_buckets(self, now: float, period_seconds: float) -> list[_Bucket]:
+        """Return the buckets to which an amount was added in the last *period_seconds*."""
         self._remove_old_buckets(now)
-        return [bucket for bucket in self._buckets if bucket.last > now - seconds]
+        return [bucket for bucket in self._buckets if bucket.last > now - period_seconds]
 
     def _remove_old_buckets(self, now: float) -> None:
         while self._buckets and self._buckets[0].last <= now - self.seconds:
@@ -77,11 +77,11 @@ class _Window:
 
 
 class Reservation:
-    """The cost reserved for one call, until `settle` replaces it with the actual cost.
+    """The cost reserved for one call, until `record_actual_cost` replaces it with the actual cost.
 
     Attributes:
-        tokens: The reserved tokens; after `settle`, the spent tokens.
-        usd: The reserved US dollars; after `settle`, the spent US dollars.
+        tokens: The reserved tokens; after `record_actual_cost`, the spent tokens.
+        usd: The reserved US dollars; after `record_actual_cost`, the spent US dollars.
     """
 
     __slots__ = ("_bucket", "_calls", "_meter", "tokens", "usd")
@@ -93,7 +93,7 @@ class Reservation:
         self.tokens = tokens
         self.usd = usd
 
-    def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
+    def record_actual_cost(self, tokens: int, usd: float, *, calls: int = 1) -> None:
         """Replace the reserved amounts with the amounts that were spent.
 
         An impossible amount is ignored, and the reserved amount stays: a negative or infinite

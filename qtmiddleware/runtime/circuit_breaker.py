@@ -274,10 +274,10 @@ class Breaker:
                 self._is_open_logged = True
                 self._changes.append(BreakerState.OPEN)
 
-    def _start_pause(self, seconds: float) -> None:
+    def _start_pause(self, pause_seconds: float) -> None:
         now = self._clock()
         self._pauses += now >= self._pause_until
-        self._pause_until = max(self._pause_until, now + seconds)
+        self._pause_until = max(self._pause_until, now + pause_seconds)
 
     def _log_changes(self) -> None:
         """Log the changes of state, without holding the lock, because a log handler may be slow."""
@@ -285,9 +285,9 @@ class Breaker:
             with self._lock:
                 changes, self._changes = self._changes, []
             for state in changes if self._name else ():
-                self._log_state(state)
+                self._log_state_change(state)
 
-    def _log_state(self, state: BreakerState) -> None:
+    def _log_state_change(self, state: BreakerState) -> None:
         if state is BreakerState.CLOSED:
             if (number := self._outage.record_success()) is not None:
                 logger.warning(

@@ -88,16 +88,19 @@ def format_repetitions(repetition_count: int) -> str:
 
 
 class LogSampler:
-    """Logs each reason for an event at most once every *seconds*, and counts the skipped records.
+    """Logs each reason for an event at most once per interval, and counts the skipped records.
 
-    A later call of `log` or `flush` logs how many records were skipped, so that no count is lost.
-    Thread-safe; a forked process begins with all counts at 0.
+    The interval is *min_interval_seconds*. A later call of `log` or `flush` logs how many records
+    were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts at 0.
     """
 
     def __init__(
-        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+        self,
+        min_interval_seconds: float = SAMPLE_SECONDS,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = min_interval_seconds
         self._clock = clock
         self.reset_state()
         register_fork_reset(self)
@@ -252,14 +255,17 @@ def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
 class Outage:
     """Decides when to log an outage: once when it begins and once when it ends.
 
-    At most one outage every *seconds* is logged, so that a service that fails now and then does not
-    fill the log. All failures are counted. Thread-safe.
+    At most one outage every *min_interval_seconds* is logged, so that a service that fails now and
+    then does not fill the log. All failures are counted. Thread-safe.
     """
 
     def __init__(
-        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+        self,
+        min_interval_seconds: float = SAMPLE_SECONDS,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = min_interval_seconds
         self._clock = clock
         self.reset_state()
         register_fork_reset(self)

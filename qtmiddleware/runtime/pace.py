@@ -67,7 +67,7 @@ class Pace:
 
     `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
     breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
-    if the key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
+    if the API key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
 
     Attributes:
         error: Why all calls were stopped; ``None`` while calls may run.
@@ -239,11 +239,11 @@ class Pace:
             self._changed.wait_for(lambda: self.error is not None or self._settled > settled)
         return _Failure.SHARED
 
-    def _pause_callers(self, now: float, seconds: float | None) -> None:
-        if seconds is None:
-            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
+    def _pause_callers(self, now: float, pause_seconds: float | None) -> None:
+        if pause_seconds is None:
+            pause_seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
             self._pauses += 1
-        self._resume_at = max(self._resume_at, now + max(seconds, _SHORTEST_PAUSE))
+        self._resume_at = max(self._resume_at, now + max(pause_seconds, _SHORTEST_PAUSE))
 
     def _count_answer(self) -> None:
         self._answers += 1

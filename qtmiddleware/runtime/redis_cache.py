@@ -62,7 +62,7 @@ class RedisCache:
         self._timeout = timeout
         self._ttl = ttl_seconds
         self._breaker = breaker
-        self._outage = Outage(seconds=0.0)
+        self._outage = Outage(min_interval_seconds=0.0)
         self.reset_state()
         register_fork_reset(self)
 

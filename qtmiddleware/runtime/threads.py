@@ -217,7 +217,7 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
     """Return a copy of the caller's context, in which `run_in_thread` uses *bulkhead*.
 
-    The caller's own context loses its bulkhead, so that the original search always gets a thread.
+    The caller's own context has no bulkhead then, so that the original search always gets a thread.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)

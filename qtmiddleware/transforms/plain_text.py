@@ -127,7 +127,7 @@ def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     The numbers are removed only if both 1 and 2 occur. Otherwise they may belong to the texts.
     """
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
-    if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
+    if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_find_item_number, texts_with_digits)):
         return list(texts)
     return [
         _strip_list_mark(_strip_heading_and_bold(text), query, is_counted=True) for text in texts
@@ -172,7 +172,7 @@ def _has_list_mark(line: str) -> bool:
     return bool(_BULLET.match(line) or _NUMBER.match(line))
 
 
-def _read_number(text: str) -> int | None:
+def _find_item_number(text: str) -> int | None:
     """Return the item number at the start of *text* or in its label; ``None`` without a number."""
     text = _strip_heading_and_bold(text)
     bullet = _BULLET.match(text)
@@ -203,7 +203,12 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
             pattern is _NUMBER and opening.translate(_EMPHASIS) in folded_query
         ):
             continue
-        if pattern is _BULLET or is_counted or mark["emphasis"] or (_read_number(text) or 0) <= 1:
+        if (
+            pattern is _BULLET
+            or is_counted
+            or mark["emphasis"]
+            or (_find_item_number(text) or 0) <= 1
+        ):
             text = text[mark.end() :]
     return text
 

@@ -101,7 +101,7 @@ def write_config(folder: Path) -> None:
         holder[last] = value
     write_json(folder / "config.json", nested)
     environment = {
-        key.environment: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)
+        key.environment_variable: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)
         for key, it in chosen
     }
     write_json(folder / "environment.json", environment)

@@ -231,7 +231,7 @@ class _RunningCall:
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
             tokens, usd = self._reservation.tokens, self._reservation.usd
-        self._reservation.settle(tokens, usd or 0.0, calls=reply.calls)
+        self._reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
     def record_piece(self, piece: str | Reply) -> str | Reply:
@@ -269,7 +269,7 @@ class _RunningCall:
     def _record_error(self, error: ModelError) -> None:
         # The request cost nothing, so the reserved amount is released.
         if error.is_free and not self._has_output:
-            self._reservation.settle(0, 0.0)
+            self._reservation.record_actual_cost(0, 0.0)
         if error.reason == "cancelled":
             self._record_abandonment()
         elif error.reason == "timeout":

@@ -171,7 +171,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
             assert seen <= 100_000
             assert paid <= 50.0
             spent = drawn.randint(0, most)
-            reserved.settle(spent, spent / 128)
+            reserved.record_actual_cost(spent, spent / 128)
             tokens += spent
             cents += spent
         return tokens, cents / 128, refused

@@ -682,11 +682,11 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
 @settings(deadline=None)
 def test_junk_in_the_environment_is_a_config_or_a_config_error(key: Key, text: str) -> None:
     try:
-        config = load(None, **{key.environment: text})
+        config = load(None, **{key.environment_variable: text})
     except ConfigError:
         return
     else:
-        assert config.origins[key.name] == f"environment {key.environment}"
+        assert config.origins[key.name] == f"environment {key.environment_variable}"
 
 
 @given(st.binary(max_size=40))
@@ -841,7 +841,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
-    names = {key.environment: key.name for key in list_all_keys()}
+    names = {key.environment_variable: key.name for key in list_all_keys()}
     assert names["QTM_FUSION_RRF_K"] == "fusion.rrfK"
     assert sorted(names.values()) == sorted(list_key_names())
     assert len(names) == len(list_key_names()) == len(set(list_key_names()))

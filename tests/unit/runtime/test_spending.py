@@ -43,7 +43,7 @@ def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Cl
 
 def test_retries_and_repeated_requests_count_as_calls(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4)
-    meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=4)
+    meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=4)
     assert meter.describe_exceeded_limit(budget)
 
 
@@ -52,7 +52,7 @@ def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None
     first = meter.reserve(budget, tokens=900, usd=0.0)
     with pytest.raises(ModelError, match="maxTokens allows 1,000 tokens in 24 hours"):
         meter.reserve(budget, tokens=101, usd=0.0)
-    first.settle(50, 0.0)
+    first.record_actual_cost(50, 0.0)
     meter.reserve(budget, tokens=950, usd=0.0)
 
 
@@ -110,7 +110,7 @@ def test_what_was_admitted_never_comes_to_more_than_the_budget(
             reserved = meter.reserve(budget, tokens=expected, usd=0.0)
         except ModelError:
             continue
-        reserved.settle(min(came, expected), 0.0)
+        reserved.record_actual_cost(min(came, expected), 0.0)
         spent.append((clock.now, min(came, expected)))
         assert sum(tokens for at, tokens in spent if at > clock.now - minutes * 60) <= most
 
@@ -130,7 +130,7 @@ def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4, max_tokens=100)
     reserved = meter.reserve(budget, tokens=10, usd=0.0)
     for _ in range(3):
-        reserved.settle(40, 0.0, calls=3)
+        reserved.record_actual_cost(40, 0.0, calls=3)
     meter.reserve(budget, tokens=60, usd=0.0)
     assert meter.describe_exceeded_limit(budget)
 
@@ -143,7 +143,7 @@ def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
     reserved = meter.reserve(budget, tokens=60, usd=0.5)
     for _ in range(2):
-        reserved.settle(tokens, wrong, calls=-3)
+        reserved.record_actual_cost(tokens, wrong, calls=-3)
     assert meter.describe_exceeded_limit(budget, tokens=40, usd=0.5) == ""
     assert meter.describe_exceeded_limit(budget, tokens=41)
     assert meter.describe_exceeded_limit(budget, usd=0.51)
@@ -156,6 +156,6 @@ def test_what_is_remembered_is_bounded(clock: Clock) -> None:
     for budget in (FREE, year):
         for _ in range(20_000):
             clock.now += 17 if budget is year else 0.013
-            meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=2)
+            meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=2)
         assert len(meter._calls._buckets) <= 61
         assert len(meter._spent._buckets) <= 1_441
