@@ -91,7 +91,8 @@ class LogSampler:
     """Logs each reason for an event at most once per interval, and counts the skipped records.
 
     The interval is *min_interval_seconds*. A later call of `log` or `flush` logs how many records
-    were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts at 0.
+    were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts
+    at 0.
     """
 
     def __init__(
