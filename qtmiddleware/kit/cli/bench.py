@@ -659,7 +659,7 @@ def judge_answers(
     bench = replace(cast(Bench, opened_bench.bench), model=model)
 
     def make_answer_function(system_name: str) -> Callable[[Question], str]:
-        wrapped = bench.wrap(systems[system_name])
+        wrapped = bench.wrap_search(systems[system_name])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(

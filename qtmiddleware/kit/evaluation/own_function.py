@@ -104,7 +104,7 @@ class OwnFunction:
     memory: RunMemory | None = None
     model: LanguageModel | None = None
 
-    def wrap(self, settings: Mapping[str, Any]) -> Any:
+    def wrap_search(self, settings: Mapping[str, Any]) -> Any:
         """Return a copy of the wrapped function with *settings*, and with new gate and caches."""
         # In this order, a system may override the settings for measuring, such as the cache.
         return configure_function(configure_function(self.base, MEASURED), settings)
@@ -120,7 +120,7 @@ class OwnFunction:
             settings: The system's settings.
             top_k: The number of passages to ask for. ``None``: the attribute `top_k`.
         """
-        function = self.wrap(settings)
+        function = self.wrap_search(settings)
         arguments = dict(self.arguments)
         passage_count = self.top_k if top_k is None else top_k
         if passage_count is not None and function.top_k_argument is not None:
