@@ -1,4 +1,4 @@
-"""List all built-in transforms, fusion methods, stores, model providers and texts of a model.
+"""List the built-in transforms, fusion methods, stores and model providers in tables.
 
 The settings, schema, documentation and command line are derived from the rows of these tables.
 
@@ -42,7 +42,7 @@ class TextField:
         name: the field's name.
         shape: ``line``, ``passage`` or ``list``.
         label: the name of the text in messages to users.
-        variant: the kind of the `Variant` that searches the text; ``""`` if it is not searched.
+        variant: the kind of the `Variant` that searches for the text; ``""`` if no search uses it.
         weight: the variant's default weight in the fusion.
         meaning: the description of the weight.
         is_evidence: whether the text's words count as keyword evidence.
@@ -50,7 +50,7 @@ class TextField:
         is_pairs: whether each text is a label and a value, such as ``region: Germany``. If the
             model replies with a JSON object, it is read as a list of these pairs.
         aliases: a pattern that matches other keys under which models return the field. The keys are
-            in lower case and without punctuation.
+            compared in lower case and without punctuation.
     """
 
     name: str

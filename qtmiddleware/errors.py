@@ -3,7 +3,7 @@
     QtMiddlewareError
     ├── ConfigError (ValueError)        a setting is unknown or invalid
     ├── InvalidQuery (ValueError)       the query is blank, too long or not text
-    ├── WrapError (TypeError)           this callable cannot be wrapped or called in this way
+    ├── WrapError (TypeError)           a callable cannot be wrapped, or a call is unclear
     ├── ResponseShapeError (TypeError)  no matches could be read from a response
     ├── MissingExtra (ImportError)      an optional dependency is not installed
     ├── ModelError                      the language model gave no usable reply
@@ -39,9 +39,9 @@ class QtMiddlewareError(Exception):
     def __context__(self) -> BaseException | None:
         """The exception that was being handled when this error was raised, or ``None``.
 
-        The context is dropped if the error was raised ``from None`` or from a cause, because the
-        context may quote a text or a key. Python's own ``from None`` only hides the context from
-        printed tracebacks: tools that show local variables would still find the text or key.
+        The context is dropped if the error was raised with ``from``, because the context may quote
+        a text or a key. Python's own ``from None`` only hides the context from printed tracebacks.
+        Tools that show local variables would still find the text or key.
         """
         if self.__suppress_context__:
             _CONTEXT.__set__(self, None)
@@ -60,7 +60,7 @@ class ConfigError(QtMiddlewareError, ValueError):
         path: the key as it is written in the file, such as ``fusion.rrfK``.
         value: the invalid value.
         allowed: the values that are allowed.
-        source: the layer that the value came from: a file's path, ``environment``, ``call``, ...
+        source: where the value was set: a file's path, ``environment``, ``call``, ...
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ConfigError(QtMiddlewareError, ValueError):
 
 
 class InvalidQuery(QtMiddlewareError, ValueError):
-    """The query is blank, too long or not text; nothing was called.
+    """The query is blank, too long or not text, so no search was made.
 
     *argument* is the name of the parameter that held the query.
     """
@@ -91,11 +91,11 @@ class InvalidQuery(QtMiddlewareError, ValueError):
 
 
 class WrapError(QtMiddlewareError, TypeError):
-    """A callable cannot be wrapped in this way, or a call of it cannot be read."""
+    """A callable cannot be wrapped with these options, or the arguments of a call are unclear."""
 
 
 class ResponseShapeError(QtMiddlewareError, TypeError):
-    """No matches could be read from the wrapped function's response.
+    """The passages in the wrapped function's response could not be read.
 
     *shape* is the name of the response's type.
     """
@@ -106,7 +106,7 @@ class ResponseShapeError(QtMiddlewareError, TypeError):
 
 
 class SetupWarning(UserWarning):
-    """A wrapped function is set up so that its results cannot be improved.
+    """A wrapped function is set up so that qtmiddleware cannot improve its results.
 
     The warning is issued once per function. The message describes the problem and how to fix it. If
     a filter turns warnings into errors, the message is only logged, so that no retrieval fails.
@@ -114,7 +114,7 @@ class SetupWarning(UserWarning):
 
 
 class MissingExtra(QtMiddlewareError, ImportError):
-    """An optional dependency is not installed; the message holds the command that installs it.
+    """An optional dependency is not installed. The message contains the command to install it.
 
     Attributes:
         package: the missing package.
@@ -146,23 +146,23 @@ REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
 class ModelError(QtMiddlewareError):
     """The language model gave no usable reply.
 
-    The message never holds the query, the reply or a key. If your own model or function raises a
+    The message never contains the query, the reply or a key. If your own model or function raises a
     `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
 
+    If the model was asked, the reason is ``timeout``, ``unauthorized``, ``rate_limited``,
+    ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
+    ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply) or ``failed`` (a bug in
+    the user's own model function, which is logged).
+
+    If the model was not asked, the reason is ``circuit_open``, ``over_budget`` or ``overloaded``
+    (all threads of the middleware are in use).
+
     Attributes:
-        reason: the reason in one word, for programs (see below).
-        retry_after: seconds to wait before the next call, as the service, the circuit breaker or
-            the limit of calls per minute asks; ``None`` if not known.
+        reason: the reason in one word, for programs.
+        retry_after: the seconds to wait before the next call; ``None`` if not known. The service,
+            the circuit breaker or the limit of calls per minute sets this time.
         retrieval: the retrieval with the passages found, if an answer failed.
         notes: the reason for each dropped text of an unusable reply, as ``(field, detail)``.
-
-        The reasons if the model was asked: ``timeout``, ``unauthorized``, ``rate_limited``,
-    ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
-    ``too_long``, ``cancelled``, ``unrecorded`` (a recording has no reply), ``failed`` (a bug in the
-    user's own model function, which is logged).
-
-    The reasons if the model was not asked: ``circuit_open``, ``over_budget``, ``overloaded`` (all
-    threads of the middleware are in use).
     """
 
     def __init__(self, reason: str, message: str = "", *, retry_after: float | None = None) -> None:
@@ -179,12 +179,12 @@ class ModelError(QtMiddlewareError):
 
     @property
     def is_free(self) -> bool:
-        """Whether a call that failed with this error certainly cost nothing."""
+        """Whether the failed call certainly cost nothing."""
         return self.reason in _FREE_REASONS
 
 
 class EmbeddingError(QtMiddlewareError):
-    """Texts could not be turned into vectors."""
+    """Texts could not be converted to vectors."""
 
 
 class StoreError(QtMiddlewareError):
@@ -198,7 +198,7 @@ class EngineError(QtMiddlewareError):
 class UnreadableDocument(QtMiddlewareError):
     """A document cannot be read.
 
-    Neither the reason nor the detail holds any of the document's text.
+    The reason and the detail never contain any of the document's text.
 
     Attributes:
         path: the document's path.
@@ -235,12 +235,14 @@ _PROXIES: Final = (
 
 @contextmanager
 def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
-    """Replace the exception of an HTTP client that cannot be made with an error that helps.
+    """Explain why an HTTP client could not be created.
 
-    The context is for code that makes an HTTP client. If the client fails because of an environment
-    variable for certificates or proxies, *make_error* makes the error to raise from a sentence that
-    says what to do. The sentence names the variable and never its value, which may hold a password.
-    Other exceptions pass through.
+    Put the code that creates the client inside this context. If the code fails because of an
+    environment variable for certificates or proxies, the context raises the error that *make_error*
+    returns. Other exceptions pass through.
+
+    *make_error* receives a sentence that says what to do. The sentence names the variable, but
+    never its value, which may contain a password.
     """
     try:
         yield
@@ -264,15 +266,15 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
 
 
 def remove_credentials(text: str) -> str:
-    """Return the beginning of *text*, without the user names and passwords in its URLs."""
+    """Return the beginning of *text* without the user names and passwords in URLs."""
     return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def convert_to_model_error(error: BaseException | None) -> ModelError:
     """Return *error* as a `ModelError`.
 
-    ``None`` means that the call was abandoned at its deadline, and becomes ``timeout``. Any other
-    exception becomes ``unavailable``.
+    ``None`` stands for a call that was abandoned at its deadline, and becomes ``timeout``. Any
+    exception other than a `ModelError` becomes ``unavailable``.
     """
     if isinstance(error, ModelError):
         return error
@@ -290,32 +292,34 @@ LONGEST_PAUSE: Final = 600.0
 """The longest pause that a service may ask for, in seconds; a longer pause is shortened."""
 
 
-def limit_pause(seconds: object) -> float | None:
-    """Return *seconds*, a pause that a service asks for, but at most `LONGEST_PAUSE`.
+def limit_pause(pause_seconds: object) -> float | None:
+    """Return *pause_seconds*, the pause that a service asks for, but at most `LONGEST_PAUSE`.
 
-    Returns ``None`` if *seconds* is not a valid number of seconds.
+    Returns ``None`` if *pause_seconds* is not a valid number of seconds.
     """
-    if isinstance(seconds, (int, float)) and seconds >= 0:
-        return float(min(seconds, LONGEST_PAUSE))
+    if isinstance(pause_seconds, (int, float)) and pause_seconds >= 0:
+        return float(min(pause_seconds, LONGEST_PAUSE))
     return None
 
 
-def build_safe_error(error: ModelError, name: str) -> ModelError:
-    """Return *error*, which the user's model *name* raised, with a message that is safe to show.
+def build_safe_error(error: ModelError, model_name: str) -> ModelError:
+    """Return a copy of *error* that is safe to show. The user's model *model_name* raised *error*.
 
-    The reason and the message of *error* may hold any text. Only a known reason and the pause are
-    kept.
+    The reason and the message of *error* may contain any text. The copy keeps only a known reason
+    and the pause.
     """
     reason = error.reason if error.reason in REASONS else "unavailable"
     pause = limit_pause(error.retry_after)
-    return ModelError(reason, f"{name} raised {type(error).__name__}: {reason}", retry_after=pause)
+    return ModelError(
+        reason, f"{model_name} raised {type(error).__name__}: {reason}", retry_after=pause
+    )
 
 
 def is_raised_here(error: BaseException) -> bool:
     """Return whether this package raised *error*.
 
-    Errors that this package raises never quote a user's text. A user's own function may raise the
-    same classes of errors with any text.
+    Such an error never quotes a user's text. If a user's own function raised an error of the same
+    class, the error may contain any text.
     """
     traceback, module = error.__traceback__, ""
     while traceback is not None:
@@ -324,7 +328,7 @@ def is_raised_here(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether *error* means that the call itself is wrong and would fail again.
+    """Return whether *error* shows that the call itself is wrong, so that a retry would fail too.
 
     *error* comes from a client or function outside this package.
     """
@@ -333,10 +337,10 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether *error* means that a backend is down or busy.
+    """Return whether *error* shows that a backend is down or busy.
 
-    A smaller request to the backend would fail too. *error* comes from outside this package, or is
-    a `StoreError`, whose cause is examined instead.
+    If it is, a smaller request would fail too. *error* comes from outside this package. If *error*
+    is a `StoreError`, its cause is examined instead.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__

@@ -1,7 +1,7 @@
 """Keep moved modules importable by their old names.
 
-`docs/stability.md` promises some of the old names, and pickles contain others. The old and the new
-name give the same module object.
+`docs/stability.md` promises some of the old names, and pickles contain others. An import by the old
+name gives the same module object as an import by the new name.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ The submodules of a package have moved with the package.
 _PACKAGE: Final = "qtmiddleware."
 
 
-def find_new_name(name: str) -> str | None:
+def find_new_module_name(name: str) -> str | None:
     """Return the new name of the module whose old name is *name*.
 
-    Returns ``None`` if no module of this name has moved.
+    Returns ``None`` if *name* is not the old name of a moved module.
     """
     if not name.startswith(_PACKAGE):
         return None
@@ -58,7 +58,7 @@ def find_new_name(name: str) -> str | None:
 class MovedModules:
     """An import finder that finds moved modules by their old names.
 
-    This finder must come before Python's own finders. They would load a submodule of a moved
+    This finder must come before Python's own finders, which would load a submodule of a moved
     package a second time.
     """
 
@@ -68,11 +68,11 @@ class MovedModules:
         path: Sequence[str] | None = None,  # noqa: ARG004
         target: ModuleType | None = None,  # noqa: ARG004
     ) -> ModuleSpec | None:
-        """Return an import spec for *name*, the old name of a module that moved.
+        """Return an import spec for *name*, the old name of a moved module.
 
-        Returns ``None`` if no module of this name has moved.
+        Returns ``None`` if *name* is not the old name of a moved module.
         """
-        new_name = find_new_name(name)
+        new_name = find_new_module_name(name)
         if new_name is None:
             return None
         from importlib.machinery import ModuleSpec
@@ -90,7 +90,7 @@ class MovedModules:
 
 
 class _AliasLoader:
-    """An import loader that returns the module *new_name*, with its own name and spec."""
+    """An import loader that returns the module *new_name* when its old name is imported."""
 
     def __init__(self, new_name: str) -> None:
         self._new_name = new_name
@@ -109,7 +109,7 @@ class _AliasLoader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module's own spec, which the import by the old name has replaced."""
+        """Restore the spec of *module*, which the import by the old name has replaced."""
         module.__spec__ = self._spec
 
 

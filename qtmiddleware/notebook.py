@@ -1,4 +1,4 @@
-"""Show a `Retrieval` in a notebook, as a table of passages with the reason why each one moved."""
+"""Show a `Retrieval` in a notebook: a table of passages that says why each passage moved."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CELL: Final = 'style="text-align:left;vertical-align:top"'
 def render_html(retrieval: Any) -> str:
     """Return *retrieval* as HTML: a summary, and a table with one row per passage.
 
-    All texts in the HTML are escaped.
+    All texts are escaped.
     """
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
@@ -53,7 +53,7 @@ def list_table_rows(retrieval: Any) -> list[tuple[int, str, Any, str]]:
     """Return one table row per passage of *retrieval*.
 
     A row has four values: the passage's position, its position without qtmiddleware, its match, and
-    the reason why it moved.
+    the reason why the passage moved.
     """
     plain_keys = next(
         (ranking.keys for ranking in retrieval.rankings if ranking.variant.kind == "original"), None

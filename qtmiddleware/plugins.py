@@ -1,7 +1,7 @@
 """Find transforms, fusion methods and document readers in other installed packages.
 
-Each one is an entry point of its package, and is checked before use. Built-in transforms, fusion
-methods and readers take precedence over entry points of the same name.
+Each of these plugins is an entry point of its package, and is checked before use. A built-in
+transform, fusion method or reader takes precedence over a plugin of the same name.
 """
 
 from __future__ import annotations
@@ -61,10 +61,11 @@ class OwnFusion:
     An entry point of the group ``qtmiddleware.fusion`` names an object of this class.
 
     Attributes:
-        merge: A function ``merge(rankings, sign, rrf_k)`` that returns ``(key, score)`` pairs of
-            passages in any order. Higher scores are better. Passages without a pair come last. Each
-            of *rankings* is a `qtmiddleware.types.Ranking`, best first. *sign* is 1 if its higher
-            scores are better, and -1 if its lower scores are better. *rrf_k* is ``fusion.rrfK``.
+        merge: A function ``merge(rankings, sign, rrf_k)`` that returns a ``(key, score)`` pair for
+            each passage, in any order. Higher scores are better. Passages without a pair come last.
+            Each of *rankings* is a `qtmiddleware.types.Ranking`, best first. *sign* is 1 if higher
+            scores are better in the rankings, and -1 if lower scores are better. *rrf_k* is
+            ``fusion.rrfK``.
         weighs: Whether the method uses the weights of the variants.
         needs_scores: Whether the method needs scores. If a ranking has no usable scores,
             ``weighted_rrf`` is used instead.
@@ -76,7 +77,7 @@ class OwnFusion:
 
 
 class UnknownPlugin(ConfigError):
-    """Raised for a transform, fusion method or reader that is neither built in nor installed."""
+    """A transform, fusion method or reader is neither built in nor installed."""
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -84,7 +85,7 @@ class UnknownPlugin(ConfigError):
 
 @cache
 def list_plugin_names(group: str) -> frozenset[str]:
-    """Return the names of the entry points in *group*. Their packages are not imported."""
+    """Return the names of the entry points in *group*, without importing their packages."""
     return frozenset(entry.name for entry in _list_entry_points(group))
 
 
@@ -109,12 +110,14 @@ def load_plugin(group: str, name: str) -> Any:
     if len(entries) > 1:
         packages = " and ".join(sorted(_find_package_name(entry) for entry in entries))
         problem = f"is defined by {packages}; keep only one of these packages"
-        raise _build_error(group, name, problem)
+        raise _build_entry_point_error(group, name, problem)
     try:
         return entries[0].load()
     except (Exception, SystemExit) as error:
         # The package may be a script that exits when it is imported.
-        raise _build_error(group, name, f"cannot be imported: {_describe_error(error)}") from error
+        raise _build_entry_point_error(
+            group, name, f"cannot be imported: {_describe_error(error)}"
+        ) from error
 
 
 def _find_package_name(entry: EntryPoint) -> str:
@@ -122,13 +125,13 @@ def _find_package_name(entry: EntryPoint) -> str:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return the class and the message of *error* on one line. A long message is cut off."""
+    """Return the class and the message of *error* on one line. A long message is shortened."""
     message = " ".join(str(error).split())[:_MAX_ERROR_CHARS]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
-def _build_error(group: str, name: str, problem: str) -> ConfigError:
-    return ConfigError(f"the entry point {name!r} of {group} {problem}")
+def _build_entry_point_error(group: str, entry_name: str, problem: str) -> ConfigError:
+    return ConfigError(f"the entry point {entry_name!r} of {group} {problem}")
 
 
 # --- transforms -----------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ def _build_error(group: str, name: str, problem: str) -> ConfigError:
 def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
     """Return the transform *name* from the config or, if it is not there, from a package.
 
-    Equal definitions give the same object.
+    The same definition always gives the same object.
 
     Args:
         name: The transform's name.
@@ -153,12 +156,12 @@ def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
     part = load_plugin(TRANSFORM_GROUP, name)
     if not isinstance(part, OwnTransform):
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
-        raise _build_error(TRANSFORM_GROUP, name, problem)
+        raise _build_entry_point_error(TRANSFORM_GROUP, name, problem)
     for place, _, allowed in list_definition_problems(
         name, {"prompt": part.prompt, "fields": part.fields}
     ):
         problem = f"is not valid: {place or 'name'} must be {allowed}"
-        raise _build_error(TRANSFORM_GROUP, name, problem)
+        raise _build_entry_point_error(TRANSFORM_GROUP, name, problem)
     return _build_transform_row(
         name, part.prompt.strip(), tuple(read_field_weights(part.fields).items())
     )
@@ -186,7 +189,7 @@ def list_definition_problems(
 ) -> Iterator[tuple[str, Any, str]]:
     """Yield (key, value, allowed) for each problem in the *definition* of the transform *name*.
 
-    The key is the place of the invalid value in the definition; ``""`` for the name itself. The
+    The key says where in the definition the invalid value is; it is ``""`` for an invalid name. The
     last string describes the allowed values.
     """
     if not _NAME.fullmatch(name):
@@ -201,7 +204,7 @@ def list_definition_problems(
     for field in fields:
         if not isinstance(field, str) or _convert_to_snake_case(field) not in FILLED_BY:
             yield "fields", field, f"one of {kinds}"
-        elif isinstance(fields, Mapping) and not _is_weight(fields[field]):
+        elif isinstance(fields, Mapping) and not _is_valid_weight(fields[field]):
             yield f"fields.{field}", fields[field], WEIGHT_ALLOWED
         elif (
             isinstance(fields, Mapping)
@@ -218,15 +221,15 @@ def list_definition_problems(
 def read_field_weights(
     fields: Sequence[str] | Mapping[str, float | None],
 ) -> dict[str, float | None]:
-    """Return the weight of each field by the field's name; ``None`` for a field without a weight.
+    """Return the weight of each field by the field's name, in snake case.
 
-    The names are in snake case.
+    The weight is ``None`` if *fields* sets no weight for the field.
     """
     weights = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
     return {_convert_to_snake_case(field): weight for field, weight in weights.items()}
 
 
-def _is_weight(weight: Any) -> bool:
+def _is_valid_weight(weight: Any) -> bool:
     if weight is None:
         return True
     return type(weight) in (int, float) and 0 <= weight <= MAX_WEIGHT
@@ -267,10 +270,10 @@ def find_fusion_method(name: str) -> FoundFusion:
     part = load_plugin(FUSION_GROUP, name)
     if not isinstance(part, OwnFusion):
         problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
-        raise _build_error(FUSION_GROUP, name, problem)
+        raise _build_entry_point_error(FUSION_GROUP, name, problem)
     if not callable(part.merge):
         problem = f"must have a function as its merge, not {type(part.merge).__name__}"
-        raise _build_error(FUSION_GROUP, name, problem)
+        raise _build_entry_point_error(FUSION_GROUP, name, problem)
     row = FusionMethod(name=name, weighs=bool(part.weighs), needs_scores=bool(part.needs_scores))
     return FoundFusion(row, part.merge)
 
@@ -294,6 +297,6 @@ def find_reader(ending: str) -> Callable[..., Any]:
     part = load_plugin(READER_GROUP, name)
     if not callable(part):
         problem = f"must be a function that takes a path and a file, not {type(part).__name__}"
-        raise _build_error(READER_GROUP, name, problem)
+        raise _build_entry_point_error(READER_GROUP, name, problem)
     reader: Callable[..., Any] = part
     return reader

@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
-from qtmiddleware.types import Deadline, Message, Noun, Operation, Retrieval
+from qtmiddleware.types import Deadline, FrozenDataclass, Message, Operation, Retrieval
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class ReplyField(Noun):
+class ReplyField(FrozenDataclass):
     """One field of the JSON object that the model is asked to return.
 
     Attributes:
@@ -34,7 +34,7 @@ class ReplyField(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Prompt(Noun):
+class Prompt(FrozenDataclass):
     """One prompt to a language model.
 
     Attributes:
@@ -59,7 +59,7 @@ class Prompt(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Reply(Noun):
+class Reply(FrozenDataclass):
     """A language model's reply, with its cost.
 
     Attributes:
@@ -166,7 +166,7 @@ class Reranker(Protocol):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Passage(Noun):
+class Passage(FrozenDataclass):
     """One text to store.
 
     Attributes:
@@ -193,7 +193,7 @@ Record = dict[str, Any]
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps passages with their vectors, and finds the nearest passages.
+    """Stores passages with their vectors, and finds the nearest passages to a query.
 
     If `embeds` is true, the store embeds texts itself. It then receives empty vectors, and is
     searched by text. All methods raise `StoreError` if they fail.
@@ -214,13 +214,13 @@ class Store(Protocol):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* and remove the ids in *delete*, as one change.
+        """Write *passages* and delete the passages with the ids in *delete*, as one change.
 
         A passage replaces an earlier passage with the same id.
 
         Args:
             passages: the passages with their vectors. There may be more than fit in memory.
-            delete: the ids to remove. An id that is also in *passages* is written, not removed.
+            delete: the ids to delete. An id that is also in *passages* is written, not deleted.
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
@@ -230,7 +230,7 @@ class Store(Protocol):
         """
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*. Unknown ids are ignored."""
+        """Delete the passages with these *ids*. Unknown ids are ignored."""
 
     def search(
         self,

@@ -29,7 +29,7 @@ class ScriptedModel:
         seconds: the delay before each reply, in seconds.
 
     Attributes:
-        prompts: the prompts that the model was asked.
+        prompts: the prompts that the model received.
     """
 
     # This attribute says that `acomplete` works too.
@@ -42,12 +42,18 @@ class ScriptedModel:
         self._seconds = seconds
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the scripted reply; raises `ModelError` ``timeout`` if the deadline passes."""
+        """Return the scripted reply.
+
+        Raises `ModelError` with the reason ``timeout`` if the deadline passes.
+        """
         *_, reply = self.stream(prompt, deadline)
         return cast("Reply", reply)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return the scripted reply; raises `ModelError` ``timeout`` if the deadline passes."""
+        """Return the scripted reply without blocking the event loop.
+
+        Raises `ModelError` with the reason ``timeout`` if the deadline passes.
+        """
         *_, reply = [piece async for piece in self.astream(prompt, deadline)]
         return cast("Reply", reply)
 
@@ -80,7 +86,7 @@ class ScriptedModel:
         yield Reply("".join(pieces))
 
     def _play_script(self, prompt: Prompt) -> Iterator[str | float]:
-        """Yield the pieces of the reply, and its pauses in seconds."""
+        """Yield the pieces of the scripted reply as texts, and its pauses in seconds."""
         self.prompts.append(prompt)
         yield self._seconds
         script: Any = self._script
@@ -99,19 +105,19 @@ class ScriptedModel:
             yield piece
 
 
-def _pause(seconds: float, deadline: Deadline) -> None:
-    if seconds:
-        time.sleep(min(seconds, deadline.remaining()))
-    _raise_if_passed(deadline)
+def _pause(pause_seconds: float, deadline: Deadline) -> None:
+    if pause_seconds:
+        time.sleep(min(pause_seconds, deadline.remaining()))
+    _check_deadline(deadline)
 
 
-async def _apause(seconds: float, deadline: Deadline) -> None:
-    if seconds:
-        await asyncio.sleep(min(seconds, deadline.remaining()))
-    _raise_if_passed(deadline)
+async def _apause(pause_seconds: float, deadline: Deadline) -> None:
+    if pause_seconds:
+        await asyncio.sleep(min(pause_seconds, deadline.remaining()))
+    _check_deadline(deadline)
 
 
-def _raise_if_passed(deadline: Deadline) -> None:
+def _check_deadline(deadline: Deadline) -> None:
     if deadline.passed:
         raise ModelError("timeout")
 

@@ -1,6 +1,6 @@
-"""The data types of the pipeline: deadlines, traces, queries and results.
+"""The data types of a retrieval: deadlines, traces, queries and results.
 
-Printing an object of these types never shows the texts that the object holds.
+If you print an object of these types, the texts that it holds are not shown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER: Final = float("inf")
 class Deadline:
     """The moment when callers stop waiting for a result.
 
-    `cancel` makes the deadline pass at once. `begin` moves it to at most *seconds* from now.
+    `begin` moves this moment to at most *seconds* from now. `cancel` moves it to now.
 
     Args:
         at: the moment, in seconds on the monotonic clock; infinite by default.
@@ -65,7 +65,7 @@ class Deadline:
         return Deadline(self._at, self._seconds)
 
     def begin(self) -> None:
-        """Move the deadline closer if it leaves more than the *seconds* set in the constructor."""
+        """Move the deadline to at most *seconds* from now; *seconds* is set in the constructor."""
         if self._seconds != NEVER:
             self._at = min(self._at, monotonic() + self._seconds)
 
@@ -74,8 +74,8 @@ class Deadline:
         self._at = 0.0
 
 
-class Noun:
-    """The base class of frozen dataclasses, with methods to compare, hash and print them.
+class FrozenDataclass:
+    """The base class of this package's frozen dataclasses: it compares, hashes and prints them.
 
     Inheriting these methods is faster than letting `dataclass` generate and compile them for each
     class whenever a process starts.
@@ -86,13 +86,13 @@ class Noun:
 
     def __eq__(self, other: object) -> bool:
         return (
-            bool(_read_compared_fields(self) == _read_compared_fields(other))
+            bool(_get_compared_values(self) == _get_compared_values(other))
             if type(other) is type(self)
             else NotImplemented
         )
 
     def __hash__(self) -> int:
-        return hash(_read_compared_fields(self))
+        return hash(_get_compared_values(self))
 
     def __repr__(self) -> str:
         shown = (
@@ -103,21 +103,21 @@ class Noun:
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
-def _read_compared_fields(noun: Any) -> Any:
-    """Return the values by which *noun* is compared and hashed."""
-    return _make_field_reader(noun.__class__)(noun)
+def _get_compared_values(instance: Any) -> Any:
+    """Return the values by which *instance* is compared and hashed."""
+    return _make_field_reader(instance.__class__)(instance)
 
 
 @cache
 def _make_field_reader(cls: Any) -> Callable[[Any], Any]:
-    """Return a function that reads the compared fields of any object of the class *cls*."""
+    """Return a function that reads the compared fields of an object of the class *cls*."""
     return attrgetter(
         *(compared_field.name for compared_field in fields(cls) if compared_field.compare)
     )
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Stage(Noun):
+class Stage(FrozenDataclass):
     """One stage of a retrieval.
 
     Attributes:
@@ -136,7 +136,7 @@ class Stage(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Decision(Noun):
+class Decision(FrozenDataclass):
     """The decision whether to ask the model.
 
     Attributes:
@@ -258,7 +258,7 @@ class Trace:
     ) -> None:
         """Add model calls, their tokens and their cost in US dollars to the totals.
 
-        The total cost becomes ``None`` once a cost is unknown, and stays ``None``.
+        If a cost is unknown, the total cost becomes ``None`` and stays ``None``.
         """
         self.llm_calls += calls
         self.input_tokens += input_tokens
@@ -270,7 +270,8 @@ class Trace:
     def count_search(self, calls: int, read_units: Sequence[float] = ()) -> None:
         """Add a search that called the function *calls* times.
 
-        *read_units* are the read units that the last response reported, if it reported any.
+        *read_units* are the read units that the last response reported. It is empty if none were
+        reported.
         """
         self.searches += calls
         if read_units:
@@ -329,7 +330,7 @@ DEFAULT_NAMESPACE = "__default__"
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Message(Noun):
+class Message(FrozenDataclass):
     """One message of a conversation.
 
     Attributes:
@@ -342,7 +343,7 @@ class Message(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Query(Noun):
+class Query(FrozenDataclass):
     """A question, and the texts that are made from it for searching.
 
     Attributes:
@@ -359,7 +360,7 @@ class Query(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Variant(Noun):
+class Variant(FrozenDataclass):
     """One text to search for: the question itself, or a text made from it.
 
     Attributes:
@@ -378,7 +379,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Match(Noun):
+class Match(FrozenDataclass):
     """One passage that was found.
 
     Attributes:
@@ -409,7 +410,7 @@ class Match(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Ranking(Noun):
+class Ranking(FrozenDataclass):
     """The result of one variant's search, as three lists of equal length, best passage first.
 
     There is no object per passage, because most passages are scored but never shown.
@@ -432,7 +433,7 @@ class Ranking(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Degradation(Noun):
+class Degradation(FrozenDataclass):
     """One problem that made a result differ from what was requested.
 
     Attributes:
@@ -447,8 +448,8 @@ class Degradation(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Evidence(Noun):
-    """The effect of keywords on the order of the leading passages after the fusion.
+class Evidence(FrozenDataclass):
+    """How keywords changed the order of the leading passages after the fusion.
 
     Attributes:
         keywords: the groups of words that were searched for, each with its weight. The question's
@@ -483,7 +484,7 @@ _STANDING_SENTENCES: Final = {
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Standing(Noun):
+class Standing(FrozenDataclass):
     """The confidence in a result, compared with the function's earlier results.
 
     Attributes:
@@ -533,7 +534,7 @@ NOT_JUDGED: Final = Standing(None, problem="the call was passed through, so noth
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Retrieval(Noun):
+class Retrieval(FrozenDataclass):
     """The result of one retrieval.
 
     Attributes:
@@ -555,8 +556,9 @@ class Retrieval(Noun):
             ``preprocess`` is off, or if the query is passed through unchanged.
         fused_scores: the scores of *fused*; higher is better.
         rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
-        gains: for fusion methods that add scores, the amount that each rank of each ranking added.
-            If a ranking contains a passage twice, only its best rank counts.
+        gains: for each ranking, the amount that each rank added to a passage's fused score. Empty
+            if the fusion method does not add scores. If a ranking contains a passage twice, only
+            its best rank counts.
         evidence: the effect of keywords on the order; ``None`` if keywords were not used.
         standing: the confidence in the result, and the signals behind it.
     """
@@ -624,7 +626,7 @@ def add_degradation(retrieval: Retrieval, degradation: Degradation) -> Retrieval
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Citation(Noun):
+class Citation(FrozenDataclass):
     """One citation in an answer's text, such as ``[1]``.
 
     Attributes:
@@ -641,7 +643,7 @@ class Citation(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class SubAnswer(Noun):
+class SubAnswer(FrozenDataclass):
     """The answer to one sub-query, based on the passages that the sub-query's search found.
 
     Attributes:
@@ -663,7 +665,7 @@ class SubAnswer(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Answer(Noun):
+class Answer(FrozenDataclass):
     """The answer to a question, with the passages that it cites.
 
     Attributes:
@@ -695,7 +697,7 @@ class Answer(Noun):
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
-class Operation(Noun):
+class Operation(FrozenDataclass):
     """One operation of the middleware, as an `Observer` receives it.
 
     An observer receives an operation twice, when it starts and when it ends, with the same *id*.

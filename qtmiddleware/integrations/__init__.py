@@ -1,9 +1,10 @@
 """Connect qtmiddleware to other frameworks, with one file or folder per framework.
 
-Only this file or folder imports the framework, inside a ``with require_package(...)`` block. A
-retriever adapter passes the question, the number of passages and the conversation to a function
-that `QueryMiddleware.wrap` returned. Then it converts the matches to the framework's own objects.
-To write a new adapter, start from `langchain.py`.
+No other module imports the framework. The import is inside a ``with require_package(...)`` block.
+
+A retriever adapter passes the question, the number of passages and the conversation to a function
+that `QueryMiddleware.wrap` returned. Then the adapter converts the matches to the framework's own
+objects. To write a new adapter, start from `langchain.py`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from qtmiddleware.errors import MissingExtra
 
 @contextmanager
 def require_package(package: str, lowest_version: str, *, extra: str) -> Iterator[None]:
-    """Raise `MissingExtra` if *package* is too old or the ``with`` block cannot import it.
+    """Use this in a ``with`` statement around the imports from *package*.
 
-    The error names the *extra* that installs the package.
+    Raises `MissingExtra` if *package* is older than *lowest_version* or cannot be imported. The
+    error names the *extra* that installs the package.
     """
     # A package without metadata is accepted. A missing package fails when the block imports it.
     installed = find_version(package) or lowest_version
@@ -40,5 +42,5 @@ def find_version(package: str) -> str:
         return ""
 
 
-def _parse_version(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)[:3]]
+def _parse_version(version_text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version_text)[:3]]

@@ -8,9 +8,9 @@
     history = [ChatMessage.from_user("..."), ChatMessage.from_assistant("...")]
     retriever.run("And last year?", history=history)
 
-In a pipeline, it works like any text retriever, and is saved and loaded with the pipeline. Every
-search and every model call is a span of Haystack's tracer. `SPAN` is the span of the whole
-retrieval.
+In a pipeline, the retriever works like any text retriever, and is saved and loaded with the
+pipeline. Every search and every model call is a span of Haystack's tracer. `SPAN` is the name of
+the whole retrieval's span.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of one call. `QueryTransformRetriever` describes each option."""
+    """The options of one call to a `QueryTransformRetriever`, whose docstring describes them."""
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -103,15 +103,23 @@ class QueryTransformRetriever:
     *config*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are the arguments of
     `QueryMiddleware`.
 
+    *retriever* is one of:
+
+    - A component that takes a ``query`` or a ``query_embedding`` and returns ``documents``.
+    - A `SuperComponent` of a whole pipeline.
+    - A sync or async function that takes a query.
+    - A function that is already wrapped.
+
+    Results that are not documents, such as Pinecone's matches, are converted.
+
+    qtmiddleware asks the retriever for more than *top_k* documents, to have candidates for
+    reranking. If your retriever has no ``top_k``, make it return about 50 documents.
+
     Args:
-        retriever: A component that takes a ``query`` or a ``query_embedding`` and returns
-            ``documents``; a `SuperComponent` of a whole pipeline; a function that takes a query
-            (sync or async); or a function that is already wrapped. Other results than documents,
-            such as Pinecone's matches, are converted to documents.
+        retriever: Your retriever, as described above.
         text_embedder: Embeds the query for a *retriever* that takes a ``query_embedding``.
-        top_k: The number of documents to return; by default the retriever's own ``top_k``. A call's
-            ``top_k`` overrides it. The retriever is asked for more documents, so that the ranking
-            has more candidates. If it takes no ``top_k``, let it return about 50.
+        top_k: The number of documents to return; by default the retriever's own ``top_k``. The
+            ``top_k`` of a call overrides this number.
         client: A Haystack chat generator, or any client that `QueryMiddleware` accepts.
 
     Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
@@ -157,8 +165,8 @@ class QueryTransformRetriever:
     ) -> dict[str, Any]:
         """Return the best documents for *query*, with details of the retrieval.
 
-        Each document has its score for the *query*. If the setting ``scores`` is ``fused``, it has
-        its fused score instead.
+        Each document has its score for *query*, or its fused score if the setting ``scores`` is
+        ``fused``.
 
         Returns:
             documents: The documents, best first.
@@ -167,11 +175,11 @@ class QueryTransformRetriever:
             degradations: The steps that failed or were skipped, with ``stage``, ``reason`` and
                 ``detail``.
             trace: The searches, model calls, times and costs.
-            confidence: The confidence in the result, compared with earlier results.
+            confidence: How good the result is, compared with earlier results.
 
         Raises:
             ConfigError: A setting is not valid.
-            WrapError: The wrapped function is asynchronous.
+            WrapError: The retriever is an async function. Use `run_async`.
 
         Exceptions of the retriever pass through unchanged.
         """
@@ -196,9 +204,9 @@ class QueryTransformRetriever:
         retriever_kwargs: dict[str, Any] | None = None,
         qtm_config: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """Return the same as `run`, without blocking the event loop.
+        """Return the best documents for *query*. This is the async version of `run`.
 
-        A component without a ``run_async`` runs in a thread.
+        A component without ``run_async`` runs in a thread, so the event loop is not blocked.
         """
         await self._warm_up_components_async()
         with _open_span(SPAN) as span:
@@ -214,8 +222,8 @@ class QueryTransformRetriever:
     def retrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        The ``raw`` of a match is the document that *retriever* returned. The *options* and the
-        exceptions are the same as for `run`.
+        The field ``raw`` of a match is the document that *retriever* returned. `run` describes the
+        *options* and the exceptions.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `run_async` or `aretrieve`")
@@ -224,23 +232,20 @@ class QueryTransformRetriever:
         )
 
     async def aretrieve(self, query: str, **options: Unpack[AskOptions]) -> Retrieval:
-        """Return the same as `retrieve`, without blocking the event loop."""
+        """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
         return self._limit_matches(
             await self._asearch.aretrieve(query, **self._build_arguments(options)), options
         )
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `run` calls.
-
-        It has ``check``, ``answer`` and ``middleware``.
-        """
+        """The wrapped function that `run` calls. Use it to call ``check`` or ``answer``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def warm_up(self) -> None:
         """Load everything that the first question needs.
 
-        This warms up the retriever, the embedder and the chat generator. The middleware itself
+        Warms up the retriever, the embedder, the chat generator and the middleware. The middleware
         sends no request.
         """
         self._warm_up_components()
@@ -249,10 +254,10 @@ class QueryTransformRetriever:
             self._is_warm = True
 
     async def warm_up_async(self) -> None:
-        """Load everything that the first question needs. Same as `warm_up` for async code.
+        """Load everything that the first question needs. This is the async version of `warm_up`.
 
-        The middleware is loaded in a thread. A component's ``warm_up_async`` is awaited. Without
-        it, the component's ``warm_up`` is called on the event loop.
+        The middleware is loaded in a thread. A component without ``warm_up_async`` is warmed up on
+        the event loop, and blocks the loop meanwhile.
         """
         await self._warm_up_components_async()
         if not self._is_warm:
@@ -265,16 +270,19 @@ class QueryTransformRetriever:
         If the retriever is a function that was already wrapped, its middleware stays open.
         """
         for inner in self._components:
-            _call_method(inner, "close")
+            _call_optional_method(inner, "close")
         # The user made the middleware of a wrapped function, and may use it elsewhere.
         if not isinstance(self.retriever, Wrapped | Bound):
             self._search.middleware.close()
             self._is_warm = False
 
     async def close_async(self) -> None:
-        """Close what `close` closes, and also the clients of the running event loop."""
+        """Close the retriever, the embedder, the chat generator and the middleware's clients.
+
+        This is the async version of `close`. It also closes the running event loop's clients.
+        """
         for inner in self._components:
-            await _acall_method(inner, "close")
+            await _acall_optional_method(inner, "close")
         if not isinstance(self.retriever, Wrapped | Bound):
             await self._search.middleware.aclose()
             self._is_warm = False
@@ -286,7 +294,7 @@ class QueryTransformRetriever:
         """
         arguments = {name: getattr(self, name) for name in _FIELDS}
         saved = {
-            name: _save_parameter(name, value)
+            name: _serialize_parameter(name, value)
             for name, value in arguments.items()
             if value is not None and value != ()
         }
@@ -294,10 +302,10 @@ class QueryTransformRetriever:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> QueryTransformRetriever:
-        """Create a retriever from *data*, the result of `to_dict`.
+        """Create a retriever from *data*, a result of `to_dict`.
 
-        Raises Haystack's `DeserializationError` if a parameter cannot be loaded. The error names
-        the parameter and the missing function or component.
+        Raises Haystack's `DeserializationError` if a parameter is unknown or cannot be loaded. The
+        error names the parameter, and the function or component that is missing.
         """
         saved = data.get("init_parameters", {})
         if unknown := sorted(set(saved) - set(_FIELDS)):
@@ -309,7 +317,7 @@ class QueryTransformRetriever:
                 f"{message}. Was it saved by a newer version of qtmiddleware?"
             )
         loaded = {
-            name: value if name in _PLAIN_FIELDS else _load_parameter(name, value)
+            name: value if name in _PLAIN_FIELDS else _deserialize_parameter(name, value)
             for name, value in saved.items()
         }
         retriever: QueryTransformRetriever = default_from_dict(
@@ -327,14 +335,17 @@ class QueryTransformRetriever:
 
     def _warm_up_components(self) -> None:
         for inner in self._components:
-            _call_method(inner, "warm_up")
+            _call_optional_method(inner, "warm_up")
 
     async def _warm_up_components_async(self) -> None:
         for inner in self._components:
-            await _acall_method(inner, "warm_up")
+            await _acall_optional_method(inner, "warm_up")
 
     def _wrap_retriever(self) -> tuple[Any, Any]:
-        """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
+        """Wrap the retriever, and return the wrapped functions for sync and for async calls.
+
+        Raises `ConfigError` if the retriever or the embedder has an unsupported type.
+        """
         inner, embedder = self.retriever, self.text_embedder
         if isinstance(inner, Wrapped | Bound):
             if repeated := [
@@ -373,9 +384,9 @@ class QueryTransformRetriever:
         return middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_top_k(self, options: AskOptions) -> int | None:
-        """Choose the number of documents: the call's, or else the retriever's.
+        """Return the number of documents to return: the call's ``top_k``, or else the retriever's.
 
-        Returns ``None`` if neither is set.
+        Returns ``None`` if no number is set.
         """
         return next(
             (
@@ -400,13 +411,13 @@ class QueryTransformRetriever:
         if (name := self._search.top_k_argument) is not None and count is not None:
             arguments.setdefault(name, count)
         if isinstance(history, list | tuple):
-            history = [_read_message(message) for message in history]
+            history = [_convert_message(message) for message in history]
         return {**arguments, "history": history, "qtm_config": options.get("qtm_config")}
 
     def _limit_matches(self, retrieval: Retrieval, options: AskOptions) -> Retrieval:
-        """Truncate the matches of *retrieval* to the number of documents.
+        """Return *retrieval*, truncated to the number of documents for this call.
 
-        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
+        If the wrapped function limits the number itself, *retrieval* is returned unchanged.
         """
         count = self._choose_top_k(options) if self._search.top_k_argument is None else None
         return (
@@ -416,10 +427,9 @@ class QueryTransformRetriever:
         )
 
     def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
-        """Return the outputs of `run`, and add tags about the retrieval to *span*.
+        """Return the outputs of `run` for *retrieval*, and add tags about *retrieval* to *span*.
 
-        The tags contain no texts. If content tracing is on, *span* also gets a record of the query
-        log.
+        The tags contain no texts. If content tracing is on, a query-log record is also added.
         """
         if is_tracing_enabled():
             degradations = [f"{entry.stage}: {entry.reason}" for entry in retrieval.degradations]
@@ -454,9 +464,11 @@ class QueryTransformRetriever:
 class _Search:
     """Calls the Haystack component *retriever* with a query and the number of documents.
 
-    If there is an *embedder*, it embeds the query first. Its output ``embedding`` becomes the
-    retriever's input ``query_embedding``, and ``sparse_embedding`` becomes
+    If there is an *embedder*, it embeds the query first. The embedder's output ``embedding``
+    becomes the retriever's input ``query_embedding``, and its output ``sparse_embedding`` becomes
     ``query_sparse_embedding``.
+
+    Raises `ConfigError` if *retriever* has other required inputs, or returns no documents.
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
@@ -489,7 +501,7 @@ class _Search:
             )
             raise _build_config_error(message, embedder, "text_embedder")
 
-    def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
+    def __call__(self, query: Any, top_k: int | None = None, **retriever_arguments: Any) -> Any:
         outputs = (
             {}
             if self.embedder is None
@@ -497,7 +509,9 @@ class _Search:
         )
         return self.select_documents(
             _run_component(
-                "retriever", self.retriever, **self.build_inputs(query, outputs, top_k, more)
+                "retriever",
+                self.retriever,
+                **self.build_inputs(query, outputs, top_k, retriever_arguments),
             ),
             top_k,
         )
@@ -507,13 +521,13 @@ class _Search:
         query: Any,
         embedder_outputs: Mapping[str, Any],
         top_k: int | None,
-        arguments: dict[str, Any],
+        retriever_arguments: dict[str, Any],
     ) -> dict[str, Any]:
-        """Return the retriever's inputs: the query, its embedding, *top_k* and *arguments*.
+        """Return the retriever's inputs, by name: query, embeddings, *top_k* and further arguments.
 
         *query* and *top_k* are omitted if the retriever has no such input.
         """
-        inputs = arguments | {
+        inputs = retriever_arguments | {
             socket: embedder_outputs[name]
             for name, socket in self.query_inputs.items()
             if name in embedder_outputs
@@ -525,7 +539,7 @@ class _Search:
     def select_documents(self, outputs: Mapping[str, Any], top_k: int | None) -> Any:
         """Return the documents in *outputs*, the retriever's result.
 
-        If the retriever takes no ``top_k``, only the first *top_k* documents are returned.
+        If the retriever takes no ``top_k``, the documents are truncated to *top_k*.
         """
         documents = outputs["documents"]
         return documents if self.takes_top_k or top_k is None or top_k < 1 else documents[:top_k]
@@ -535,9 +549,11 @@ class _Search:
 
 
 class _AsyncSearch(_Search):
-    """Calls a Haystack component asynchronously with a query and the number of documents."""
+    """Calls the Haystack component *retriever* asynchronously with a query and its ``top_k``."""
 
-    async def __call__(self, query: Any, top_k: int | None = None, **more: Any) -> Any:
+    async def __call__(
+        self, query: Any, top_k: int | None = None, **retriever_arguments: Any
+    ) -> Any:
         outputs = (
             {}
             if self.embedder is None
@@ -545,14 +561,16 @@ class _AsyncSearch(_Search):
         )
         return self.select_documents(
             await _arun_component(
-                "retriever", self.retriever, **self.build_inputs(query, outputs, top_k, more)
+                "retriever",
+                self.retriever,
+                **self.build_inputs(query, outputs, top_k, retriever_arguments),
             ),
             top_k,
         )
 
 
 class _ChatModel:
-    """Gives a Haystack chat generator the methods that the middleware calls."""
+    """Calls a Haystack chat generator through the methods of a LangChain chat model."""
 
     def __init__(self, generator: Any) -> None:
         if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
@@ -577,7 +595,7 @@ class _ChatModel:
         )
 
     async def ainvoke(self, messages: list[dict[str, str]]) -> dict[str, Any]:
-        """Return the same as `invoke`, without blocking the event loop."""
+        """Return the reply to *messages* as a dict. This is the async version of `invoke`."""
         return self.read_reply(
             await _arun_component(
                 "chat_generator", self.generator, messages=self.build_messages(messages)
@@ -603,31 +621,39 @@ class _ChatModel:
         return {"content": "\n".join(reply.texts) if reply is not None else "", **details}
 
 
-def _run_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Run the component *inner* in a new span named after *role*, and return its outputs."""
-    with _open_component_span(role, inner, inputs) as span:
-        outputs = inner.run(**inputs)
+def _run_component(role: str, haystack_component: Any, **inputs: Any) -> Any:
+    """Run *haystack_component* in a new span named after *role*, and return its outputs."""
+    with _open_component_span(role, haystack_component, inputs) as span:
+        outputs = haystack_component.run(**inputs)
         span.set_content_tag("haystack.component.output", outputs)
     return outputs
 
 
-async def _arun_component(role: str, inner: Any, **inputs: Any) -> Any:
-    """Run a component like `_run_component`, without blocking the event loop.
+async def _arun_component(role: str, haystack_component: Any, **inputs: Any) -> Any:
+    """Run *haystack_component* in a new span, and return its outputs.
 
-    A component without a ``run_async`` runs in a thread.
+    This is the async version of `_run_component`. A component without ``run_async`` runs in a
+    thread, so the event loop is not blocked.
     """
-    with _open_component_span(role, inner, inputs) as span:
-        can_await = hasattr(inner, "run_async")
+    with _open_component_span(role, haystack_component, inputs) as span:
+        can_await = hasattr(haystack_component, "run_async")
         outputs = await (
-            inner.run_async(**inputs) if can_await else run_in_thread(partial(inner.run, **inputs))
+            haystack_component.run_async(**inputs)
+            if can_await
+            else run_in_thread(partial(haystack_component.run, **inputs))
         )
         span.set_content_tag("haystack.component.output", outputs)
     return outputs
 
 
 @contextmanager
-def _open_component_span(role: str, inner: Any, inputs: Mapping[str, Any]) -> Iterator[Span]:
-    tags = {"haystack.component.name": role, "haystack.component.type": type(inner).__name__}
+def _open_component_span(
+    role: str, haystack_component: Any, inputs: Mapping[str, Any]
+) -> Iterator[Span]:
+    tags = {
+        "haystack.component.name": role,
+        "haystack.component.type": type(haystack_component).__name__,
+    }
     with _open_span(f"haystack.{role}.run", tags) as span:
         span.set_content_tag("haystack.component.input", inputs)
         yield span
@@ -641,26 +667,29 @@ def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
         yield span
 
 
-def _call_method(inner: Any, method_name: str) -> None:
-    """Call a method of *inner*. Do nothing if *inner* has no such method."""
-    if hasattr(inner, method_name):
-        getattr(inner, method_name)()
+def _call_optional_method(haystack_component: Any, method_name: str) -> None:
+    """Call the method *method_name* of *haystack_component*, if there is one."""
+    if hasattr(haystack_component, method_name):
+        getattr(haystack_component, method_name)()
 
 
-async def _acall_method(inner: Any, method_name: str) -> None:
-    """Await the method ``<method_name>_async`` of *inner*, or else call *method_name*."""
-    if hasattr(inner, f"{method_name}_async"):
-        await getattr(inner, f"{method_name}_async")()
+async def _acall_optional_method(haystack_component: Any, method_name: str) -> None:
+    """Await the method ``<method_name>_async`` of *haystack_component*.
+
+    If there is none, call the synchronous method *method_name*, if there is one.
+    """
+    if hasattr(haystack_component, f"{method_name}_async"):
+        await getattr(haystack_component, f"{method_name}_async")()
     else:
-        _call_method(inner, method_name)
+        _call_optional_method(haystack_component, method_name)
 
 
 def _is_component(value: Any) -> bool:
     return not isinstance(value, type) and hasattr(value, "__haystack_input__")
 
 
-def _get_sockets(inner: Any, direction: str) -> dict[str, Any]:
-    sockets: dict[str, Any] = getattr(inner, f"__haystack_{direction}__")._sockets_dict
+def _get_sockets(haystack_component: Any, direction: str) -> dict[str, Any]:
+    sockets: dict[str, Any] = getattr(haystack_component, f"__haystack_{direction}__")._sockets_dict
     return sockets
 
 
@@ -681,9 +710,9 @@ def _list_embedder_outputs(embedder: Any) -> tuple[str, ...]:
 
 
 def _find_default_top_k(retriever: Any) -> int | None:
-    """Return the ``top_k`` of *retriever*, or else of the retriever inside it.
+    """Return the ``top_k`` of *retriever*, or else of a retriever that *retriever* contains.
 
-    Returns ``None`` if neither has a ``top_k``.
+    Returns ``None`` if no retriever has a ``top_k``.
     """
     while _is_component(retriever):
         if type(top_k := getattr(retriever, "top_k", None)) is int:
@@ -695,10 +724,10 @@ def _find_default_top_k(retriever: Any) -> int | None:
 # --- what comes in and goes out -------------------------------------------------------------------
 
 
-def _read_message(message: Any) -> Any:
-    """Convert a `ChatMessage` to a dict with its role and text. Drop tool calls and images.
+def _convert_message(message: Any) -> Any:
+    """Convert *message*, a `ChatMessage`, to a dict with its role and text.
 
-    Any other *message* is returned unchanged.
+    Tool calls and images are dropped. Any other *message* is returned unchanged.
     """
     if not isinstance(message, ChatMessage):
         return message
@@ -706,9 +735,9 @@ def _read_message(message: Any) -> Any:
 
 
 def _read_documents(retrieval: Retrieval) -> list[Document]:
-    """Return the documents in *retrieval*, each with its score in the response.
+    """Return the documents in *retrieval*, each with its score in the retriever's response.
 
-    Raises `ResponseShapeError` if the response cannot be read.
+    Raises `ResponseShapeError` if the response contains neither documents nor passages.
     """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
@@ -730,9 +759,10 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match, item: Any, score: float | None) -> Document:
-    """Return the document in *item* with *score*, or a new one with the match's text and metadata.
+    """Return the document in *item* with *score*.
 
-    Raises `ResponseShapeError` if *item* is no document and *match* has no text.
+    If *item* contains no document, a new document is made from the text and metadata of *match*.
+    Raises `ResponseShapeError` if *match* has no text.
     """
     # A function may return pairs of document and score.
     document = item[0] if isinstance(item, tuple | list) and item else item
@@ -754,10 +784,10 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 # --- what a pipeline's file holds -----------------------------------------------------------------
 
 
-def _save_parameter(name: str, value: Any) -> Any:
-    """Convert the *value* of the parameter *name* for a pipeline file.
+def _serialize_parameter(name: str, value: Any) -> Any:
+    """Convert *value*, the value of the parameter *name*, to plain data for a pipeline file.
 
-    A component is saved in Haystack's format, and a function as its import path. Raises
+    A component is converted to Haystack's format, and a function to its import path. Raises
     `SerializationError` if *value* cannot be saved.
     """
     if name == "config":
@@ -766,7 +796,9 @@ def _save_parameter(name: str, value: Any) -> Any:
             if isinstance(value, str | os.PathLike | Mapping)
             else Config.load(value).to_dict()
         )
-        return os.fspath(value) if isinstance(value, os.PathLike) else _to_plain_values(value)
+        return (
+            os.fspath(value) if isinstance(value, os.PathLike) else _convert_to_plain_values(value)
+        )
     if name in _PLAIN_FIELDS:
         return value
     if _is_component(value):
@@ -785,20 +817,22 @@ def _save_parameter(name: str, value: Any) -> Any:
     return serialize_callable(value)
 
 
-def _to_plain_values(value: Any) -> Any:
-    """Return a copy of *value* with dicts instead of mappings, and lists instead of tuples."""
+def _convert_to_plain_values(value: Any) -> Any:
+    """Return *value* with all nested mappings as dicts, and all nested tuples as lists."""
     if isinstance(value, Mapping):
-        return {name: _to_plain_values(entry) for name, entry in value.items()}
+        return {name: _convert_to_plain_values(entry) for name, entry in value.items()}
     return (
-        [_to_plain_values(entry) for entry in value] if isinstance(value, list | tuple) else value
+        [_convert_to_plain_values(entry) for entry in value]
+        if isinstance(value, list | tuple)
+        else value
     )
 
 
-def _load_parameter(name: str, saved_value: Any) -> Any:
-    """Return the value of the parameter *name* from *saved_value*.
+def _deserialize_parameter(name: str, saved_value: Any) -> Any:
+    """Convert *saved_value*, a result of `_serialize_parameter`, back to the parameter's value.
 
-    *saved_value* is the result of `_save_parameter`. Raises `DeserializationError` if the function
-    or component cannot be loaded.
+    *name* is the name of the parameter. Raises `DeserializationError` if the function or component
+    cannot be loaded.
     """
     class_name = saved_value.get("type") if isinstance(saved_value, Mapping) else None
     try:
@@ -817,9 +851,9 @@ def _load_parameter(name: str, saved_value: Any) -> Any:
 
 
 def _import_component(class_name: str) -> type[Any]:
-    """Import the component class *class_name*.
+    """Import and return the component class with the import path *class_name*.
 
-    Raises `DeserializationError` if the class is not a component.
+    Raises `DeserializationError` if the class is not a Haystack component.
     """
     cls: Any = import_class_by_name(class_name)
     # A pipeline file may name any class, and creating an object of it could run harmful code.
@@ -828,8 +862,8 @@ def _import_component(class_name: str) -> type[Any]:
     return cls  # type: ignore[no-any-return]
 
 
-def _build_config_error(message: str, value: Any, path: str = "retriever") -> ConfigError:
-    return ConfigError(message, path=path, value=_describe_type(value), allowed=_ACCEPTED)
+def _build_config_error(message: str, value: Any, parameter_name: str = "retriever") -> ConfigError:
+    return ConfigError(message, path=parameter_name, value=_describe_type(value), allowed=_ACCEPTED)
 
 
 def _describe_type(value: Any) -> str:

@@ -9,7 +9,7 @@
     documents = retriever.invoke("And last year?", history=history)
 
 Every search runs as a child of the retriever's run, so callbacks and traces show the searches.
-Callback handlers receive the custom event `EVENT` with the details of each retrieval.
+After each retrieval, callback handlers receive the custom event `EVENT` with the details.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ _ACCEPTED: Final = (
 )
 _K_FIELDS: Final = ("k", "top_k")
 _MIDDLEWARE_FIELDS: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The fields for `QueryMiddleware`, except the config. Copies of a retriever share them."""
+"""The fields that `QueryMiddleware` gets, except the config.
+
+Copies of a retriever share the values of these fields.
+"""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
@@ -71,15 +74,24 @@ class QueryTransformRetriever(BaseRetriever):
     The fields *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are
     the arguments of `QueryMiddleware`.
 
+    *retriever* is one of:
+
+    - A vector store. Its scores improve the ranking.
+    - A retriever or another Runnable. It returns no scores.
+    - A sync or async function that takes a query. Let it return (document, score) pairs, because
+      scores improve the ranking.
+    - A function that is already wrapped.
+
+    Results that are not documents, such as Pinecone's matches, are converted.
+
+    qtmiddleware asks the retriever for more than *k* documents, to have candidates for reranking.
+    If your retriever takes no number of documents, make it return about 50. A retriever that
+    searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the variety.
+
     Attributes:
-        retriever: A retriever or other Runnable, a vector store, a function that takes a query
-            (sync or async), or a function that is already wrapped. A retriever returns no scores,
-            so the ranking is better with a store, or with a function that returns (document, score)
-            pairs. Other results, such as Pinecone's matches, are converted to documents.
-        k: The number of documents to return; by default the retriever's own number. ``invoke(query,
-            k=...)`` overrides it. The retriever is asked for more documents, so that the ranking
-            has more candidates. If it takes no number, let it return about 50. A retriever that
-            searches by ``mmr`` is never asked for more, because this would reduce the variety.
+        retriever: Your retriever, as described above.
+        k: The number of documents to return; by default the retriever's own number. The ``k`` of
+            ``invoke(query, k=...)`` overrides this number.
 
     Raises:
         ConfigError: *retriever* has an unsupported type, or a setting is not valid.
@@ -120,30 +132,30 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | None = None,
         config: RunnableConfig | None = None,
         qtm_config: Mapping[str, Any] | None = None,
-        **more: Any,
+        **retriever_arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        The ``raw`` of a match is the document or the (document, score) pair that *retriever*
-        returned. `invoke` returns only the documents.
+        The field ``raw`` of a match is the document or the (document, score) pair that your
+        retriever returned. `invoke` returns only the documents.
 
         Args:
             query: The question.
-            k: The number of documents to return; overrides the retriever's *k*.
+            k: The number of documents to return. Overrides the field *k*.
             history: The conversation so far.
             config: LangChain's config for the call. Its callbacks see the searches.
             qtm_config: Settings for this call.
-            more: Arguments for the inner retriever.
+            retriever_arguments: More arguments for your retriever.
 
         Raises:
             ConfigError: A setting is not valid.
-            WrapError: The wrapped function is asynchronous.
+            WrapError: Your retriever is an async function. Use `aretrieve`.
 
-        Exceptions of the inner retriever pass through unchanged.
+        Exceptions of your retriever pass through unchanged.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `ainvoke` or `aretrieve`")
-        arguments = self._build_arguments(k, history, qtm_config, more)
+        arguments = self._build_arguments(k, history, qtm_config, retriever_arguments)
         ask = partial(self._search.retrieve, query, **arguments)
         if config is None:
             return self._limit_matches(ask(), k)
@@ -158,10 +170,10 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | None = None,
         config: RunnableConfig | None = None,
         qtm_config: Mapping[str, Any] | None = None,
-        **more: Any,
+        **retriever_arguments: Any,
     ) -> Retrieval:
-        """Return the same as `retrieve`, without blocking the event loop."""
-        arguments = self._build_arguments(k, history, qtm_config, more)
+        """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
+        arguments = self._build_arguments(k, history, qtm_config, retriever_arguments)
         retrieving = self._asearch.aretrieve(query, **arguments)
         if config is None:
             return self._limit_matches(await retrieving, k)
@@ -170,10 +182,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `invoke` calls.
-
-        It has ``check``, ``answer`` and ``middleware``.
-        """
+        """The wrapped function that `invoke` calls. Use it to call ``check`` or ``answer``."""
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
@@ -181,8 +190,9 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> QueryTransformRetriever:
         """Return a copy of this retriever with the fields in *update* replaced.
 
-        If *deep* is true, the fields are copied too. The client, the reranker and the other
-        middleware options are always shared, because they may hold connections or locks.
+        If *deep* is true, the values of the fields are copied too. The copy always shares the
+        client, the reranker and the other middleware options, because they may hold connections or
+        locks.
         """
         return type(self)(
             **{**(self._copy_fields({}) if deep else self._get_fields()), **(update or {})}
@@ -192,7 +202,11 @@ class QueryTransformRetriever(BaseRetriever):
         return type(self)(**self._copy_fields({} if memo is None else memo))
 
     def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Return deep copies of the fields. The middleware's client and options are shared."""
+        """Return the fields with deep copies of their values.
+
+        The fields in `_MIDDLEWARE_FIELDS`, such as the client, are shared instead of copied. *memo*
+        is the memo of `copy.deepcopy`.
+        """
         fields = self._get_fields()
         return {
             **copy.deepcopy(
@@ -214,31 +228,38 @@ class QueryTransformRetriever(BaseRetriever):
         return LangSmithRetrieverParams(**{**inner, **super()._get_ls_params(**kwargs)})
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **more: Any
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **retriever_arguments: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = self.retrieve(query, config=config, **more)
+        retrieval = self.retrieve(query, config=config, **retriever_arguments)
         if _has_listener(run_manager):
-            dispatch_custom_event(EVENT, self._write_record(retrieval), config=config)
+            dispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **more: Any
+        self,
+        query: str,
+        *,
+        run_manager: AsyncCallbackManagerForRetrieverRun,
+        **retriever_arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = await self.aretrieve(query, config=config, **more)
+        retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
         if _has_listener(run_manager):
-            await adispatch_custom_event(EVENT, self._write_record(retrieval), config=config)
+            await adispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
-    def _write_record(self, retrieval: Retrieval) -> dict[str, Any]:
+    def _build_record(self, retrieval: Retrieval) -> dict[str, Any]:
         return build_record(retrieval, TextWriter(self.redact))
 
     def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
     def _wrap_retriever(self) -> None:
-        """Wrap *retriever*, once for sync calls and once for async calls."""
+        """Wrap the retriever, once for sync calls and once for async calls.
+
+        Raises `ConfigError` if the retriever has an unsupported type.
+        """
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_MIDDLEWARE_FIELDS)}
         if isinstance(inner, Wrapped | Bound):
@@ -273,9 +294,9 @@ class QueryTransformRetriever(BaseRetriever):
         self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
-        """Choose the number of documents: *k*, or else the retriever's number.
+        """Return the number of documents to return: *k*, or else the retriever's number.
 
-        Returns ``None`` if neither is set.
+        Returns ``None`` if no number is set.
         """
         return next((count for count in (k, self.k, self._default_k) if count is not None), None)
 
@@ -302,9 +323,9 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Truncate the matches of *retrieval* to *k*, or else to the retriever's number.
+        """Return *retrieval*, truncated to *k* documents, or else to the retriever's number.
 
-        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
+        If the wrapped function limits the number itself, *retrieval* is returned unchanged.
         """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
@@ -317,24 +338,30 @@ class QueryTransformRetriever(BaseRetriever):
 class _Search:
     """Calls *runnable* with a query and the number of documents.
 
-    *k_name* is the name of the runnable's argument for this number; ``None`` if it has none.
+    *k_name* is the name of the runnable's argument for the number of documents; ``None`` if the
+    runnable has no such argument.
     """
 
     def __init__(self, runnable: Runnable[Any, Any], k_name: str | None) -> None:
         self.runnable, self.k_name = runnable, k_name
 
-    def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.limit_documents(self.runnable.invoke(query, **self.add_k(k, more)), k)
+    def __call__(self, query: Any, k: int | None = None, **retriever_arguments: Any) -> Any:
+        return self.limit_documents(
+            self.runnable.invoke(query, **self.add_k(k, retriever_arguments)), k
+        )
 
     def add_k(self, k: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return *arguments* with *k* added under the name that the runnable uses.
+        """Return *arguments* with *k*, under the name that the runnable uses for it.
 
-        *arguments* are unchanged if *k* is ``None`` or the runnable takes no number of documents.
+        Returns *arguments* unchanged if *k* is ``None`` or the runnable takes no such argument.
         """
         return arguments if k is None or self.k_name is None else {**arguments, self.k_name: k}
 
     def limit_documents(self, documents: Any, k: int | None) -> Any:
-        """Truncate *documents* to *k*, unless the runnable takes this number itself."""
+        """Return the first *k* documents.
+
+        Returns all *documents* if the runnable limits the number itself, or if *k* is ``None``.
+        """
         is_longer = (
             k is not None
             and self.k_name is None
@@ -350,12 +377,17 @@ class _Search:
 class _AsyncSearch(_Search):
     """Calls *runnable* asynchronously with a query and the number of documents."""
 
-    async def __call__(self, query: Any, k: int | None = None, **more: Any) -> Any:
-        return self.limit_documents(await self.runnable.ainvoke(query, **self.add_k(k, more)), k)
+    async def __call__(self, query: Any, k: int | None = None, **retriever_arguments: Any) -> Any:
+        return self.limit_documents(
+            await self.runnable.ainvoke(query, **self.add_k(k, retriever_arguments)), k
+        )
 
 
 def _find_search_methods(store: VectorStore) -> tuple[Callable[..., Any], ...]:
-    """Return the sync and the async search method of *store*, with scores if it supports them."""
+    """Return the sync and the async search method of *store*.
+
+    The methods return scores too, if *store* supports scores.
+    """
     # The base class has a method with scores too, but it only raises an error.
     if type(store).similarity_search_with_score is VectorStore.similarity_search_with_score:
         return store.similarity_search, store.asimilarity_search
@@ -363,7 +395,10 @@ def _find_search_methods(store: VectorStore) -> tuple[Callable[..., Any], ...]:
 
 
 def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the runnable inside ``bind`` or ``with_config``, and its bound arguments."""
+    """Return the runnable that ``bind`` or ``with_config`` wrapped, and its bound arguments.
+
+    If nothing was bound, *runnable* itself and an empty dict are returned.
+    """
     arguments: dict[str, Any] = {}
     while isinstance(runnable, RunnableBindingBase):
         # In nested bindings, the outer one overrides the inner one.
@@ -420,7 +455,7 @@ def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
 def _has_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
-    """Return whether a callback handler of this run receives custom events."""
+    """Return whether a callback handler in *run_manager* receives custom events."""
     # Without a listener, building the record would cost time for nothing.
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
@@ -428,7 +463,7 @@ def _has_listener(
 def _read_documents(retrieval: Retrieval) -> list[Document]:
     """Return the documents in *retrieval*, best first.
 
-    Raises `ResponseShapeError` if the retriever's response cannot be read.
+    Raises `ResponseShapeError` if the retriever's response contains neither documents nor passages.
     """
     if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
         shape = _describe_type(retrieval.response)
@@ -440,7 +475,7 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
 
 
 def _make_document(match: Match) -> Document:
-    """Return the document in *match*, or a new one with the match's text and metadata.
+    """Return the document in *match*, or a new document with the match's text and metadata.
 
     Raises `ResponseShapeError` if *match* has neither a document nor a text.
     """

@@ -8,8 +8,8 @@
     retriever = QueryTransformRetriever(index, config="balanced", client=llm, similarity_top_k=4)
     engine = RetrieverQueryEngine.from_args(retriever, llm=llm)
 
-Every search is a nested retrieval, so callbacks and spans show the searches. Event handlers receive
-a `QueryTransformEvent` with the details of each retrieval.
+Every search is a nested retrieval, so callbacks and spans show the searches. After each retrieval,
+event handlers receive a `QueryTransformEvent` with the details.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class QueryTransformEvent(BaseEvent):
     """An event with the details of one retrieval.
 
     Attributes:
-        record: A record of the query log.
+        record: The details, in the format of a query-log record.
     """
 
     record: dict[str, Any]
@@ -77,19 +77,28 @@ class QueryTransformRetriever(BaseRetriever):
     *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are the
     arguments of `QueryMiddleware`.
 
+    *retriever* is one of:
+
+    - A retriever or an index.
+    - A sync or async function that takes a query. The function gets the question as text, or as a
+      `QueryBundle` if a parameter's name or type asks for one.
+    - A function that is already wrapped.
+
+    Results that are not nodes, such as Pinecone's matches, are converted.
+
+    qtmiddleware asks the retriever for more than *similarity_top_k* nodes, to have candidates for
+    reranking. If your retriever takes no number of nodes, make it return about 50. Two types of
+    retrievers are never asked for more nodes:
+
+    - A retriever that searches by ``mmr``, because more nodes would reduce the variety.
+    - A retriever whose nodes represent objects, because each object would be queried.
+
     Args:
-        retriever: A retriever, an index, a function that takes a query (sync or async), or a
-            function that is already wrapped. A function gets the question as text, or as a
-            `QueryBundle` if a parameter's name or type asks for one. Other results than nodes, such
-            as Pinecone's matches, are converted to nodes.
-        similarity_top_k: The number of nodes to return; by default the retriever's own number. The
-            retriever is asked for more nodes, so that the ranking has more candidates. If it takes
-            no number, let it return about 50. Two kinds of retriever are never asked for more: one
-            that searches by ``mmr``, because this would reduce the variety, and one whose nodes
-            represent objects, because each object would be queried.
+        retriever: Your retriever, as described above.
+        similarity_top_k: The number of nodes to return; by default the retriever's own number.
         history: The conversation so far: messages, or a LlamaIndex memory, which is read per call.
         callback_manager: LlamaIndex's callback manager; by default that of *retriever*.
-        more: Further arguments of LlamaIndex's `BaseRetriever`.
+        base_arguments: Further arguments for LlamaIndex's `BaseRetriever`.
 
     Raises `ConfigError` if *retriever* has an unsupported type or a setting is not valid.
     """
@@ -108,7 +117,7 @@ class QueryTransformRetriever(BaseRetriever):
         on_retrieval: Any = None,
         clock: Any = None,
         callback_manager: CallbackManager | None = None,
-        **more: Any,
+        **base_arguments: Any,
     ) -> None:
         settings = {
             "config": config, "client": client, "reranker": reranker, "redact": redact,
@@ -118,7 +127,7 @@ class QueryTransformRetriever(BaseRetriever):
             "retriever": retriever,
             **settings,
             "callback_manager": callback_manager,
-            **more,
+            **base_arguments,
         }
         self._inner: Any = (
             retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
@@ -127,7 +136,9 @@ class QueryTransformRetriever(BaseRetriever):
         self.similarity_top_k = similarity_top_k
         self.history = history
         self._search, self._asearch = self._wrap_retriever(settings)
-        super().__init__(callback_manager or getattr(self._inner, "callback_manager", None), **more)
+        super().__init__(
+            callback_manager or getattr(self._inner, "callback_manager", None), **base_arguments
+        )
 
     def find(
         self,
@@ -139,7 +150,8 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
-        Its ``response`` has the type that *retriever* returned, usually a list of scored nodes.
+        The field ``response`` has the type that your retriever returns, usually a list of scored
+        nodes.
 
         Args:
             query: The question.
@@ -149,9 +161,9 @@ class QueryTransformRetriever(BaseRetriever):
 
         Raises:
             ConfigError: A setting is not valid.
-            WrapError: The wrapped function is asynchronous.
+            WrapError: Your retriever is an async function. Use `afind`.
 
-        Exceptions of *retriever* pass through unchanged.
+        Exceptions of your retriever pass through unchanged.
         """
         if self._search.is_async:
             raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
@@ -170,7 +182,7 @@ class QueryTransformRetriever(BaseRetriever):
         history: Iterable[Any] | BaseMemory | None = None,
         qtm_config: Mapping[str, Any] | None = None,
     ) -> Retrieval:
-        """Return the same as `find`, without blocking the event loop."""
+        """Return a `Retrieval` for *query*. This is the async version of `find`."""
         node_count = self._choose_node_count(similarity_top_k)
         messages = await _aread_messages(self.history if history is None else history)
         return self._limit_nodes(
@@ -183,7 +195,7 @@ class QueryTransformRetriever(BaseRetriever):
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
         """Return a copy of this retriever with another conversation *history*.
 
-        The copy shares everything else. Use one copy per session.
+        The copy and this retriever share everything else. Use one copy per session.
         """
         retriever_copy = copy.copy(self)
         retriever_copy.history = history
@@ -191,7 +203,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def similarity_top_k(self) -> int | None:
-        """The number of nodes to return; ``None`` if it is unknown."""
+        """The number of nodes that a call returns by default; ``None`` if it is unknown."""
         return self._choose_node_count(None)
 
     @similarity_top_k.setter
@@ -207,10 +219,9 @@ class QueryTransformRetriever(BaseRetriever):
 
     @property
     def search(self) -> Any:
-        """The wrapped function that `retrieve` calls.
+        """The wrapped function that `retrieve` calls. Use it to call ``check`` or ``answer``.
 
-        It has ``check``, ``answer`` and ``middleware``. Pass the number of nodes and the history
-        yourself: ``check(question, similarity_top_k=4)``.
+        Pass the number of nodes and the history yourself: ``check(question, similarity_top_k=4)``.
         """
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
@@ -245,7 +256,11 @@ class QueryTransformRetriever(BaseRetriever):
         return _read_nodes(retrieval)
 
     def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Wrap *retriever*, and return the function for sync calls and the one for async calls."""
+        """Wrap the retriever, and return the wrapped functions for sync and for async calls.
+
+        *settings* are the arguments of `QueryMiddleware`. Raises `ConfigError` if the retriever has
+        an unsupported type.
+        """
         inner = self._inner
         is_retriever, is_wrapped = (
             isinstance(inner, BaseRetriever),
@@ -277,9 +292,9 @@ class QueryTransformRetriever(BaseRetriever):
         return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
 
     def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
-        """Choose the number of nodes: *similarity_top_k*, or else the retriever's number.
+        """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
 
-        Returns ``None`` if neither is set.
+        Returns ``None`` if no number is set.
         """
         default_count = self._inner.similarity_top_k if self._is_count_settable else None
         return next(
@@ -299,7 +314,7 @@ class QueryTransformRetriever(BaseRetriever):
         messages: Any,
         qtm_config: Mapping[str, Any] | None,
     ) -> partial[Any]:
-        """Return a function without parameters that calls *retrieve* with these arguments."""
+        """Return a function without parameters that calls *retrieve* with the other arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
         arguments: dict[str, Any] = {"history": messages, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and node_count is not None:
@@ -313,9 +328,10 @@ class QueryTransformRetriever(BaseRetriever):
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
     def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:
-        """Truncate the matches of *retrieval* to *node_count*.
+        """Return *retrieval*, truncated to *node_count* nodes.
 
-        If the wrapped function takes this number as an argument, *retrieval* is returned unchanged.
+        Returns *retrieval* unchanged if the wrapped function limits the number itself, or if
+        *node_count* is ``None``.
         """
         if node_count is None or self._search.top_k_argument is not None:
             return retrieval
@@ -330,13 +346,13 @@ class QueryTransformRetriever(BaseRetriever):
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
     """Reranks nodes by the question's keywords, without a model.
 
-    The rules combine scores and keywords in the same way as after a search. Pass about 50 nodes
-    from any search. The nodes keep their scores. The order does not change if there is no question
-    or the nodes have no text.
+    Pass about 50 nodes from any search. The nodes are reordered by their scores and keywords, as
+    `QueryTransformRetriever` does after a search. The nodes keep their scores. The order does not
+    change if there is no question or the nodes have no text.
 
     Attributes:
         top_n: The number of nodes to return; by default all.
-        config: The config, as in `QueryMiddleware`. The model is never called.
+        config: The config, as in `QueryMiddleware`. No model is ever called.
 
     Raises:
         ConfigError: A setting is not valid.
@@ -377,8 +393,8 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 class _Search:
     """Calls *retriever* with a query and the number of nodes.
 
-    If *is_count_settable* is true, the number is set on a copy of *retriever*. Otherwise the result
-    is truncated.
+    If *is_count_settable* is true, a copy of *retriever* with this number is called. Otherwise,
+    *retriever* is called, and its result is truncated.
     """
 
     def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
@@ -402,7 +418,11 @@ class _Search:
     def limit_nodes(
         self, nodes: list[NodeWithScore], node_count: int | None
     ) -> list[NodeWithScore]:
-        """Truncate *nodes* to *node_count*, unless the retriever takes this number itself."""
+        """Return the first *node_count* nodes.
+
+        Returns all *nodes* if the retriever limits the number itself, or if *node_count* is
+        ``None``.
+        """
         return nodes if node_count is None or self.is_count_settable else nodes[:node_count]
 
     def __repr__(self) -> str:
@@ -421,9 +441,10 @@ class _AsyncSearch(_Search):
 
 
 def _read_messages(history: Any) -> Any:
-    """Return the messages in a LlamaIndex memory. Any other *history* is returned unchanged.
+    """Return the messages in *history*, a LlamaIndex memory.
 
-    If the memory raises an exception, returns a list with this exception.
+    Any other *history* is returned unchanged. If the memory raises an exception, returns a list
+    with this exception.
     """
     try:
         return history.get_all() if isinstance(history, BaseMemory) else history
@@ -433,7 +454,7 @@ def _read_messages(history: Any) -> Any:
 
 
 async def _aread_messages(history: Any) -> Any:
-    """Return the same as `_read_messages`, without blocking the event loop."""
+    """Return the messages in *history*. This is the async version of `_read_messages`."""
     try:
         return await history.aget_all() if isinstance(history, BaseMemory) else history
     except Exception as error:
@@ -458,7 +479,11 @@ def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
 
 
 def _is_count_settable(retriever: BaseRetriever) -> bool:
-    """Return whether ``similarity_top_k`` can be set and alone decides the number of nodes."""
+    """Return whether the retriever's ``similarity_top_k`` can be set.
+
+    Returns ``False`` if another attribute also limits the number of nodes, or if the nodes
+    represent objects.
+    """
     fields = vars(retriever)
     other_counts = [
         name
@@ -504,7 +529,7 @@ def _has_listener() -> bool:
 def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
     """Return the nodes in *retrieval*, best first.
 
-    Raises `ResponseShapeError` if the retriever's response cannot be read.
+    Raises `ResponseShapeError` if the retriever's response contains neither nodes nor passages.
     """
     if isinstance(retrieval.response, list) and all(
         isinstance(node, NodeWithScore) for node in retrieval.response
@@ -526,10 +551,10 @@ def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
 
 
 def _make_node(match: Match, score: float | None) -> NodeWithScore:
-    """Return the node in *match*, or a new one with the match's text, metadata and *score*.
+    """Return the node in *match*, or a new node with the match's text, metadata and *score*.
 
-    A node without a score gets *score*. Raises `ResponseShapeError` if *match* has neither a node
-    nor a text.
+    If the node in *match* has no score, it gets *score*. Raises `ResponseShapeError` if *match* has
+    neither a node nor a text.
     """
     raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
     if isinstance(raw, NodeWithScore):

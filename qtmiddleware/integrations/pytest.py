@@ -3,7 +3,8 @@
     def test_retrieval(qtm_bench):
         qtm_bench(search, "questions.csv", baseline="base.json")
 
-pytest loads this module in every run, so qtmiddleware is imported only by the fixture.
+pytest loads this module in every run. To keep pytest's start fast, only the fixture imports the
+rest of qtmiddleware.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
     """Return a function that measures retrieval and fails the test if retrieval got worse.
 
-    Call it with your retrieval function, the file of judged questions and ``baseline=``. The other
-    arguments are those of `gate_function`; ``fail_if`` is ``"worse"`` by default. Relative paths
-    start at pytest's root folder. The function returns the comparison with the baseline.
+    Call the returned function with your retrieval function, the file of judged questions and
+    ``baseline=``. The other arguments are those of `gate_function`; ``fail_if`` is ``"worse"`` by
+    default. Relative paths are relative to pytest's root folder. The result is the comparison with
+    the baseline.
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 

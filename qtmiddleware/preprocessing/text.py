@@ -78,6 +78,17 @@ def shorten_text(text: str, max_length: int = 240) -> str:
     return line if len(line) <= max_length else line[: max_length - 1].rstrip() + "…"
 
 
+def format_count(number: int, noun: str, plural: str = "") -> str:
+    """Return *number* and *noun* as text, such as ``1,200 passages``.
+
+    Args:
+        number: The number, written with thousands separators.
+        noun: The noun in the singular.
+        plural: The noun in the plural. Default: *noun* with an "s".
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def normalise_text(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 

@@ -449,7 +449,7 @@ def _merge_by_plugin_method(
 def _score_passages_by_gains(
     rankings: Sequence[Ranking], gains: Sequence[Sequence[float]], base_score: float = 0.0
 ) -> dict[Key, FusedPassage]:
-    """Return each passage by its key. Its score is *base_score* plus its gains in all lists.
+    """Return the passages by key. Each score is *base_score* plus the passage's gains in all lists.
 
     If a list contains a passage several times, only its best rank counts.
 
@@ -499,7 +499,10 @@ def _scale_scores(scores: Sequence[float]) -> list[float]:
 
 
 def _average_spreads(rankings: Sequence[Ranking], spreads: Sequence[float]) -> float:
-    """Return the mean of *spreads* with the variants' weights. Spreads of 0 are left out."""
+    """Return the mean of *spreads*, weighted by the weights of the rankings' variants.
+
+    Spreads of 0 are left out.
+    """
     weighted = [
         (ranking.variant.weight, spread)
         for ranking, spread in zip(rankings, spreads, strict=True)

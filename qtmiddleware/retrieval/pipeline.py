@@ -149,7 +149,7 @@ def build_retrieval_flow(
         observation,
         request.models,
     )
-    return _call_hooks(flow, request) if request.hooks else flow
+    return _run_flow_and_call_hooks(flow, request) if request.hooks else flow
 
 
 def build_transform_flow(request: Request) -> Flow[Transformation]:
@@ -161,7 +161,7 @@ def build_transform_flow(request: Request) -> Flow[Transformation]:
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
-def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
+def _run_flow_and_call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
     """Run *flow*, pass the result to each hook of *request*, and return the result.
 
     If a hook raises an error or takes too long, a degradation is added to the result before the
@@ -193,7 +193,7 @@ def _call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
 
 
 def _run_flow_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow*, and return a list that contains only its result."""
+    """Run *flow*, and return a list that contains only the flow's result."""
     return [(yield from flow)]
 
 
@@ -309,7 +309,10 @@ class _Pipeline:
         return replace(transformation, notes=transformation.notes + notes)
 
     def _improve_retrieval(self) -> Flow[Retrieval]:
-        """Search, ask the model and rerank. The module's docstring lists the possible orders."""
+        """Search, ask the model, rerank the passages, and return the result.
+
+        The order of these steps depends on the request; the module's docstring lists all orders.
+        """
         stage, transformation = self._prepare_stage_and_transformation()
         variants: _VariantResults | None = None
         # None until the keyword search has run. If it must not run, its list of results is empty.
@@ -426,7 +429,7 @@ class _Pipeline:
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
         if request.glossary is not None:
-            self._find_glossary_terms(request.glossary)
+            self._prepare_glossary_terms(request.glossary)
         trace.record_stage("preprocess", trace.measure_elapsed())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
@@ -482,7 +485,7 @@ class _Pipeline:
         return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
 
     def _find_date_anchors(self) -> Anchors | None:
-        """Return the dates to tell the model.
+        """Return the dates that the model's prompts must contain, such as today's date.
 
         Returns ``None`` if the question does not depend on today's date, or if the clock fails.
         """
@@ -583,9 +586,10 @@ class _Pipeline:
     def _align_score_direction(
         self, results: Sequence[SearchResult], original_result: SearchResult
     ) -> Sequence[SearchResult]:
-        """Negate the scores in *results* in place if lower is better in *original_result*.
+        """Return *results* with scores in the direction of the scores in *original_result*.
 
-        In *results*, higher scores must be better at first. Returns *results*.
+        Before the call, higher scores are better in *results*. If lower scores are better in
+        *original_result*, the scores in *results* are negated in place.
         """
         direction = find_score_direction([original_result.ranking]) or (
             1 if self.learned.lower_is_better else -1
@@ -874,7 +878,7 @@ class _Pipeline:
         self.trace.record_stage("keyword_evidence", self.trace.measure_elapsed() - began)
         return ranked
 
-    def _find_glossary_terms(self, glossary: Glossary) -> None:
+    def _prepare_glossary_terms(self, glossary: Glossary) -> None:
         """Find the glossary terms in the question, and build a variant with their other forms.
 
         If the glossary fails, no terms are used and a degradation is recorded.
@@ -982,11 +986,11 @@ class _Pipeline:
     def _measure_confidence(
         self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
-        """Compare the result with the results of earlier questions, and return its confidence.
+        """Return the confidence in the result, by comparison with results of earlier questions.
 
         Args:
-            fusion: The fused list, and the rankings that it was made from.
-            evidence: The effect of keywords on the order; ``None`` if keywords were not used.
+            fusion: The fused list, and the rankings that were fused.
+            evidence: How keywords changed the order; ``None`` if keywords were not used.
             question_keywords: The keywords of the question or of its standalone form.
         """
         if self.request.page:
@@ -1003,7 +1007,7 @@ class _Pipeline:
             signals, passage_count=len(ranking.keys), scores=ranking.scores
         )
 
-    def _record_text_presence(self, fusion: FusionResult, ranked: FusedList) -> None:
+    def _record_text_presence(self, fusion: FusionResult, ranked_list: FusedList) -> None:
         """Remember whether the function's passages contain texts.
 
         Keywords and rerankers need texts. If there are no texts, a problem is recorded.
@@ -1016,7 +1020,7 @@ class _Pipeline:
             [passage.item for passage in fusion.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if ranked is not fusion.fused or any(has_text(item, text_field) for item in items):
+        if ranked_list is not fusion.fused or any(has_text(item, text_field) for item in items):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
         elif len(items) > 1:
@@ -1068,8 +1072,8 @@ class _Pipeline:
     ) -> Flow[Retrieval]:
         """Return a result with *response* unchanged, because its passages cannot be read.
 
-        If this search asked for more passages than the caller, it is repeated with the caller's
-        number of passages.
+        If the search asked for more passages than the caller, the function is first called again
+        with the caller's number of passages.
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.search_width is not None:

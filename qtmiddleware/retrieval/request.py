@@ -271,7 +271,7 @@ class Request:
 
 
 def read_today(clock: Clock | None) -> date:
-    """Return today's date by *clock*, in the clock's time zone.
+    """Return today's date from *clock*, in the clock's time zone.
 
     If *clock* is ``None``, the system clock is used.
 
@@ -286,7 +286,7 @@ def read_today(clock: Clock | None) -> date:
 
 
 def validate_clock(clock: Clock | None) -> Clock | None:
-    """Return *clock* unchanged.
+    """Return *clock* unchanged if it can be used.
 
     Raises:
         ConfigError: *clock* is neither callable nor ``None``.
@@ -300,7 +300,8 @@ def validate_clock(clock: Clock | None) -> Clock | None:
 def build_paging_message(argument_name: str) -> str:
     """Return a warning that the argument *argument_name* selects a page of results.
 
-    The message says what this changes, and how to fix it if it is not true.
+    The message says how this limits qtmiddleware, and what to set if the argument does not select a
+    page.
     """
     return (
         f"`{argument_name}` selects a page, so the passages of the plain call are only reordered;"
@@ -349,22 +350,22 @@ def build_query_error(problem: Degradation, argument_name: str) -> InvalidQuery:
     return InvalidQuery(messages.get(problem.reason, problem.detail), argument=argument_name)
 
 
-def prepare_query(original: str, settings: Settings) -> Query:
-    """Return *original* with its keywords, its language and the text to search for.
+def prepare_query(query_text: str, settings: Settings) -> Query:
+    """Return *query_text* with its keywords, its language and the text to search for.
 
-    If the ``preprocess`` settings are off, the keywords and the text are *original*.
+    If the ``preprocess`` settings are off, the keywords and the text are *query_text*.
     """
     options = settings.preprocess
     if not options.enabled:
-        return Query(original, original, original)
+        return Query(query_text, query_text, query_text)
     rules = extract_keywords(
-        original,
+        query_text,
         language=options.language,
         keep_words=options.keep_words,
         extra_words=options.extra_words,
     )
-    text = original if options.apply_to == "keywords" else rules.keywords
-    return Query(original, text, rules.keywords, rules.language)
+    text = query_text if options.apply_to == "keywords" else rules.keywords
+    return Query(query_text, text, rules.keywords, rules.language)
 
 
 def find_question_keywords(query: Query, transformation: Transformation, settings: Settings) -> str:

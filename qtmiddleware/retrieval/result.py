@@ -1,4 +1,4 @@
-"""Build the result of a retrieval: the matches, and a response like the function's own."""
+"""Build the result of a retrieval: the matches, and a response of the function's own type."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class _Passage(FusedPassage):
 def build_response_and_matches(
     results: Sequence[SearchResult],
     fusion: FusionResult,
-    ranked: FusedList,
+    ranked_list: FusedList,
     rerank_scores: Sequence[float | None],
     request: Request,
 ) -> tuple[Any, tuple[Match, ...]]:
-    """Return (response, matches) with the best passages of *ranked*.
+    """Return (response, matches) with the best passages of *ranked_list*.
 
     The response has the type of the function's own response. Its number of passages is:
 
@@ -65,8 +65,8 @@ def build_response_and_matches(
     Args:
         results: The responses that were read, the original's first.
         fusion: The fused list, and the rankings that were fused.
-        ranked: The fused list after keyword evidence and reranking.
-        rerank_scores: The reranker's scores for the first passages in *ranked*.
+        ranked_list: The fused list after keyword evidence and reranking.
+        rerank_scores: The reranker's scores for the first passages in *ranked_list*.
         request: The query, its settings and the number of passages asked for.
     """
     original_result, settings = results[0], request.settings
@@ -85,7 +85,7 @@ def build_response_and_matches(
     # A page keeps everything that its search returned, even more than was asked for.
     top_k = None if request.page else request.top_k
     passages = _choose_passages(
-        ranked, fusion.original_ranking, longest if top_k is None else top_k, top_k
+        ranked_list, fusion.original_ranking, longest if top_k is None else top_k, top_k
     )
     if fusion.question_ranking is not None:
         _show_question_scores(
@@ -103,7 +103,7 @@ def build_response_and_matches(
     if request.response_only:
         return response, ()
     kinds = [ranking.variant.kind for ranking in fusion.rankings]
-    rerank_scores_by_key = dict(zip(ranked.keys, rerank_scores, strict=False))
+    rerank_scores_by_key = dict(zip(ranked_list.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
         _build_match(
@@ -168,9 +168,9 @@ def hide_field(
 
 
 def _choose_passages(
-    ranked: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
+    ranked_list: FusedList, original_ranking: Ranking, passage_count: int, top_k: int | None
 ) -> list[_Passage]:
-    """Return the best passages of *ranked*, and add missing passages of *original_ranking*.
+    """Return the best passages of *ranked_list*, and add missing passages of *original_ranking*.
 
     - If *original_ranking* has fewer than *top_k* passages, the result contains all of them. To
       make room for them, passages that only variants found are removed, the last one first.
@@ -179,16 +179,16 @@ def _choose_passages(
       result would be shorter than this ranking.
 
     Args:
-        ranked: The fused list after keyword evidence and reranking.
+        ranked_list: The fused list after keyword evidence and reranking.
         original_ranking: The ranking that the search for the question returned.
         passage_count: How many of the best passages to take.
         top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
             is for a page.
     """
-    is_merged = ranked.is_merged
+    is_merged = ranked_list.is_merged
     if not is_merged:
-        passage_count = len(ranked.items)
-    chosen, remaining = list(ranked.items[:passage_count]), ranked.items[passage_count:]
+        passage_count = len(ranked_list.items)
+    chosen, remaining = list(ranked_list.items[:passage_count]), ranked_list.items[passage_count:]
     missing, repeated = _find_missing_and_repeated_indexes(
         original_ranking.keys, {passage.key for passage in chosen}
     )
@@ -209,7 +209,7 @@ def _choose_passages(
         chosen += [passage for passage in remaining if passage.key in missing_keys]
         # The original's list may have taken no part in the fusion. Its passages then have no fused
         # score.
-        ranked_keys = set(ranked.keys)
+        ranked_keys = set(ranked_list.keys)
         unscored = [place for place in missing if original_ranking.keys[place] not in ranked_keys]
     plain_count = (
         len(original_ranking.keys) if top_k is None else min(top_k, len(original_ranking.keys))

@@ -400,12 +400,12 @@ def _read_outcomes(
 
 
 def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    """Record the failure of *stage* in the trace, and return it as a degradation."""
+    """Record the failure of *stage* in the trace, and return a degradation for it."""
     trace.record_stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage, outcome.reason, outcome.detail)
 
 
-class Searching:
+class RunningCall:
     """A context manager that registers a running call of a wrapped function.
 
     While the call runs, code inside the function can record details of the search in *step*. If
@@ -425,7 +425,7 @@ class Searching:
         self.step = step
         self.fn: Callable[..., Any] | None = None
 
-    def __enter__(self) -> Searching:
+    def __enter__(self) -> RunningCall:
         step = self.step
         step.calls += 1
         step.initial.clear()
@@ -446,7 +446,9 @@ class Searching:
             return
 
 
-_running_calls: Final[ContextVar[tuple[ref[Searching], ...]]] = ContextVar("under_way", default=())
+_running_calls: Final[ContextVar[tuple[ref[RunningCall], ...]]] = ContextVar(
+    "under_way", default=()
+)
 """Weak references to the running calls that contain the current code, the innermost last."""
 
 
@@ -484,11 +486,11 @@ def record_read_units(response: Any) -> None:
         step.reads.append(units)
 
 
-def record_initial_list(list_name: str, ranking: Ranking) -> None:
+def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
     """Record *ranking* as one of the lists that the current search merges.
 
-    If a list with this *list_name* was already recorded, *ranking* is appended to it. Does nothing
-    if no search is running.
+    If a list with this *list_name* was already recorded, *ranking* is appended to this list. Does
+    nothing if no search is running.
     """
     step = _find_running_step()
     if step is None:

@@ -51,7 +51,7 @@ class Search(_Leaf):
         kind: How the text relates to the question; for observers.
         weight: The text's weight in the fusion; for observers.
         embed_seconds: How many seconds embedding the text took.
-        calls: How often the function was called, as counted by `Searching`.
+        calls: How often the function was called, as counted by `RunningCall`.
         was_refused: Whether the function rejected the call and was called again with other
             arguments.
         initial: The rankings that were merged into the response, by name.

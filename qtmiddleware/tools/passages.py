@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.notebook import list_table_rows
+from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Match, Retrieval
@@ -221,9 +222,9 @@ def _describe_omissions(
     """
     cut = sum(row["text"] != text for row, text in zip(shown_rows, texts, strict=False))
     left = len(texts) - len(shown_rows)
-    parts = [f"{cut} text{'' if cut == 1 else 's'} cut"] if cut else []
+    parts = [f"{format_count(cut, 'text')} cut"] if cut else []
     if left:
-        parts.append(f"{left} passage{'' if left == 1 else 's'} left out")
+        parts.append(f"{format_count(left, 'passage')} left out")
     note = f"{' and '.join(parts)} to keep max_tokens; ask with a larger one for more."
     return {"cut": note} if parts else {}
 

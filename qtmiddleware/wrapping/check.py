@@ -492,7 +492,8 @@ class _Checkup:
         vector: Sequence[float] = outcome.value[0]
         self.vector, size, ms = vector, len(vector), outcome.seconds * 1e3
         text = (
-            f"embedded as {size} numbers in {_format_ms(ms)}, passed in {self._query_location_text}"
+            f"embedded as {size} numbers in {_format_duration(ms)}, passed in"
+            f" {self._query_location_text}"
         )
         self._add_finding(
             _build_ok_finding(
@@ -615,7 +616,7 @@ class _Checkup:
                 f"{name}_ms": _round_ms(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{description} {_format_ms(ms)} and {_format_bytes(size)}")
+            texts.append(f"{description} {_format_duration(ms)} and {_format_bytes(size)}")
             if width is not None:
                 widened_result = self._read_result(response)
                 widened_count = len(widened_result.ranking.keys)
@@ -764,7 +765,7 @@ class _Checkup:
             name
             for name in list_clause_fields(self.clauses)
             if read_clause_type(self.clauses[0]) not in VECTORS
-            and signature.find_missing_field(invocation.args, invocation.kwargs, name)
+            and signature.find_unrequested_field(invocation.args, invocation.kwargs, name)
         ]
         if fields:
             fix = (
@@ -821,8 +822,8 @@ class _Checkup:
             "passages": len(result.ranking.keys),
         }
         cost = (
-            f"1 more search per question, {_format_ms(outcome.seconds * 1e3)} in parallel with the"
-            " first"
+            f"1 more search per question, {_format_duration(outcome.seconds * 1e3)} in parallel"
+            " with the first"
         )
         cost += "" if units is None else f", reads {units:g} units"
         text = (
@@ -1124,7 +1125,9 @@ class _Checkup:
             round(1e3 * limits.model_seconds),
         )
         values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
-        text = f"{name} replied in {_format_ms(ms)}" + (f", {tokens} tokens" if tokens else "")
+        text = f"{name} replied in {_format_duration(ms)}" + (
+            f", {tokens} tokens" if tokens else ""
+        )
         # The check has waited longer than a question would.
         if ms > granted:
             fix = (
@@ -1184,7 +1187,7 @@ class _Checkup:
             len(retrieval.reranked),
             sum(stage.ms for stage in retrieval.trace.stages if stage.name == "rerank"),
         )
-        text = f"reranks {judged} candidates in {_format_ms(ms)}; {change}"
+        text = f"reranks {judged} candidates in {_format_duration(ms)}; {change}"
         return _build_effect_verdict(
             _RERANK, text, is_order_changed=change.is_changed, ms=_round_ms(ms), judged=judged
         )
@@ -1248,19 +1251,19 @@ def _build_problem_finding(subject: str, message: str, fix: str = "", /, **value
     return Finding(subject, CheckState.PROBLEM, message, fix, values)
 
 
-def _format_field_advice(option: str, field: str | None) -> str:
-    """Return the advice to set *option* of ``keywordEvidence`` to *field*.
+def _format_field_advice(option_name: str, field_name: str | None) -> str:
+    """Return the advice to set *option_name* of ``keywordEvidence`` to *field_name*.
 
-    If *field* is ``""``, the advice names no field. If *field* is ``None``, because the passages
-    have no fields, the advice is ``""``.
+    If *field_name* is ``""``, the advice names no field. ``None`` means that the passages have no
+    fields, and gives the advice ``""``.
     """
-    if not field:
+    if not field_name:
         return (
             ""
-            if field is None
-            else f"if a field holds them, name the field in keywordEvidence.{option}"
+            if field_name is None
+            else f"if a field holds them, name the field in keywordEvidence.{option_name}"
         )
-    return f'set config={{"keywordEvidence": {{"{option}": "{field}"}}}}'
+    return f'set config={{"keywordEvidence": {{"{option_name}": "{field_name}"}}}}'
 
 
 def _extend_limits(limits: LimitSettings) -> LimitSettings:
@@ -1300,18 +1303,18 @@ def _measure_json_bytes(response: Any) -> int | None:
     try:
         if hasattr(response, "iloc"):
             return len(str(response.to_json()).encode())
-        return len(json.dumps(response, default=_to_json_value, skipkeys=True).encode())
+        return len(json.dumps(response, default=_convert_to_json_value, skipkeys=True).encode())
     except Exception:
         return None
 
 
-def _to_json_value(value: Any) -> Any:
+def _convert_to_json_value(value: Any) -> Any:
     if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return value.tolist()
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
 
 
-def _format_ms(ms: float) -> str:
+def _format_duration(ms: float) -> str:
     return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
 
 

@@ -60,7 +60,7 @@ class ClauseProblem(WrapError):
         return type(self), (str(self), self.reason, self.clause_value)
 
 
-def are_clauses(value: Any) -> bool:
+def are_valid_clauses(value: Any) -> bool:
     """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
     Returns ``False`` if the type of a clause is unknown. Also returns ``False`` for an iterator,
@@ -98,7 +98,7 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
 
 def are_vector_clauses(clauses: Any) -> bool:
     """Return whether *clauses* search by a vector that the caller provides."""
-    return are_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
+    return are_valid_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
 
 
 def can_add_text_clause(clauses: Any) -> bool:
@@ -107,7 +107,7 @@ def can_add_text_clause(clauses: Any) -> bool:
     Returns ``True`` if the clauses search by a vector. Either the caller passes the vector, or the
     index computes it.
     """
-    return are_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
+    return are_valid_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
 
 
 def read_question(clauses: Any) -> Any:
@@ -120,7 +120,7 @@ def read_question(clauses: Any) -> Any:
     - ``lucene``: a query string uses Lucene's syntax.
     - ``several_questions``: two clauses hold different questions.
     """
-    if not are_clauses(clauses):
+    if not are_valid_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
     clause_types = [read_clause_type(clause) for clause in clauses]
     texts = [
@@ -158,7 +158,7 @@ def replace_question(clauses: Any, question: Any) -> Any:
 
     If *clauses* is not a valid list of clauses, return *clauses* unchanged.
     """
-    if not are_clauses(clauses):
+    if not are_valid_clauses(clauses):
         return clauses
     changed = [
         _replace_clause_question(clause, read_clause_type(clause), question) for clause in clauses
@@ -166,9 +166,9 @@ def replace_question(clauses: Any, question: Any) -> Any:
     return tuple(changed) if isinstance(clauses, tuple) else changed
 
 
-def build_text_clauses(fields: Sequence[str], keywords: str) -> list[dict[str, Any]]:
-    """Return a list with one clause, which searches *fields* for *keywords* by BM25."""
-    return [{"type": TEXT, "query": keywords, "fields": list(fields)}]
+def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[str, Any]]:
+    """Return a list with one clause, which searches *field_names* for *keywords* by BM25."""
+    return [{"type": TEXT, "query": keywords, "fields": list(field_names)}]
 
 
 def find_lucene_operator(query_string: str) -> str:

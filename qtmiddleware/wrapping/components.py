@@ -43,8 +43,8 @@ class ComponentCache(Generic[T]):
     as no call is using it.
     """
 
-    def __init__(self, previous: ComponentCache[T] | None = None) -> None:
-        self._previous = previous
+    def __init__(self, previous_cache: ComponentCache[T] | None = None) -> None:
+        self._previous = previous_cache
         self._lock = ForkLock()
         self._default: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
@@ -122,9 +122,9 @@ class Components:
 
     The components serve calls with the middleware's settings and calls that override settings.
 
-    After a reload, *previous* holds the components before it. The new components take over the
-    threads, the circuit breakers, and every client, model and reranker whose settings stay the
-    same. The previous components do not change until `replace_previous_components` is called.
+    In a reload, the new components take over from *previous_components* the threads, the circuit
+    breakers, and every client, model and reranker whose settings stay the same. The previous
+    components do not change until `replace_previous_components` is called.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Components:
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
         clock: Clock | None = None,
-        previous: Components | None = None,
+        previous_components: Components | None = None,
     ) -> None:
         self.config = config
         self._client = client
@@ -146,21 +146,25 @@ class Components:
         self.hook = hook
         self.clock = clock
         self.bulkhead: Bulkhead = (
-            previous.bulkhead if previous else Bulkhead(config.settings.limits.max_threads)
+            previous_components.bulkhead
+            if previous_components
+            else Bulkhead(config.settings.limits.max_threads)
         )
-        self.shadow_runs: ShadowRuns = previous.shadow_runs if previous else ShadowRuns()
+        self.shadow_runs: ShadowRuns = (
+            previous_components.shadow_runs if previous_components else ShadowRuns()
+        )
         self._breakers: ComponentCache[Breaker] = (
-            previous._breakers if previous else ComponentCache()
+            previous_components._breakers if previous_components else ComponentCache()
         )
         self._clients: ComponentCache[Clients | None] = ComponentCache(
-            previous._clients if previous else None
+            previous_components._clients if previous_components else None
         )
         self._inner_models: ComponentCache[LanguageModel] = ComponentCache(
-            previous._inner_models if previous else None
+            previous_components._inner_models if previous_components else None
         )
         self._models: ComponentCache[GovernedModel] = ComponentCache()
         self._rerankers: ComponentCache[Reranker] = ComponentCache(
-            previous._rerankers if previous else None
+            previous_components._rerankers if previous_components else None
         )
         self._logs: ComponentCache[QueryLog] = ComponentCache()
         self._glossaries: ComponentCache[Glossary | None] = ComponentCache()
@@ -208,7 +212,7 @@ class Components:
             self.hook,
             self.clock,
         )
-        return Components(config, *constructor_arguments, previous=self)
+        return Components(config, *constructor_arguments, previous_components=self)
 
     def replace_previous_components(self) -> None:
         """Apply the new limits, and close the clients, models and rerankers that were replaced.

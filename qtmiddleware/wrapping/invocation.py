@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_paging_message
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
-from qtmiddleware.retrieval.searching import Searching, record_read_units
+from qtmiddleware.retrieval.searching import RunningCall, record_read_units
 from qtmiddleware.runtime.drivers import Bulkhead, run_in_thread
 from qtmiddleware.runtime.logs import get_logger, quote
 from qtmiddleware.runtime.observing import Observation
@@ -126,7 +126,7 @@ class Invocation:
         function also leave that change out. Exceptions from the last attempt pass through.
         """
         query: Any = step.text
-        if self._should_embed(step):
+        if self._should_embed_text(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
@@ -150,7 +150,7 @@ class Invocation:
     async def asearch(self, step: Search) -> Any:
         """Call the function as `search` does, but await its response."""
         query: Any = step.text
-        if self._should_embed(step):
+        if self._should_embed_text(step):
             query = step.vector
             if query is None:
                 with self._time_embedding(step) as observation:
@@ -170,20 +170,20 @@ class Invocation:
         self._record_rejections(step, attempt, first_attempt)
         return response
 
-    def _should_embed(self, step: Search) -> bool:
+    def _should_embed_text(self, step: Search) -> bool:
         """Return whether the function gets a vector instead of the text of *step*."""
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
         """Return the attempts in order: first the largest request, last the caller's request."""
-        field, top_k = self._find_missing_field(), step.top_k
+        field, top_k = self._find_unrequested_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
         if step.may_narrow and not step.fields:
             attempts += [_Attempt(top_k, "")] if field else []
             attempts += [_Attempt(None, "")] if top_k is not None else []
         return attempts
 
-    def _find_missing_field(self) -> str:
+    def _find_unrequested_field(self) -> str:
         """Return the text field to request in addition to the caller's fields, or ``""``.
 
         Returns ``""`` if the caller requests the field, if the call cannot request fields, and in
@@ -193,7 +193,7 @@ class Invocation:
         # In shadow mode, the caller gets exactly the plain function's response.
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
-        return self.signature.find_missing_field(
+        return self.signature.find_unrequested_field(
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
@@ -213,7 +213,7 @@ class Invocation:
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
     def _run_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        with Searching(step) as call:
+        with RunningCall(step) as call:
             call.fn = self.fn
             response = wait_for_response(self._call_function(step, query, attempt))
             record_read_units(response)
@@ -224,7 +224,7 @@ class Invocation:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
             return await run_in_thread(partial(self._run_search, step, query, attempt))
-        with Searching(step) as call:
+        with RunningCall(step) as call:
             call.fn = self.fn
             response = await make_awaitable(self._call_function(step, query, attempt))
             record_read_units(response)
@@ -246,7 +246,7 @@ class Invocation:
                 args, kwargs, query=query, top_k=attempt.top_k
             )
         if attempt.field and isinstance(signature, ClauseSignature):
-            args, kwargs = signature.add_field(args, kwargs, attempt.field)
+            args, kwargs = signature.request_field(args, kwargs, attempt.field)
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
@@ -284,7 +284,7 @@ class Invocation:
         If the query log cannot be written, the returned retrieval has a degradation. If
         qtmiddleware cannot improve the function's results, the user is warned once.
         """
-        if field := self._find_missing_field():
+        if field := self._find_unrequested_field():
             retrieval = hide_field(
                 retrieval, field, self.context.shape, self.context.settings.keyword_evidence
             )

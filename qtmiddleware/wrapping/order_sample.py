@@ -14,7 +14,7 @@ from math import comb
 from typing import Any, Final
 
 from qtmiddleware.errors import InvalidQuery
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Match
 
@@ -174,11 +174,12 @@ class OrderSample:
         if not self.compared:
             text = f"none of {self.asked} questions could be compared"
         elif not self.changed:
-            text = f"the order does not change in any of {_format_question_count(self.compared)}"
+            text = f"the order does not change in any of {format_count(self.compared, 'question')}"
         else:
             text = (
                 f"another passage is first in {self.other_first or 'none'} of"
-                f" {_format_question_count(self.compared)}, and the order changes in {self.changed}"
+                f" {format_count(self.compared, 'question')},"
+                f" and the order changes in {self.changed}"
             )
         if self.failed:
             text += f"; {self.failed} failed ({'; '.join(self.errors)})"
@@ -356,7 +357,3 @@ def _measure_first_lead(matches: Matches) -> float:
 
 def _shorten_passage(match: Match) -> SamplePassage:
     return SamplePassage(match.id, shorten_text((match.text or "")[: 4 * MOST_CHARS], MOST_CHARS))
-
-
-def _format_question_count(question_count: int) -> str:
-    return f"{question_count} question{'' if question_count == 1 else 's'}"

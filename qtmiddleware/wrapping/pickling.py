@@ -58,30 +58,30 @@ def find_import_name(fn: Any, target: object) -> str | None:
     return name if holder is target else None
 
 
-def check_picklable(label: str, value: Any, *, can_pickle_by_value: bool) -> None:
-    """Raise `PicklingError` if *value* cannot be pickled.
+def check_picklable(label: str, argument: Any, *, can_pickle_by_value: bool) -> None:
+    """Raise `PicklingError` if *argument* cannot be pickled.
 
     Functions, strings and ``None`` can be pickled. Other objects may hold a key or a connection.
 
     Args:
-        label: The name for *value* in the error message.
-        value: The object to check.
+        label: The name for *argument* in the error message.
+        argument: The object to check.
         can_pickle_by_value: Whether the pickler accepts functions that cannot be imported.
     """
     from pickle import PicklingError
 
     # A function that was wrapped twice checks its own parts when it is pickled.
-    if value is None or isinstance(value, str) or hasattr(type(value), "_is_qtmiddleware"):
+    if argument is None or isinstance(argument, str) or hasattr(type(argument), "_is_qtmiddleware"):
         return
-    if not isinstance(value, FunctionType) and not (
-        isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType)
+    if not isinstance(argument, FunctionType) and not (
+        isinstance(argument, BuiltinFunctionType) and isinstance(argument.__self__, ModuleType)
     ):
-        kind = type(value).__qualname__
+        kind = type(argument).__qualname__
         raise PicklingError(
             f"{label} must be a function to be pickled, not {kind}, which may hold a key; {ADVICE}"
         )
-    if not can_pickle_by_value and find_import_name(value, value) is None:
+    if not can_pickle_by_value and find_import_name(argument, argument) is None:
         raise PicklingError(
-            f"{label} cannot be imported as {value.__module__}.{value.__qualname__}; pickle it with"
-            f" cloudpickle, or {ADVICE}"
+            f"{label} cannot be imported as {argument.__module__}.{argument.__qualname__}; pickle"
+            f" it with cloudpickle, or {ADVICE}"
         )

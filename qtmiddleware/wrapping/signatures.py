@@ -163,7 +163,7 @@ class CallSignature:
         """
         parameters = self._parameters
         if (
-            not (parameters.is_loose and clauses.are_clauses(kwargs.get(clauses.SCORE_BY)))
+            not (parameters.is_loose and clauses.are_valid_clauses(kwargs.get(clauses.SCORE_BY)))
             or self._is_named
         ):
             return self
@@ -275,15 +275,15 @@ class CallSignature:
         """Return the ``score_by`` clauses of a document search, or ``()`` for other functions."""
         return ()
 
-    def find_missing_field(
+    def find_unrequested_field(
         self,
         args: tuple[Any, ...],  # noqa: ARG002
         kwargs: Mapping[str, Any],  # noqa: ARG002
-        field: str | None,  # noqa: ARG002
+        field_name: str | None,  # noqa: ARG002
     ) -> str:
-        """Return *field* if this call could also request *field*, else ``""``.
+        """Return *field_name* if this call could request the field but does not, else ``""``.
 
-        Returns ``""`` if the call already requests the field or takes no list of fields.
+        Only a document search takes a list of fields to request.
         """
         return ""
 
@@ -523,18 +523,18 @@ class ClauseSignature(CallSignature):
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        fields: Sequence[str],
+        field_names: Sequence[str],
         keywords: str,
         top_k: int | None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments for a keyword search in *fields*.
+        """Return new arguments for a keyword search in *field_names*.
 
         A single clause that searches for *keywords* replaces the call's clauses. *top_k* is the new
         number of passages. ``None`` keeps the number.
         """
         replaced, new_kwargs = self.replace_arguments(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
-        clause = clauses.build_text_clauses(fields, keywords)
+        clause = clauses.build_text_clauses(field_names, keywords)
         self._parameters.set_argument(clauses.SCORE_BY, clause, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
@@ -562,31 +562,35 @@ class ClauseSignature(CallSignature):
         The clauses may come from the caller or from a `functools.partial`.
         """
         value = self._parameters.read_value(clauses.SCORE_BY, args, kwargs)
-        return value if clauses.are_clauses(value) else ()
+        return value if clauses.are_valid_clauses(value) else ()
 
-    def find_missing_field(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str | None
+    def find_unrequested_field(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field_name: str | None
     ) -> str:
-        """Return *field* if this call could also request *field*, else ``""``.
+        """Return *field_name* if this call could request the field but does not, else ``""``.
 
-        Returns ``""`` if the call already requests the field or takes no list of fields.
+        Only a document search takes a list of fields to request.
         """
         name = clauses.INCLUDE_FIELDS
-        if not field or not (name in self._parameters.named or name in kwargs):
+        if not field_name or not (name in self._parameters.named or name in kwargs):
             return ""
         fields = self._parameters.read_value(name, args, kwargs)
         # Only a list of names can be extended. Without a list, the index returns no fields.
         is_known = fields is None or isinstance(fields, list | tuple)
-        return field if is_known and not {field, clauses.EVERY_FIELD} & set(fields or ()) else ""
+        return (
+            field_name
+            if is_known and not {field_name, clauses.EVERY_FIELD} & set(fields or ())
+            else ""
+        )
 
-    def add_field(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field: str
+    def request_field(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], field_name: str
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return new arguments that also request *field* of each document."""
+        """Return new arguments that also request *field_name* of each document."""
         new_args, new_kwargs = list(args), dict(kwargs)
         fields = self._parameters.read_value(clauses.INCLUDE_FIELDS, args, kwargs) or ()
         self._parameters.set_argument(
-            clauses.INCLUDE_FIELDS, [*fields, field], new_args, new_kwargs
+            clauses.INCLUDE_FIELDS, [*fields, field_name], new_args, new_kwargs
         )
         return tuple(new_args), new_kwargs
 

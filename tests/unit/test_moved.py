@@ -12,7 +12,7 @@ import pytest
 
 import qtmiddleware
 from qtmiddleware.kit.engines.local import LocalEngine
-from qtmiddleware.moved import MOVED, find_new_name
+from qtmiddleware.moved import MOVED, find_new_module_name
 
 PACKAGE = Path(qtmiddleware.__file__).parent
 
@@ -79,7 +79,7 @@ def test_what_was_never_there_is_not_found(name: str) -> None:
     "name", ["qtmiddleware", "qtmiddleware.types", "evaluation", "qtmiddleware.kit.bulk"]
 )
 def test_a_module_that_did_not_move_has_no_new_name(name: str) -> None:
-    assert find_new_name(name) is None
+    assert find_new_module_name(name) is None
 
 
 def test_installing_twice_changes_nothing() -> None:

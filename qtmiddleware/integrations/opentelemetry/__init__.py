@@ -3,12 +3,13 @@
 A span starts in the context of its operation, and is the current span there. When the span ends,
 two background threads process it:
 
-- The first thread sets the span's attributes and records the metrics. In the caller's thread, this
-  could deadlock: the SDK takes locks while it records, and an operation may end during a garbage
-  collection that started while the thread held such a lock.
-- The second thread passes the span to the processors, which may block while they export it.
+- The first thread collects the span's attributes and records the metrics. In the caller's thread,
+  this could deadlock: the SDK takes locks while it records, and an operation may end during a
+  garbage collection that started while the thread held such a lock.
+- The second thread ends the span. This calls the span processors, which may block while they export
+  the span.
 
-`names` lists the names of all attributes, spans and metrics.
+The module `names` defines the names of all attributes, spans and metrics.
 """
 
 from __future__ import annotations
@@ -73,12 +74,12 @@ OpenTelemetry's own GenAI instrumentations read the same variable.
 _CAPTURE_VALUES: Final = frozenset({"span_only", "span_and_event", "true"})
 
 MAX_OPEN: Final = 65_536
-"""The most open operations to remember.
+"""The maximum number of running operations to remember.
 
-The limit bounds the memory for streams that nobody closes.
+This limits the memory for streams that are never closed.
 """
 EXIT_SECONDS: Final = 2.0
-"""The most seconds that the interpreter's exit waits for queued spans."""
+"""The maximum time in seconds that the interpreter's exit waits for queued spans."""
 
 
 class _OpenSpan(NamedTuple):
@@ -86,9 +87,10 @@ class _OpenSpan(NamedTuple):
 
     Attributes:
         span: The span.
-        context_token: Restores the previous context; ``None`` if *span* is not the current span.
-        operation_token: Restores the previous current operation; ``None`` if *span* is not the
-            current span.
+        context_token: The token that restores the previous context; ``None`` if *span* was not made
+            the current span.
+        operation_token: The token that restores the previous current operation; ``None`` if *span*
+            was not made the current span.
     """
 
     span: Span
@@ -97,10 +99,17 @@ class _OpenSpan(NamedTuple):
 
 
 class _Account(NamedTuple):
-    """The counts and costs of a retrieval or an answer at its end.
+    """The counts and costs of a retrieval or an answer when it ended.
 
-    They are copied from the trace, because later steps add to the trace. Costs are in US dollars.
-    An unknown cost is ``None``.
+    The numbers are copied from the trace, because later steps add to the trace.
+
+    Attributes:
+        model_calls: The number of model calls.
+        cost: The cost of the model calls in US dollars; ``None`` if it is unknown.
+        stages: The stages with their durations.
+        cache_hits: The number of results that came from the cache.
+        read_units: The read units of the searches, as reported by the vector store.
+        read_cost: The cost of the searches in US dollars; ``None`` if it is unknown.
     """
 
     model_calls: int = 0
@@ -111,8 +120,8 @@ class _Account(NamedTuple):
     read_cost: float | None = None
 
     @classmethod
-    def read_trace(cls, trace: Trace) -> _Account:
-        """Copy the current counts and costs of *trace*."""
+    def copy_from_trace(cls, trace: Trace) -> _Account:
+        """Return a copy of the current counts and costs in *trace*."""
         return cls(
             trace.llm_calls,
             trace.cost_usd,
@@ -123,7 +132,7 @@ class _Account(NamedTuple):
         )
 
     def subtract(self, earlier_account: _Account) -> _Account:
-        """Return the model calls, cost and stages added since the *earlier_account*."""
+        """Return the model calls, cost and stages that were added after *earlier_account*."""
         cost = (
             None
             if self.cost is None or earlier_account.cost is None
@@ -148,9 +157,9 @@ class OpenTelemetryObserver:
     raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
 
     A daemon thread passes ended spans to the provider's processors, so a slow exporter does not
-    delay your calls. At most 2,048 spans are queued. Further spans are dropped and counted in
-    *dropped*, and the first one is logged. A forked process starts with an empty queue.
-    Thread-safe.
+    delay your calls. At most 2,048 spans are queued. Further spans are dropped and counted in the
+    attribute ``dropped``. The first dropped span is logged. A forked process starts with an empty
+    queue. Thread-safe.
 
     Args:
         provider_name: The ``gen_ai.provider.name`` of language and embedding models (``openai``,
@@ -188,15 +197,15 @@ class OpenTelemetryObserver:
         # Keyed by the id of the answer that the retrieval belongs to.
         self._retrieval_accounts: dict[int, _Account] = {}
         self.dropped = 0
-        self._ended = Outbox(self._count_dropped)
-        self._spans = Outbox(self._count_dropped)
+        self._ended = Outbox(self._count_dropped_span)
+        self._spans = Outbox(self._count_dropped_span)
         self._is_registered = False
 
     def flush(self, seconds: float = 5.0) -> bool:
         """Pass all ended spans to the provider's processors, and record their metrics.
 
-        Returns whether this took less than *seconds*. To export the spans and metrics, call
-        ``force_flush`` of the providers afterwards.
+        Waits at most *seconds*, and returns whether everything was done in that time. To export the
+        spans and metrics, call ``force_flush`` of the providers afterwards.
         """
         deadline = monotonic() + seconds
         is_described = self._ended.flush(deadline - monotonic())
@@ -205,7 +214,10 @@ class OpenTelemetryObserver:
     # --- called by the middleware -----------------------------------------------------------------
 
     def on_start(self, operation: Operation) -> None:
-        """Start the span of *operation* in the current context."""
+        """Start a span for *operation* in the current context.
+
+        Does nothing if no provider is set, or if the parent operation has no span.
+        """
         current_context = get_current()
         parent = None if operation.parent is None else self._open.get(operation.parent.id)
         if parent is None:
@@ -233,7 +245,10 @@ class OpenTelemetryObserver:
         _drop_oldest_entry(self._open)
 
     def on_end(self, operation: Operation) -> None:
-        """End the span of *operation*, and queue its metrics. Works in any thread and context."""
+        """Queue the end of the operation's span, and its metrics, for the background threads.
+
+        Can be called from any thread and context.
+        """
         opened = self._open.pop(operation.id, None)
         if opened is not None:
             _restore_context(opened)
@@ -254,10 +269,13 @@ class OpenTelemetryObserver:
                 _register_exit_flush(self)
 
     def _read_account(self, operation: Operation) -> _Account:
-        """Return the counts and costs of *operation*. For an answer, exclude its retrieval."""
+        """Return the counts and costs of *operation*, a retrieval or an answer.
+
+        Those of an answer do not include its retrieval. For any other operation, all counts are 0.
+        """
         result = operation.result
         if isinstance(result, Retrieval):
-            account = _Account.read_trace(result.trace)
+            account = _Account.copy_from_trace(result.trace)
             if operation.parent is not None:
                 # Only the first retrieval of an answer is stored. Later ones are its sub-queries.
                 self._retrieval_accounts.setdefault(operation.parent.id, account)
@@ -265,11 +283,11 @@ class OpenTelemetryObserver:
             return account
         retrieval_account = self._retrieval_accounts.pop(operation.id, None)
         if isinstance(result, Answer) and retrieval_account is not None:
-            return _Account.read_trace(result.retrieval.trace).subtract(retrieval_account)
+            return _Account.copy_from_trace(result.retrieval.trace).subtract(retrieval_account)
         return _Account()
 
     def _finish_operation(self, operation: Operation, span: Span | None, account: _Account) -> None:
-        """Record the metrics of *operation*, and queue its *span* for the processors."""
+        """Record the metrics of *operation*, and queue the end of its *span*."""
         if span is not None:
             end_time = round((operation.began + operation.seconds) * 1e9)
             attributes = dict(self._list_end_attributes(operation, account))
@@ -278,8 +296,8 @@ class OpenTelemetryObserver:
         if operation.parent is None:
             self._spans.start_thread()
 
-    def _count_dropped(self) -> None:
-        """Count a dropped span, and log the first one."""
+    def _count_dropped_span(self) -> None:
+        """Count a dropped span. Log a warning for the first dropped span."""
         self.dropped += 1
         if self.dropped == 1:
             logger.warning(
@@ -293,7 +311,7 @@ class OpenTelemetryObserver:
     # --- spans ------------------------------------------------------------------------------------
 
     def _start_span(self, operation: Operation, context: Context) -> Span:
-        """Start the span of *operation* with *context* as its parent."""
+        """Return a new span for *operation*. Its parent is the current span of *context*."""
         row = SPANS[operation.kind]
         subject = (
             self._source_id
@@ -304,11 +322,11 @@ class OpenTelemetryObserver:
             f"{row.title} {subject}" if subject and subject != row.title else row.title,
             context,
             row.kind,
-            self._list_start_attributes(operation),
+            self._build_start_attributes(operation),
             start_time=round(operation.began * 1e9),
         )
 
-    def _list_start_attributes(self, operation: Operation) -> dict[str, Any]:
+    def _build_start_attributes(self, operation: Operation) -> dict[str, Any]:
         """Return the attributes that a sampler may read at the start of a span.
 
         A background thread sets all other attributes at the end.
@@ -318,10 +336,13 @@ class OpenTelemetryObserver:
             attributes[Names.OPERATION] = title
         if self._source_id and operation.kind in ("retrieval", "search"):
             attributes[Names.DATA_SOURCE] = self._source_id
-        return attributes | self._list_model_attributes(operation)
+        return attributes | self._build_model_attributes(operation)
 
-    def _list_model_attributes(self, operation: Operation) -> dict[str, Any]:
-        """Return the provider, model and server of *operation*, without unknown ones."""
+    def _build_model_attributes(self, operation: Operation) -> dict[str, Any]:
+        """Return the attributes for the provider, model and server of *operation*.
+
+        Unknown values are omitted.
+        """
         provider = operation.provider
         if operation.kind in ("model", "embedding"):
             provider = self._provider_name or provider or UNKNOWN_PROVIDER
@@ -371,15 +392,15 @@ class OpenTelemetryObserver:
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # With the span as context, the metric's exemplars link to the span.
         context = None if span is None else set_span_in_context(span)
-        model = self._list_model_attributes(operation) | (
+        model = self._build_model_attributes(operation) | (
             {Names.OPERATION: row.operation} if row.operation else {}
         )
         if isinstance(result, Reply) and result.model:
             model[Names.RESPONSE_MODEL] = result.model
         labels = (
-            _list_metric_labels(operation)
+            _build_metric_labels(operation)
             if row.metric is REQUESTS
-            else _list_metric_labels(operation) | model
+            else _build_metric_labels(operation) | model
         )
         instruments[row.metric].record(operation.seconds, labels, context)
         costs: tuple[str, float | None] = "", None
@@ -425,7 +446,7 @@ def _make_instrument(meter: Meter, metric: Metric) -> Any:
 def _drop_oldest_entry(operations: dict[int, Any]) -> None:
     """Remove the oldest entry of *operations* if there are more than `MAX_OPEN` entries.
 
-    This limits the memory for operations that never end.
+    This limits the memory for operations whose end is never reported.
     """
     if len(operations) > MAX_OPEN:
         # Another thread may change the dict at the same time.
@@ -436,7 +457,7 @@ def _drop_oldest_entry(operations: dict[int, Any]) -> None:
 def _restore_context(open_span: _OpenSpan) -> None:
     """Restore the context that was current before *open_span* started.
 
-    In a context other than the one in which *open_span* started, nothing is changed.
+    Does nothing if the current context is not the context in which *open_span* started.
     """
     if open_span.context_token is None or open_span.operation_token is None:
         return
@@ -450,7 +471,7 @@ def _restore_context(open_span: _OpenSpan) -> None:
 
 
 def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
-    """Set the *attributes* and the status of *span*, and end it at *end_time* (nanoseconds)."""
+    """Set the *attributes* and status of *span*, and end *span* at *end_time*, in nanoseconds."""
     span.set_attributes(attributes)
     if outcome in ("failed", "late"):
         # No description: the exception's text may quote the question.
@@ -459,7 +480,7 @@ def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time:
 
 
 def _find_error_type(operation: Operation) -> str:
-    """Return the ``error.type`` of *operation*; ``""`` if it did not fail."""
+    """Return the value of the attribute ``error.type`` for *operation*; ``""`` without an error."""
     if operation.outcome == "late":
         return "timeout"
     return _clean_label(operation.reason or "_OTHER") if operation.outcome == "failed" else ""
@@ -469,14 +490,14 @@ _LABEL: Final = re.compile(r"[\w.:-]{1,64}", re.ASCII)
 
 
 @lru_cache(1024)
-def _clean_label(word: str) -> str:
-    """Return *word* if it can be the name of a reason or a stage, else ``_OTHER``."""
+def _clean_label(label: str) -> str:
+    """Return *label* if it has 1 to 64 ASCII letters, digits or ``_.:-``, else ``_OTHER``."""
     # A user's model may raise an error with any text, which must not become a metric's label.
-    return word if _LABEL.fullmatch(word) else "_OTHER"
+    return label if _LABEL.fullmatch(label) else "_OTHER"
 
 
-def _list_metric_labels(operation: Operation) -> dict[str, str]:
-    """Return the labels for the duration metric of *operation*."""
+def _build_metric_labels(operation: Operation) -> dict[str, str]:
+    """Return the attributes to record with the duration of *operation*."""
     labels: dict[str, str] = {Names.OUTCOME: operation.outcome}
     if SPANS[operation.kind].metric is REQUESTS:
         status = (
@@ -493,7 +514,10 @@ def _list_metric_labels(operation: Operation) -> dict[str, str]:
 
 
 def _select_new_degradations(result: Retrieval | Answer) -> tuple[Degradation, ...]:
-    """Return the degradations of *result*. For an answer, exclude those of its retrieval."""
+    """Return the degradations of *result*, a retrieval or an answer.
+
+    The degradations of an answer do not include those of its retrieval.
+    """
     # The retrieval's own span and metrics already report them.
     degradations = result.degradations
     return (
@@ -504,7 +528,7 @@ def _select_new_degradations(result: Retrieval | Answer) -> tuple[Degradation, .
 
 
 def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
-    """Yield the finish reason, model calls, tokens and cost of *reply*, without unknown ones."""
+    """Yield the finish reason, model calls, tokens and cost of *reply*. Skip unknown values."""
     yield Names.FINISH_REASONS, ("length" if reply.truncated else "stop",)
     yield Names.MODEL_CALLS, reply.calls
     attributes = {
@@ -520,7 +544,7 @@ def _list_reply_attributes(reply: Reply) -> Iterator[tuple[str, Any]]:
 
 
 def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
-    """Yield the token count and the vector length of an embedding call, without unknown ones."""
+    """Yield the token count and the vector length of an embedding call. Skip unknown values."""
     if tokens := operation.counts.get("input_tokens"):
         yield Names.INPUT_TOKENS, tokens
     if vectors := operation.result:
@@ -530,7 +554,10 @@ def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
 def _list_result_attributes(
     result: Retrieval | Answer, account: _Account
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a retrieval or an answer. *account* has its counts and costs."""
+    """Yield the attributes of *result*, a retrieval or an answer.
+
+    The counts and costs come from *account*.
+    """
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
     yield Names.QUERY_ID, trace.query_id
@@ -560,9 +587,9 @@ def _list_result_attributes(
 
 
 def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Yield the prompt, the question, the reply or the passages' ids and scores of *operation*.
+    """Yield the texts of *operation*: prompt, question, reply, or the passages' ids and scores.
 
-    All except the question are JSON in the format of the GenAI conventions.
+    Each value except the question is JSON in the format of the GenAI conventions.
     """
     content, result = operation.content, operation.result
     if isinstance(content, Prompt):
@@ -594,7 +621,7 @@ _observers: Final[WeakSet[OpenTelemetryObserver]] = WeakSet()
 
 
 def _register_exit_flush(observer: OpenTelemetryObserver) -> None:
-    """Register *observer*, so that the interpreter's exit flushes it."""
+    """Register *observer* to be flushed when the interpreter exits."""
     _observers.add(observer)
     # At exit, the function that was registered last runs first. Registering again makes this flush
     # run before the shutdown of a provider that was created meanwhile.
@@ -603,7 +630,7 @@ def _register_exit_flush(observer: OpenTelemetryObserver) -> None:
 
 
 def _flush_all() -> None:
-    """Flush all observers within `EXIT_SECONDS` seconds in total."""
+    """Flush all registered observers, in at most `EXIT_SECONDS` seconds in total."""
     deadline = monotonic() + EXIT_SECONDS
     for observer in list(_observers):
         observer.flush(deadline - monotonic())

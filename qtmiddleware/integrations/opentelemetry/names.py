@@ -88,7 +88,14 @@ CONTENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Metric:
-    """The definition of one metric. It is a histogram if it has *boundaries*, else a counter."""
+    """The definition of one metric.
+
+    Attributes:
+        name: The metric's name.
+        unit: The metric's unit.
+        description: The metric's description.
+        boundaries: The bucket boundaries of a histogram; empty for a counter.
+    """
 
     name: str
     unit: str
@@ -196,13 +203,14 @@ class SpanRow:
     Attributes:
         title: The first word of the span's name.
         metric: The metric for the operation's duration.
-        subject: The operation's field for the second word of the span's name; empty if the name has
-            one word.
+        subject: The name of the operation's field that contains the second word of the span's name;
+            empty if there is no such field.
         kind: The span's kind in OpenTelemetry.
-        operation: The span's ``gen_ai.operation.name``; empty if the conventions define none.
-        is_current: Whether the span is the current span during the operation. True if the operation
-            runs external code, such as a client. False if the span only groups other spans: the
-            span of a streamed answer would stay current in the code that reads the stream.
+        operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
+        is_current: Whether the span is the current span during the operation, so that external
+            code, such as a client, adds its spans below. If false, the span only groups other
+            spans. The span of a streamed answer must not stay current in the code that reads the
+            stream.
     """
 
     title: str

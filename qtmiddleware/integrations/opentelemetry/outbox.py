@@ -1,6 +1,6 @@
 """Queue tasks for a background thread.
 
-In this thread, an exporter may block or raise an exception without affecting the caller.
+In the background thread, an exporter may block or raise an exception without affecting the caller.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from qtmiddleware.runtime.forking import renew_after_fork
 from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
-"""The most queued tasks, as in the SDK's batch processor. Further tasks are dropped."""
+"""The maximum number of queued tasks. The SDK's batch processor has the same limit."""
 _TASKS_PER_START: Final = 64
 
 
 class Outbox:
     """A queue of tasks that a daemon thread runs one after another.
 
-    *count_dropped* is called for each task that does not fit into the queue. A forked process
+    If the queue is full, a new task is dropped, and *count_dropped* is called. A forked process
     starts with an empty queue.
 
-    No method takes a lock, because a garbage collection may call these methods at any time, even
-    while the same thread holds the lock.
+    No method takes a lock, because a garbage collection may call a method at any time, even while
+    its thread holds the lock.
     """
 
     def __init__(self, count_dropped: Callable[[], None]) -> None:
@@ -36,15 +36,15 @@ class Outbox:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Empty the queue. Forked processes call this."""
+        """Replace the queue by an empty queue. Called in each forked process."""
         self._waiting: deque[Callable[[], object]] = deque()
         # The thread that takes this token runs the tasks.
         self._turn: deque[None] = deque((None,))
 
     def put(self, task: Callable[[], object]) -> None:
-        """Queue *task*, or drop it if the queue is full.
+        """Queue *task*, or drop *task* if the queue is full.
 
-        Every 64th task starts the background thread. `start_thread` starts it earlier.
+        When 64 tasks are waiting, the background thread starts. `start_thread` starts it earlier.
         """
         if len(self._waiting) >= MAX_WAITING:
             self._count_dropped()
@@ -56,7 +56,7 @@ class Outbox:
     def start_thread(self) -> bool:
         """Start the background thread that runs the queued tasks.
 
-        Returns ``False`` if no thread can be started.
+        Returns ``True`` if a thread runs or is not needed, ``False`` if no thread can be started.
         """
         if not self._waiting:
             return True
@@ -70,7 +70,7 @@ class Outbox:
         return is_begun
 
     def _perform_tasks(self) -> None:
-        """Run the queued tasks, then put the token back."""
+        """Run the queued tasks until the queue is empty, and let another thread run later tasks."""
         waiting, turn = self._waiting, self._turn
         try:
             while waiting:
@@ -83,7 +83,10 @@ class Outbox:
         self.start_thread()
 
     def flush(self, max_seconds: float) -> bool:
-        """Run the queued tasks, and return whether they all finished within *max_seconds*."""
+        """Wait until the queued tasks have run, but at most *max_seconds*.
+
+        Returns whether all tasks have finished.
+        """
         done = threading.Event()
         self._waiting.append(done.set)
         return self.start_thread() and done.wait(max(0.0, max_seconds))

@@ -95,7 +95,7 @@ def read_queries(
             yield BrokenLine(number, str(error))
 
 
-def count_queries(path: Path) -> int:
+def count_non_blank_lines(path: Path) -> int:
     """Return the number of lines in the file at *path* that are not blank.
 
     Raises `OSError` if the file cannot be read.

@@ -21,7 +21,7 @@ from qtmiddleware.kit.bulk.queries import (
     JSON_LINES,
     BrokenLine,
     InputQuery,
-    count_queries,
+    count_non_blank_lines,
     read_queries,
 )
 from qtmiddleware.kit.engines import Engine
@@ -100,7 +100,7 @@ class BulkReport:
         """Return all attributes as JSON values."""
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
-    def add(self, record: Record) -> None:
+    def add_record(self, record: Record) -> None:
         """Add *record*, one line of the output, to the counts of this report."""
         # The record of a broken line has no question.
         if "query" not in record:
@@ -175,7 +175,7 @@ def transform_file(
 
     def write_record(record: Record) -> None:
         journal.append_record(record)
-        report.add(record)
+        report.add_record(record)
         report.seconds = monotonic() - began
         if show is not None:
             show(report)
@@ -185,7 +185,7 @@ def transform_file(
         open_journal(path, build_fingerprint(config.settings), overwrite=overwrite) as journal,
     ):
         # Standard input can be read only once, so its lines cannot be counted in advance.
-        report.total = None if source == STDIN else count_queries(Path(source))
+        report.total = None if source == STDIN else count_non_blank_lines(Path(source))
         if show is not None:
             show(report)
         queries = select_open_questions(
@@ -225,13 +225,15 @@ def _transform_with_engine(
     error.
     """
     build = partial(build_transformer, config, concurrency)
-    for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
+    for batch in engine.map(build, _split_into_batches(queries, concurrency * ROUNDS)):
         yield from batch.records
         if batch.error is not None:
             raise batch.error
 
 
-def _split_batches(queries: Iterable[InputQuery], batch_size: int) -> Iterator[list[InputQuery]]:
+def _split_into_batches(
+    queries: Iterable[InputQuery], batch_size: int
+) -> Iterator[list[InputQuery]]:
     rest = iter(queries)
     return iter(lambda: list(islice(rest, batch_size)), [])
 
@@ -242,8 +244,8 @@ class TransformedBatch:
 
     Attributes:
         records: The output records of the questions that were transformed.
-        error: The error after which the model cannot be called any more, and which ended the batch
-            early; ``None`` if the batch is complete.
+        error: The error that ended the batch early, for example because the budget is used up;
+            ``None`` if the batch is complete.
     """
 
     records: list[Record]

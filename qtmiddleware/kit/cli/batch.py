@@ -21,6 +21,7 @@ from qtmiddleware.kit.cli.console import open_progress_bar, out, show_warnings
 from qtmiddleware.kit.cli.own_function import COUNTED
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.cli.transform_file import open_bulk_progress, summarize_bulk_report
+from qtmiddleware.preprocessing.text import format_count
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.bulk.batch import BatchStatus, BatchWork, Part
@@ -238,7 +239,7 @@ def _describe_batch_state(status: BatchStatus, command: BatchCommand | None) -> 
     """Yield lines on the open requests, the cost of the answered requests, and the next step."""
     if status.expected.read:
         yield (
-            f"under way: {_format_count(status.underway, 'request')}, at most"
+            f"under way: {format_count(status.underway, 'request')}, at most"
             f" {_describe_cost(status.expected)}"
         )
     if status.spent.read or status.spent.written:
@@ -249,7 +250,7 @@ def _describe_batch_state(status: BatchStatus, command: BatchCommand | None) -> 
     if status.missing:
         condition = "when other batches have ended" if status.underway else "to send them"
         yield (
-            f"{_format_count(status.missing, 'request')} not sent yet: run --batch submit again"
+            f"{format_count(status.missing, 'request')} not sent yet: run --batch submit again"
             f" {condition}"
         )
     elif status.underway and command is not BatchCommand.CANCEL:
@@ -305,7 +306,3 @@ def _suggest_fix(error_message: str) -> str:
 def _format_duration(seconds: float) -> str:
     hours, seconds_left = divmod(max(0, round(seconds)), _HOUR)
     return f"{hours} h {seconds_left // 60} min" if hours else f"{seconds_left // 60} min"
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

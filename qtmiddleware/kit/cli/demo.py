@@ -47,7 +47,7 @@ from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import as_language_model, has_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -306,8 +306,8 @@ def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> N
         out.print(f"  {turn.role}: {turn.content}")
     out.print(f"1. The question             {question.text}")
     out.print(
-        f"2. Also searched            {len(retrieval.variants) - 1} variants, from"
-        f" {retrieval.trace.llm_calls} model call"
+        f"2. Also searched            {format_count(len(retrieval.variants) - 1, 'variant')}, from"
+        f" {format_count(retrieval.trace.llm_calls, 'model call')}"
     )
     for ranking in retrieval.rankings:
         out.print(

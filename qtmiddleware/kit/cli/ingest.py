@@ -32,6 +32,7 @@ from qtmiddleware.kit.documents import format_file_counts
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
+from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.runtime.control_characters import escape_json
 
 _logger: Final = logging.getLogger("qtmiddleware.ingest")
@@ -93,7 +94,7 @@ def ingest_command(
             Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
         )
         endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
-        file_count = _format_count(counts.total(), "file")
+        file_count = format_count(counts.total(), "file")
         write_note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
     if report.left_out:
         advice = "save files that should be found in one of these formats"
@@ -168,7 +169,7 @@ class _JsonLineFormatter(logging.Formatter):
 def _summarize_ingest(report: IngestReport) -> str:
     """Return a summary of *report* in several lines: the documents, the chunks and the time."""
     totals = (
-        f"{_format_count(report.documents, 'document')} in {_format_count(report.chunks, 'chunk')}"
+        f"{format_count(report.documents, 'document')} in {format_count(report.chunks, 'chunk')}"
     )
     lines = [
         (
@@ -176,15 +177,15 @@ def _summarize_ingest(report: IngestReport) -> str:
             f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
         ),
         (
-            f"{_format_count(report.written, 'chunk')} written,"
-            f" {_format_count(report.embedded, 'text')} embedded,"
-            f" {_format_count(report.reused, 'vector')} reused"
+            f"{format_count(report.written, 'chunk')} written,"
+            f" {format_count(report.embedded, 'text')} embedded,"
+            f" {format_count(report.reused, 'vector')} reused"
         ),
     ]
     if report.contexts or report.contexts_failed:
-        missing = _format_count(report.contexts_failed, "chunk")
+        missing = format_count(report.contexts_failed, "chunk")
         lines.append(
-            f"{_format_count(report.contexts, 'context')} written by the model,"
+            f"{format_count(report.contexts, 'context')} written by the model,"
             f" {missing} without one"
         )
     rate = (
@@ -192,7 +193,3 @@ def _summarize_ingest(report: IngestReport) -> str:
     )
     lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
     return "\n".join(lines)
-
-
-def _format_count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,7 +18,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_output,
 )
 from qtmiddleware.kit.documents.place import describe_location
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
@@ -210,7 +210,7 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
     if trace.cache_hits:
         phrases.append("transformation remembered")
     if trace.llm_calls:
-        phrases.append(f"{trace.llm_calls} LLM call{'s' if trace.llm_calls != 1 else ''}")
+        phrases.append(format_count(trace.llm_calls, "LLM call"))
         phrases.append(f"{trace.input_tokens:,} + {trace.output_tokens:,} tokens")
         phrases.append("cost unknown" if trace.cost_usd is None else f"${trace.cost_usd:.6f}")
     else:
@@ -224,7 +224,7 @@ def _format_searches(trace: Trace) -> str:
 
     The text omits the read units if there is one per search, and the cost if it is unknown.
     """
-    text = f"{trace.searches} search{'' if trace.searches == 1 else 'es'}"
+    text = format_count(trace.searches, "search", "searches")
     if trace.read_units != trace.searches:
         text += f" of {trace.read_units:g} read units"
     return text if trace.read_cost_usd is None else f"{text} for ${trace.read_cost_usd:.6f}"

@@ -20,6 +20,7 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import notes, out, show_warnings
 from qtmiddleware.kit.cli.engines import EngineName, open_engine
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
+from qtmiddleware.preprocessing.text import format_count
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
@@ -116,11 +117,12 @@ def summarize_bulk_report(report: BulkReport) -> str:
     phrases += [f"{report.broken_lines:,} not read"] if report.broken_lines else []
     phrases += [f"{report.before:,} done before"] if report.before else []
     tokens = (
-        f"{_format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
+        f"{format_count(report.calls, 'call')}, {report.input_tokens:,} tokens read,"
         f" {report.output_tokens:,} written"
     )
     return (
-        f"{_format_count(report.done)}: {', '.join(phrases)}\n{tokens}, {_describe_cost(report)};"
+        f"{format_count(report.done, 'line')}: {', '.join(phrases)}\n"
+        f"{tokens}, {_describe_cost(report)};"
         f" {report.seconds:.1f} s ({_compute_rate(report):.1f} per second)"
     )
 
@@ -216,8 +218,8 @@ def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
         name = "standard input" if question_file == STDIN else question_file
         yield (
-            f"{report.broken_lines:,} of {_format_count(report.done)} of {name} could not be read:"
-            f" {lines}{suffix}"
+            f"{report.broken_lines:,} of {format_count(report.done, 'line')} of {name}"
+            f" could not be read: {lines}{suffix}"
         )
     if report.failed:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in report.failed.most_common())
@@ -235,7 +237,8 @@ def _write_next_step(question_file: str, output_file: str) -> None:
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
     lines = count_lines(Path(output_file))
-    write_note(escape_line(f"{_format_count(lines)} in {output_file}; run {condition} to continue"))
+    count = format_count(lines, "line")
+    write_note(escape_line(f"{count} in {output_file}; run {condition} to continue"))
 
 
 def _explain_stop(error: ModelError) -> str:
@@ -246,7 +249,3 @@ def _explain_stop(error: ModelError) -> str:
             " continue"
         )
     return f"the run was stopped: {error}"
-
-
-def _format_count(number: int, noun: str = "line") -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

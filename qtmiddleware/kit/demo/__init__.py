@@ -52,9 +52,9 @@ def load_dataset(folder: str = "data") -> Dataset:
 class DelayedModel:
     """A model that delays the replies of another model, to imitate a service's response time."""
 
-    def __init__(self, inner: LanguageModel, delay_seconds: float) -> None:
-        """Delay each reply of *inner* by *delay_seconds*, but not beyond the call's deadline."""
-        self._inner = inner
+    def __init__(self, inner_model: LanguageModel, delay_seconds: float) -> None:
+        """Delay each reply of *inner_model* by *delay_seconds*, at most to the call's deadline."""
+        self._inner = inner_model
         self._delay_seconds = delay_seconds
 
     @property

@@ -34,8 +34,8 @@ The slowest ordinary documents, spreadsheets, take about 10 seconds per MB.
 class TextBound:
     """Limits the length of the text that a run reads from documents.
 
-    The limit of a document is `CHARS_PER_BYTE` characters per byte of its file. The excess of all
-    documents together may be *spare_chars* characters.
+    The limit of a document is `CHARS_PER_BYTE` characters per byte of its file. All documents
+    together may exceed their limits by *spare_chars* characters.
     """
 
     def __init__(self, spare_chars: int = SPARE_CHARS) -> None:
@@ -74,7 +74,7 @@ def count_chars(piece: Piece) -> int:
     )
 
 
-def limit_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
+def limit_reading_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> Iterator[Piece]:
     """Yield the *pieces* of the document at *path*.
 
     Raises `UnreadableDocument` if reading the pieces takes more processor time than

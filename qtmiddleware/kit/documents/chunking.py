@@ -100,7 +100,7 @@ def cut_into_chunks(
         )
     text = _TextWindow(_drop_if_blank(pieces))
     return (
-        _cut_windows(text, size, overlap)
+        _cut_at_fixed_positions(text, size, overlap)
         if boundary == "character"
         else _cut_at_boundaries(text, size, overlap)
     )
@@ -142,7 +142,7 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
             yield from iterator
 
 
-def _cut_windows(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+def _cut_at_fixed_positions(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
     """Split *text* into chunks of *size* characters that share *overlap* characters.
 
     Near the end of the text, chunks may be shorter.
@@ -252,7 +252,7 @@ def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
     """Return the maximum length of the current chunk: *size*, or less near the end of the text.
 
     If only white space follows the first *size* characters, the limit is the start of the last word
-    before it, unless this is at most *lower_bound*. The last chunk then begins with this word,
+    among them, if this is greater than *lower_bound*. The last chunk then begins with this word,
     instead of being blank.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
@@ -264,7 +264,7 @@ def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
 
 
 def _find_text_ends(boundary_kind: str, window: str, start: int) -> Iterator[int]:
-    """Yield the position after the text before each boundary, beginning at *start*.
+    """Yield the position at which the text before each boundary ends, from *start* on.
 
     *boundary_kind* is a kind of boundary, such as ``"sentence"``.
     """

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents.bounds import count_chars, limit_time
+from qtmiddleware.kit.documents.bounds import count_chars, limit_reading_time
 from qtmiddleware.kit.documents.markup import read_epub, read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
 from qtmiddleware.kit.documents.own_reader import call_reader
@@ -270,7 +270,7 @@ def _answer_request(
         with open_regular_file(path, follow_link=follow_link) as file:
             size = os.fstat(file.fileno()).st_size
             yield from _batch_pieces(
-                limit_time(path, _read_non_blank_pieces(path, file, restart_timer), size),
+                limit_reading_time(path, _read_non_blank_pieces(path, file, restart_timer), size),
                 restart_timer,
             )
     except MissingExtra as error:
@@ -324,7 +324,7 @@ def _read_non_blank_pieces(
     """
     extension = path.suffix.casefold()
     if extension in _ZIPPED:
-        restart_timer(_check_zip(path, file) / (1 << 20) * _SECONDS_PER_MB)
+        restart_timer(_check_zip_size(path, file) / (1 << 20) * _SECONDS_PER_MB)
     read = READERS.get(extension) or partial(_read_with_package, extension)
     pieces = (piece for piece in read(path, file))
     first_piece = next((piece for piece in pieces if piece.text.strip()), None)
@@ -348,7 +348,7 @@ def _read_with_package(extension: str, path: Path, file: BinaryIO) -> Iterator[P
     yield from call_reader(lambda path: read(path, file), path) or ()
 
 
-def _check_zip(path: Path, file: BinaryIO) -> int:
+def _check_zip_size(path: Path, file: BinaryIO) -> int:
     """Check that the zip archive *file* can be read, and return its unpacked size in bytes.
 
     Raises `UnreadableDocument` if *file* is empty, encrypted or too large.

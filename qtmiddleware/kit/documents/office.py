@@ -22,7 +22,8 @@ _DRAWN: Final = (f"{_DRAWING}t", f"{_DRAWING}br")
 def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the paragraphs and table rows of a Word file.
 
-    The location of each is the heading above it. A table row also has its number, from 1.
+    The location of a paragraph or row is the heading above it. The location of a row also contains
+    the row's number in its table, from 1.
     """
     try:
         import docx
@@ -78,7 +79,7 @@ def read_docx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the texts, tables and notes of a PowerPoint file.
 
-    The location of each is the slide's number, from 1.
+    The location of each text is the slide's number, from 1.
     """
     try:
         import pptx

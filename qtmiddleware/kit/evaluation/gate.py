@@ -29,6 +29,7 @@ from qtmiddleware.kit.evaluation.measures import (
     measure_difference,
     run_sign_test,
 )
+from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
 _Scores = Mapping[str, float]
@@ -469,7 +470,7 @@ def _describe_failures(before: Values, after: Values) -> Iterator[str]:
     then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
         if failed:
-            count = f"{len(failed):,} question{'' if len(failed) == 1 else 's'}"
+            count = format_count(len(failed), "question")
             yield f"In {where}, {count} failed. A question that failed counts as 0."
 
 

@@ -33,8 +33,8 @@ from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
 from qtmiddleware.retrieval.searching import (
     record_embedding_time,
-    record_initial_list,
     record_read_units,
+    record_unmerged_list,
 )
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.drivers import Bulkhead, get_current_bulkhead
@@ -213,24 +213,27 @@ class Hybrid:
         # If a middleware runs this search, the middleware's limit of threads applies.
         bulkhead = get_current_bulkhead() or self._bulkhead
         # The word search starts first, because the vector search blocks this thread.
-        pending_words = _start_search(search_words, bulkhead)
-        vectors = search_vectors()
+        pending_word_results = _start_search(search_words, bulkhead)
+        vector_results = search_vectors()
         return self._record_and_merge_results(
-            vectors, self._wait_for_word_search(pending_words, bulkhead), top_k
+            vector_results, self._wait_for_word_search(pending_word_results, bulkhead), top_k
         )
 
     def _record_and_merge_results(
-        self, vectors: _SearchResults | None, words: _SearchResults | None, top_k: int
+        self,
+        vector_results: _SearchResults | None,
+        word_results: _SearchResults | None,
+        top_k: int,
     ) -> list[Record]:
         """Merge the results of both searches, and return the best *top_k* records.
 
-        Also adds the results to the trace. *vectors* are the results of the vector search, and
-        *words* those of the word search; ``None`` if the search was not run or failed.
+        Also adds the results of both searches to the trace. *vector_results* or *word_results* is
+        ``None`` if that search was not run or failed.
         """
-        for name, results in (("vector", vectors), ("bm25", words)):
+        for name, results in (("vector", vector_results), ("bm25", word_results)):
             if results is not None:
-                record_initial_list(name, results.ranking)
-        return _merge_results(vectors, words, self._options, top_k)
+                record_unmerged_list(name, results.ranking)
+        return _merge_results(vector_results, word_results, self._options, top_k)
 
     def _extract_keywords(self, query: str) -> str:
         rules = self._preprocess
@@ -244,7 +247,7 @@ class Hybrid:
         )
 
     def _wait_for_word_search(
-        self, pending_words: Future[_SearchResults], bulkhead: Bulkhead
+        self, pending_word_results: Future[_SearchResults], bulkhead: Bulkhead
     ) -> _SearchResults | None:
         """Wait for the word search, and return its results.
 
@@ -252,10 +255,10 @@ class Hybrid:
         outside this package is logged without its message, which may quote a text.
         """
         try:
-            return pending_words.result(timeout=self._patience)
+            return pending_word_results.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
-            bulkhead.record_abandoned_calls(not pending_words.done())
+            bulkhead.record_abandoned_calls(not pending_word_results.done())
             # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
@@ -295,28 +298,28 @@ def _start_search(
 
 
 def _merge_results(
-    vectors: _SearchResults | None,
-    words: _SearchResults | None,
+    vector_results: _SearchResults | None,
+    word_results: _SearchResults | None,
     options: HybridSettings,
     top_k: int,
 ) -> list[Record]:
     """Merge the results of both searches, and return the best *top_k* passages as records."""
-    searches = [results for results in (vectors, words) if results is not None]
+    searches = [results for results in (vector_results, word_results) if results is not None]
     ranked = sum_weighted_scores(
         [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
     )
     return [
         {
-            **_merge_records(key, searches),
+            **_merge_passage_records(key, searches),
             "score": score,
-            "vector_score": vectors.find_score(key) if vectors is not None else None,
-            "bm25_score": words.find_score(key) if words is not None else None,
+            "vector_score": vector_results.find_score(key) if vector_results is not None else None,
+            "bm25_score": word_results.find_score(key) if word_results is not None else None,
         }
         for key, score in ranked[:top_k]
     ]
 
 
-def _merge_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
+def _merge_passage_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
     """Return the record of the passage with this *key*, with the score 0.
 
     Uses the first of *searches* that found the passage. If the record's text or metadata is empty,

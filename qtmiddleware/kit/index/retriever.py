@@ -43,9 +43,9 @@ class StoreRetriever:
     owns_embedder: bool = False
 
     def copy_with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a retriever for the same open store that searches as *settings* say.
+        """Return a retriever for the same open store that searches with other *settings*.
 
-        Raises `StoreError` or `ConfigError` if the store cannot search in this way.
+        Raises `StoreError` or `ConfigError` if the store cannot do the configured search.
         """
         search, query_embedder = _build_search(self.store, self.embedder, settings)
         return replace(self, search=search, query_embedder=query_embedder)

@@ -23,7 +23,7 @@ from qtmiddleware.kit.playground.asked import PageState
 from qtmiddleware.kit.playground.drawing import Bar, MovementDrawing, Segment
 from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
 from qtmiddleware.preprocessing import extract_keywords, preprocess
-from qtmiddleware.preprocessing.text import clean_text, shorten_text
+from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
@@ -190,7 +190,7 @@ def build_card(
             movement.place for movement in movements.passages if movement.match.id in relevant_ids
         ),
         lost=_find_best_rank(
-            drawing.find_rank(movement)
+            drawing.find_last_rank(movement)
             for movement in movements.dropped
             if movement.match.id in relevant_ids
         ),
@@ -482,11 +482,6 @@ def _describe_decision(retrieval: Retrieval) -> str:
 
 def _find_best_rank(ranks: Iterable[int | None]) -> int | None:
     return min((rank for rank in ranks if rank is not None), default=None)
-
-
-def format_count(number: int, noun: str) -> str:
-    """Return *number* and *noun* as text, with a plural "s" if needed."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 # Tabs and line breaks are kept, because passages contain them.

@@ -104,12 +104,14 @@ def draw_movements(movements: Movements, list_distance: float = 40.0) -> Movemen
     tracked = (*movements.passages, *movements.dropped)
     columns = [
         ("raw", [_find_original_rank(movement) for movement in tracked]),
-        ("result", [find_rank(movement) for movement in tracked]),
+        ("result", [find_last_rank(movement) for movement in tracked]),
     ]
-    ways = [(make_passage_key(movement.match), find_direction(movement)) for movement in tracked]
+    keys_and_ways = [
+        (make_passage_key(movement.match), find_direction(movement)) for movement in tracked
+    ]
     return _draw_lists(
         columns,
-        ways,
+        keys_and_ways,
         _count_rows(movements),
         list_distance=list_distance,
         row_height=ROW,
@@ -132,7 +134,7 @@ def draw_search_movements(movements: Movements, search_index: int) -> MovementDr
         ("result", [movement.place for movement in passages]),
     ]
     # For a single search, only passages that it ranked high matter.
-    ways: list[tuple[str, Way]] = [
+    keys_and_ways: list[tuple[str, Way]] = [
         (
             make_passage_key(movement.match),
             "hit" if place is not None and place <= len(passages) else "same",
@@ -140,7 +142,7 @@ def draw_search_movements(movements: Movements, search_index: int) -> MovementDr
         for movement, place in zip(passages, places, strict=True)
     ]
     return _draw_lists(
-        columns, ways, len(passages), list_distance=58.0, row_height=26.0, slot_height=24.0
+        columns, keys_and_ways, len(passages), list_distance=58.0, row_height=26.0, slot_height=24.0
     )
 
 
@@ -148,14 +150,14 @@ def _find_original_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the plain search.
 
     If the plain search did not return the passage, returns its rank in the tier's own search for
-    the question, or ``None``.
+    the question. Returns ``None`` if neither search returned the passage.
     """
     if movement.before is not None:
         return movement.before
     return next((hit.place for hit in movement.hits if hit.kind == "original"), None)
 
 
-def find_rank(movement: Movement) -> int | None:
+def find_last_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the result.
 
     If the passage dropped out, returns its last known rank: after reranking, keyword evidence or
@@ -173,18 +175,18 @@ def _count_rows(movements: Movements) -> int:
 
 def _draw_lists(
     columns: Sequence[tuple[str, Sequence[int | None]]],
-    ways: Sequence[tuple[str, Way]],
+    keys_and_ways: Sequence[tuple[str, Way]],
     row_count: int,
     *,
     list_distance: float,
     row_height: float,
     slot_height: float,
 ) -> MovementDrawing:
-    """Draw several lists side by side.
+    """Draw several lists side by side, with one line per passage.
 
     Args:
         columns: The heading of each list, and the ranks of all passages in the list.
-        ways: The key of each passage, and how the passage moved.
+        keys_and_ways: The key of each passage, and how the passage moved.
         row_count: The number of rows.
         list_distance: The distance between two lists, in pixels.
         row_height: The height of a row, in pixels.
@@ -198,10 +200,10 @@ def _draw_lists(
     nodes, lines = [], []
     for column, (_, places) in enumerate(columns):
         x = margin + column * list_distance
-        for place, y, (key, way) in zip(places, heights[column], ways, strict=True):
+        for place, y, (key, way) in zip(places, heights[column], keys_and_ways, strict=True):
             is_shown = place is not None and place <= row_count
             nodes.append(Node(x, y, "–" if place is None else str(place), way, key, is_shown))
-    for number, (key, way) in enumerate(ways):
+    for number, (key, way) in enumerate(keys_and_ways):
         points = [
             (margin + column * list_distance, column_heights[number])
             for column, column_heights in enumerate(heights)
@@ -408,28 +410,28 @@ def cut_snippet(
     full_text = clean_text(text)
     if len(full_text) <= length:
         return full_text
-    hits = [
+    weighted_positions = [
         (start, 2 if owner == "question" else 1)
         for start, _, owner in _locate_owned_keywords(
             full_text, question_words, model_words, language
         )
     ]
-    start = _find_densest_window(hits, max(1, length - 30))
+    start = _find_densest_window(weighted_positions, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = full_text.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = full_text[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(full_text) else "")
 
 
-def _find_densest_window(hits: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_window(weighted_positions: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
-    *hits* contains the position and the weight of each keyword, in order of position.
+    *weighted_positions* contains the position and the weight of each keyword, in order.
     """
     best = highest = worth_in_window = end = 0
-    for start, worth in hits:
-        while end < len(hits) and hits[end][0] < start + length:
-            worth_in_window += hits[end][1]
+    for start, worth in weighted_positions:
+        while end < len(weighted_positions) and weighted_positions[end][0] < start + length:
+            worth_in_window += weighted_positions[end][1]
             end += 1
         if worth_in_window > highest:
             best, highest = start, worth_in_window

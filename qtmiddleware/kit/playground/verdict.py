@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.kit.evaluation.movement import format_ordinal
-from qtmiddleware.kit.playground.cards import SAME, Card, format_count
+from qtmiddleware.kit.playground.cards import SAME, Card
+from qtmiddleware.preprocessing.text import format_count
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000

@@ -68,33 +68,48 @@ def _parse_conditions(conditions: Any, depth: int) -> Matcher:
     )
 
 
-def _parse_condition(key: Any, value: Any, depth: int) -> Matcher:
+def _parse_condition(field_or_operator: Any, operand: Any, depth: int) -> Matcher:
     """Return a function that checks metadata against one condition of a filter.
 
-    The condition is a key of the filter and its *value*. *key* is the name of a field, ``$and`` or
-    ``$or``. Raises `InvalidQuery` for an invalid condition.
+    Args:
+        field_or_operator: the name of a metadata field, ``$and`` or ``$or``.
+        operand: the required value, or a mapping from operators, for a field. For ``$and`` and
+            ``$or``, a list of conditions.
+        depth: the nesting level of the condition, from 1.
+
+    Raises:
+        InvalidQuery: for an invalid condition.
     """
-    if not isinstance(key, str):
-        raise _make_error(f"the name of a field must be text, not {_get_type_name(key)}")
-    if key in _JUNCTIONS:
-        if not isinstance(value, list | tuple) or not value:
-            raise _make_error(
-                f"{key} must be a list of one or more conditions, not {_get_type_name(value)}"
-            )
-        matchers = [_parse_conditions(condition, depth + 1) for condition in value]
-        return _combine_with_and(matchers) if key == "$and" else _combine_with_or(matchers)
-    if key.startswith("$"):
+    if not isinstance(field_or_operator, str):
         raise _make_error(
-            f"{key} cannot be used as a field name; only {' and '.join(_JUNCTIONS)} can"
+            f"the name of a field must be text, not {_get_type_name(field_or_operator)}"
         )
-    if not isinstance(value, Mapping):
-        return _build_equality_matcher(key, [_check_operand("$eq", value)])
-    if not value:
+    if field_or_operator in _JUNCTIONS:
+        if not isinstance(operand, list | tuple) or not operand:
+            raise _make_error(
+                f"{field_or_operator} must be a list of one or more conditions, not"
+                f" {_get_type_name(operand)}"
+            )
+        matchers = [_parse_conditions(condition, depth + 1) for condition in operand]
+        return (
+            _combine_with_and(matchers)
+            if field_or_operator == "$and"
+            else _combine_with_or(matchers)
+        )
+    if field_or_operator.startswith("$"):
         raise _make_error(
-            f"the field {key!r} must have an operator; the operators are {', '.join(_OPERATORS)}"
+            f"{field_or_operator} cannot be used as a field name; only"
+            f" {' and '.join(_JUNCTIONS)} can"
+        )
+    if not isinstance(operand, Mapping):
+        return _build_equality_matcher(field_or_operator, [_check_operand("$eq", operand)])
+    if not operand:
+        raise _make_error(
+            f"the field {field_or_operator!r} must have an operator; the operators are"
+            f" {', '.join(_OPERATORS)}"
         )
     return _combine_with_and(
-        [_parse_operator(key, name, operand) for name, operand in value.items()]
+        [_parse_operator(field_or_operator, name, value) for name, value in operand.items()]
     )
 
 

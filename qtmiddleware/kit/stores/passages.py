@@ -110,10 +110,10 @@ def check_stored_model(
         )
 
 
-def check_passages(
+def build_row_batches(
     passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
 ) -> Iterator[tuple[list[Row], Floats]]:
-    """Check *passages* batch by batch, and yield the rows and the vectors of each batch.
+    """Yield the rows to store and the vectors of *passages*, batch by batch.
 
     *passages* are (passage, vector) pairs, and *dimension* is the length of a vector. Raises
     `StoreError` for a passage or vector that cannot be stored.
@@ -123,7 +123,7 @@ def check_passages(
         rows = [build_row(passage) for passage, _ in batch]
         yield (
             rows,
-            check_vectors(
+            convert_vectors(
                 [vector for _, vector in batch], dimension, passage_ids=[row[0] for row in rows]
             ),
         )
@@ -177,7 +177,7 @@ def _is_storable_id(id_: Any) -> bool:
     return True
 
 
-def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
+def convert_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
     """Return *query*, a vector, as an array of *dimension* numbers (float32).
 
     Raises `StoreError` if the vector is invalid, or if *query* is a text, because local stores do
@@ -185,11 +185,11 @@ def check_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
-    vector: Floats = check_vectors([query], dimension)[0]
+    vector: Floats = convert_vectors([query], dimension)[0]
     return vector
 
 
-def check_vectors(
+def convert_vectors(
     vectors: Sequence[Sequence[float]], dimension: int, *, passage_ids: Sequence[str] = ()
 ) -> Floats:
     """Return *vectors* as a float32 array with one row per vector and *dimension* columns.

@@ -11,7 +11,7 @@ from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult
-from qtmiddleware.retrieval.searching import Searching, search_variants
+from qtmiddleware.retrieval.searching import RunningCall, search_variants
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
@@ -63,7 +63,7 @@ class Played:
             self.steps.append(step)
             for leaf in step.steps:
                 if isinstance(leaf, Search):
-                    with Searching(leaf):
+                    with RunningCall(leaf):
                         pass
             try:
                 step = flow.send(answer)

@@ -23,7 +23,7 @@ QUERY = "What did Acme pay in 2023?"
 class Shared:
     """A cache of other processes, which holds nothing."""
 
-    rest = 0.0
+    wait_seconds = 0.0
 
     def get(self, *args: Any) -> None: ...
 

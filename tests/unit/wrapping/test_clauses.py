@@ -14,7 +14,7 @@ from pinecone.models.vectors.sparse import SparseValues
 
 from qtmiddleware.wrapping.clauses import (
     ClauseProblem,
-    are_clauses,
+    are_valid_clauses,
     are_vector_clauses,
     can_add_text_clause,
     find_lucene_operator,
@@ -133,7 +133,7 @@ def test_plain_text_stays_as_it_is(text: str) -> None:
     ids=lambda it: type(it).__name__,
 )
 def test_what_is_no_list_of_clauses_is_left_alone(value: Any) -> None:
-    assert not are_clauses(value)
+    assert not are_valid_clauses(value)
     assert replace_question(value, "other") is value
     assert not can_add_text_clause(value)
     assert not are_vector_clauses(value)
@@ -144,7 +144,7 @@ def test_what_is_no_list_of_clauses_is_left_alone(value: Any) -> None:
 
 def test_an_iterator_of_clauses_is_not_used_up() -> None:
     clauses = iter([EmbedQuery(field="body", query="a")])
-    are_clauses(clauses)
+    are_valid_clauses(clauses)
     assert len(list(clauses)) == 1
 
 
@@ -214,6 +214,6 @@ def test_arguments_of_a_call_stay_as_they_are() -> None:
     _, changed = signature.replace_arguments((), kwargs, query="b", top_k=50)
     assert kwargs == before
     assert (changed["score_by"][0]["query"], changed["top_k"]) == ("b", 50)
-    assert signature.find_missing_field((), kwargs, "body") == "body"
+    assert signature.find_unrequested_field((), kwargs, "body") == "body"
     for field in ("title", None, ""):
-        assert signature.find_missing_field((), kwargs, field) == ""
+        assert signature.find_unrequested_field((), kwargs, field) == ""

@@ -37,7 +37,7 @@ class Refused(Exception):
 
 
 class BatchModel:
-    """Answers prompts with the replies stored in *state*, without any calls.
+    """Answers prompts with the replies stored in *state*, without calling the service.
 
     *settings* name the model, and *address* is the service's URL. If there is no reply to a prompt,
     raises `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Use the
@@ -102,7 +102,7 @@ class BatchModel:
 
 
 class _Client:
-    """A client for `OpenAIModel` that returns the replies in *state*, without any calls."""
+    """A client for `OpenAIModel` that returns the replies in *state*, and calls no service."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state

@@ -41,7 +41,7 @@ LIMITS: Final = Limits()
 
 
 def is_transient(status: int | None) -> bool:
-    """Return whether a failed request with this HTTP *status* may succeed if repeated.
+    """Return whether it may help to repeat a request that got the HTTP *status*.
 
     True if *status* is ``None``, because no request was made. False if the request succeeded, or if
     the request itself is wrong.
@@ -53,7 +53,7 @@ Line = tuple[str, bytes]
 """The ``custom_id`` of a request, and its line in a request file, with the line break."""
 
 
-def build_line(request_id: str, request: Mapping[str, Any]) -> Line:
+def build_request_line(request_id: str, request: Mapping[str, Any]) -> Line:
     """Return *request_id*, and the line for *request* in a batch's request file."""
     line = {"custom_id": request_id, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
@@ -94,12 +94,12 @@ def parse_result_line(line: bytes) -> RequestResult | None:
     Returns ``None`` if the line is invalid.
     """
     try:
-        return _parse_entry(json.loads(line))
+        return _parse_result_entry(json.loads(line))
     except (ValueError, RecursionError):
         return None
 
 
-def _parse_entry(entry: Any) -> RequestResult | None:
+def _parse_result_entry(entry: Any) -> RequestResult | None:
     if not isinstance(entry, dict) or not isinstance(id_ := entry.get("custom_id"), str):
         return None
     response, error = entry.get("response"), entry.get("error")

@@ -84,7 +84,10 @@ class BatchService:
 
     def upload_file(self, path: Path, name: str) -> str:
         """Upload the file at *path* under *name*, and return the id of the uploaded file."""
-        with self._convert_errors("/files"), open_regular_file(path, follow_link=False) as content:
+        with (
+            self._convert_client_errors("/files"),
+            open_regular_file(path, follow_link=False) as content,
+        ):
             return str(self._client.files.create(file=(name, content), purpose="batch").id)
 
     def create_batch(self, file_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -95,14 +98,14 @@ class BatchService:
         """
         for wait in (*WAITS, None):
             try:
-                with self._convert_errors("/batches"):
+                with self._convert_client_errors("/batches"):
                     batch = self._client_without_retries.batches.create(
                         completion_window="24h",
                         endpoint=ENDPOINT,
                         input_file_id=file_id,
                         metadata=dict(metadata),
                     )
-                    return self._parse_description(batch)
+                    return self._build_batch_description(batch)
             except ModelError as error:
                 if wait is None or error.reason not in TRANSIENT:
                     raise
@@ -117,12 +120,12 @@ class BatchService:
 
         Returns ``None`` if there is no such batch.
         """
-        with self._convert_errors("/batches"):
+        with self._convert_client_errors("/batches"):
             page = self._client.batches.list(limit=PAGE)
             for _ in range(MOST_PAGES):
                 for batch in page.data:
                     if batch.input_file_id == file_id:
-                        return self._parse_description(batch)
+                        return self._build_batch_description(batch)
                 if not page.data or not page.has_next_page():
                     break
                 page = page.get_next_page()
@@ -130,22 +133,22 @@ class BatchService:
 
     def find_file(self, name: str) -> str | None:
         """Return the id of the file uploaded under *name*; ``None`` if it is not found."""
-        with self._convert_errors("/files"):
+        with self._convert_client_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
             return next((str(file.id) for file in page.data if file.filename == name), None)
 
     def retrieve_batch(self, batch_id: str) -> dict[str, Any]:
         """Return the service's current description of the batch *batch_id*."""
-        with self._convert_errors("/batches", resource_id=batch_id):
-            return self._parse_description(self._client.batches.retrieve(batch_id))
+        with self._convert_client_errors("/batches", resource_id=batch_id):
+            return self._build_batch_description(self._client.batches.retrieve(batch_id))
 
     def cancel_batch(self, batch_id: str) -> dict[str, Any]:
         """Cancel the batch *batch_id* unless it has ended, and return its current description."""
         description = self.retrieve_batch(batch_id)
         if description.get("status") in ENDED:
             return description
-        with self._convert_errors("/batches", resource_id=batch_id):
-            return self._parse_description(self._client.batches.cancel(batch_id))
+        with self._convert_client_errors("/batches", resource_id=batch_id):
+            return self._build_batch_description(self._client.batches.cancel(batch_id))
 
     def download_lines(self, file_id: str, *, lines: int, size: int) -> Iterator[bytes]:
         """Download the file *file_id*, and yield its lines as they arrive.
@@ -155,7 +158,7 @@ class BatchService:
         """
         # A faulty service may send an endless file.
         with (
-            self._convert_errors("/files", resource_id=file_id),
+            self._convert_client_errors("/files", resource_id=file_id),
             self._client.files.with_streaming_response.content(file_id) as response,
         ):
             for number, line in enumerate(
@@ -167,7 +170,7 @@ class BatchService:
                     )
                 yield line
 
-    def _parse_description(self, batch: Any) -> dict[str, Any]:
+    def _build_batch_description(self, batch: Any) -> dict[str, Any]:
         # Services with the same API may send values of other types. `parse_batch` checks them.
         description = parse_batch(batch.to_dict(mode="json", warnings=False))
         if not description:
@@ -177,7 +180,7 @@ class BatchService:
         return description
 
     @contextmanager
-    def _convert_errors(self, url_path: str, *, resource_id: str = "") -> Iterator[None]:
+    def _convert_client_errors(self, url_path: str, *, resource_id: str = "") -> Iterator[None]:
         try:
             yield
         except ModelError:
@@ -199,9 +202,9 @@ class BatchService:
 
 
 def limit_total_bytes(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield *chunks*.
+    """Yield *chunks* as long as their total size is at most *max_bytes*.
 
-    Raises `ModelError` (``too_long``) as soon as their total size exceeds *max_bytes*.
+    Raises `ModelError` (``too_long``) at the first chunk that exceeds this size.
     """
     size = 0
     for chunk in chunks:

@@ -141,7 +141,9 @@ def parse_batch(description: Any) -> dict[str, Any]:
     """
     raw = description if isinstance(description, Mapping) else {}
     texts = ("id", "status", "input_file_id", "output_file_id", "error_file_id")
-    batch: dict[str, Any] = {name: raw[name] for name in texts if _is_valid_name(raw.get(name))}
+    batch: dict[str, Any] = {
+        name: raw[name] for name in texts if _is_valid_short_text(raw.get(name))
+    }
     batch |= {
         name: raw[name]
         for name in ("created_at", "expires_at")
@@ -163,7 +165,7 @@ def parse_batch(description: Any) -> dict[str, Any]:
     return batch if "id" in batch else {}
 
 
-def _is_valid_name(value: Any) -> bool:
+def _is_valid_short_text(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= _MOST_ID
 
 
@@ -291,27 +293,30 @@ class BatchState:
         except (ValueError, RecursionError):
             description = {}
         is_valid = all(map(_is_valid_count, (number, request_count, size))) and (
-            file_id is None or _is_valid_name(file_id)
+            file_id is None or _is_valid_short_text(file_id)
         )
         if not is_valid or (batch_json is not None and not description):
             raise self.build_file_error("a part of it is damaged")
         return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
-    def add_part(self, ids: Sequence[str], size: int) -> Part:
-        """Store a new part, and return it. From then on, its requests count as sent.
+    def add_part(self, request_ids: Sequence[str], file_bytes: int) -> Part:
+        """Store a new part: a batch and its request file. Return the part.
+
+        The part's requests count as sent from now on.
 
         Args:
-            ids: The ids of the requests.
-            size: The size of the request file in bytes.
+            request_ids: The ids of the requests.
+            file_bytes: The size of the request file in bytes.
         """
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
-            number: int = self._execute(insert, (len(ids), size))[0][0]
+            number: int = self._execute(insert, (len(request_ids), file_bytes))[0][0]
             # A request that got no reply in an earlier part now belongs to this part.
             connection.executemany(
-                "INSERT OR REPLACE INTO requests VALUES (?, ?)", ((id_, number) for id_ in ids)
+                "INSERT OR REPLACE INTO requests VALUES (?, ?)",
+                ((id_, number) for id_ in request_ids),
             )
-        return Part(number, len(ids), size, None, {}, settled=False)
+        return Part(number, len(request_ids), file_bytes, None, {}, settled=False)
 
     def store_file_id(self, part: Part, file_id: str) -> None:
         """Store the id of the uploaded file of *part*."""

@@ -52,7 +52,7 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """A pace that never retries a call, because stored replies do not change."""
+    """Runs each call once, without retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
         """Run *call* once, and return its result."""
@@ -82,7 +82,7 @@ class FilePass:
     show: ShowBulk | None = None
 
     def __call__(self, model: BatchModel) -> Iterator[None]:
-        """Transform each question without a result, and yield ``None`` after each question.
+        """Transform each question that has no result yet, and yield ``None`` after each of them.
 
         If *model* lacks a reply to a question, writes no result for this question.
         """
@@ -126,7 +126,7 @@ class FilePass:
 
     def _write_record(self, record: Record) -> None:
         self.journal.append_record(record)
-        self.report.add(record)
+        self.report.add_record(record)
         if self.show is not None:
             self.show(self.report)
 
@@ -186,7 +186,7 @@ def open_batch_work(
 
 
 def _check_or_store_inputs(
-    state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, source: str
+    state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, file_name: str
 ) -> None:
     """Check that the batches in *state* were made with the current config and questions.
 
@@ -197,15 +197,15 @@ def _check_or_store_inputs(
         state: The stored batches.
         fingerprint: The fingerprint of the current config.
         file: The file of the current questions.
-        source: The file's name for the error message; ``""`` to replace the stored values.
+        file_name: The file's name for the error message; ``""`` to replace the stored values.
     """
-    stored_inputs = _read_stored_inputs(state) if source and state.list_parts() else None
+    stored_inputs = _read_stored_inputs(state) if file_name and state.list_parts() else None
     if stored_inputs is not None:
         config, size, old_digest = stored_inputs
         changes = [*describe_changes(config, fingerprint)]
         # Only the first *size* bytes count, because questions may be appended.
         if _compute_digest(file, size) != old_digest:
-            changes.append(f"the questions in {source}")
+            changes.append(f"the questions in {file_name}")
         if changes:
             problem = (
                 f"the batches of {state.path} were made with other inputs; changed:"

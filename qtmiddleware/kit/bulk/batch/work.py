@@ -20,7 +20,7 @@ from qtmiddleware.kit.bulk.batch.parts import (
     Line,
     RequestResult,
     assign_file_numbers,
-    build_line,
+    build_request_line,
     parse_result_line,
 )
 from qtmiddleware.kit.bulk.batch.service import TRANSIENT, BatchService
@@ -193,12 +193,12 @@ class BatchWork:
             unsent_ids.difference_update(ids)
             sent.append(self._send_part(part, None))
         self._file.unlink(missing_ok=True)
-        return self._build_status(missing=missing, sent=tuple(sent))
+        return self._build_status(missing_count=missing, sent_parts=tuple(sent))
 
     def status(self) -> BatchStatus:
         """Ask the service for the status of unfinished batches, and return the status of all.
 
-        Does not ask the questions, so questions and missing requests are not counted.
+        Questions and missing requests are not counted in this status.
         """
         for part in self._list_unfinished_parts():
             self._state.store_batch(part, self._service.retrieve_batch(part.batch["id"]))
@@ -221,7 +221,8 @@ class BatchWork:
             waiting_ids.update(map(compute_request_id, requests))
         underway = sum(map(self._state.is_request_sent, waiting_ids))
         return replace(
-            self._build_status(missing=len(waiting_ids) - underway, tally=tally), underway=underway
+            self._build_status(missing_count=len(waiting_ids) - underway, tally=tally),
+            underway=underway,
         )
 
     def cancel(self) -> BatchStatus:
@@ -237,7 +238,11 @@ class BatchWork:
         return [part for part in self._state.list_parts() if part.batch and not part.settled]
 
     def _build_status(
-        self, *, missing: int = 0, sent: tuple[Part, ...] = (), tally: Tally | None = None
+        self,
+        *,
+        missing_count: int = 0,
+        sent_parts: tuple[Part, ...] = (),
+        tally: Tally | None = None,
     ) -> BatchStatus:
         parts = self._state.list_parts()
         underway = [part for part in parts if not part.settled]
@@ -248,8 +253,8 @@ class BatchWork:
             self._answered,
             self._open,
             sum(part.requests for part in underway),
-            missing,
-            sent,
+            missing_count,
+            sent_parts,
             tally or Tally(),
         )
 
@@ -271,9 +276,9 @@ class BatchWork:
     # --- from the questions to the service --------------------------------------------------------
 
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
-        """Ask each question without an answer, and yield its requests that have no reply yet.
+        """Ask each unanswered question, and yield the question's requests that have no reply yet.
 
-        Also counts the questions with such requests as open, and all others as answered.
+        Counts the questions with such requests as open, and the other questions as answered.
         """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
@@ -295,7 +300,7 @@ class BatchWork:
                 # Equal questions have equal requests, which are sent once.
                 if id_ not in unsent_ids and not self._state.is_request_sent(id_):
                     unsent_ids.add(id_)
-                    yield build_line(id_, request)
+                    yield build_request_line(id_, request)
 
     def _write_request_file(self, lines: Iterator[Line]) -> tuple[list[str], int]:
         """Write *lines* to the file for the next upload.
@@ -318,7 +323,7 @@ class BatchWork:
     def _resume_part(self, part: Part) -> Part | None:
         """Send a *part* that an interrupted command did not send, and return the updated part.
 
-        Returns ``None`` if the request file is gone. Another part then sends its requests.
+        Returns ``None`` if the request file is gone. The requests are then sent in another part.
         """
         file_id = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used, because its author could choose the file to upload.

@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation.reporting.verdicts import (
     find_best_system,
     write_headline_and_details,
 )
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 
 _WORST: Final = 5
 """A report shows at most this many of the questions that lost most."""
@@ -50,8 +50,8 @@ def markdown(
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
         *_write_details(details, decision),
         (
-            f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: {count:,}"
-            f" question{'' if count == 1 else 's'}{passages}"
+            f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: "
+            f"{format_count(count, 'question')}{passages}"
         ),
         *(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
@@ -185,7 +185,7 @@ def _write_method(comparison: Comparison) -> str:
     count = len(comparison.challengers)
     return (
         f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval"
-        f" and two-sided paired randomisation test, seed {comparison.seed}, corrected for {count}"
-        f" comparison{'' if count == 1 else 's'} after"
+        f" and two-sided paired randomisation test, seed {comparison.seed}, corrected for"
+        f" {format_count(count, 'comparison')} after"
         f" Holm.{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"
     )

@@ -9,7 +9,7 @@ from qtmiddleware.kit.evaluation.measures import FEW
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 
 _LENGTH: Final = 2_000
 
@@ -23,7 +23,7 @@ def format_headline(gate: GateResult) -> str:
         names = [_quote_name(change.name) for change in gate.changes if change.verdict == "worse"]
         return f"Retrieval got worse with {join_names(names)}."
     if gate.verdict == "inconclusive":
-        count = _format_count(gate.question_count, "question is", "questions are")
+        count = format_count(gate.question_count, "question is", "questions are")
         return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
     if gate.rule.bound is not None:
         return (
@@ -77,7 +77,7 @@ def format_comment(gate: GateResult) -> str:
 
 def _describe_change(gate: GateResult, change: Change) -> str:
     """Return one to three sentences on the change of one system."""
-    total = _format_count(len(change.gains), "question", "questions")
+    total = format_count(len(change.gains), "question")
     if not change.worse_count and not change.better_count:
         return f"no change in {total}."
     return (
@@ -162,7 +162,7 @@ def _describe_method(gate: GateResult) -> str:
         allowed = _format_unsigned_points(gate.rule.bound)
         rule = f"A system is worse if its mean fell by more than {allowed} points."
     return (
-        f"{gate.rule.measure} of {_format_count(gate.question_count, 'question', 'questions')},"
+        f"{gate.rule.measure} of {format_count(gate.question_count, 'question')},"
         f" before in {gate.baseline}. The change is in points (hundredths) with its 95% interval."
         f" {rule}"
     )
@@ -175,7 +175,3 @@ def _format_unsigned_points(gain: float) -> str:
 
 def _quote_name(name: str) -> str:
     return f"“{shorten_text(name, figures.NAME_LENGTH)}”"
-
-
-def _format_count(number: int, singular: str, plural: str) -> str:
-    return f"{number:,} {singular if number == 1 else plural}"

@@ -11,7 +11,7 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
 from qtmiddleware.kit.evaluation.reporting.template import render
 from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 
 _QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
 _UNJUDGED: Final = (
@@ -51,7 +51,7 @@ def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
     questions = report.questions
     other_count, total_text = (
         sum(not question.is_first_same for question in questions),
-        _format_question_count(len(questions)),
+        format_count(len(questions), "question"),
     )
     same_count = sum(question.change == "same" for question in questions)
     same_lists = f"{_format_count(same_count)} would get the same list"
@@ -157,10 +157,6 @@ def _require_questions(report: ShadowReport) -> None:
         raise ConfigError(
             "a report needs a question that was retrieved in shadow mode", path="report"
         )
-
-
-def _format_question_count(questions: int) -> str:
-    return f"{questions:,} question{'' if questions == 1 else 's'}"
 
 
 def _format_count(count: int) -> str:

@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.charts import count_better_same_worse
-from qtmiddleware.preprocessing.text import shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
 
@@ -164,8 +164,8 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:
     """Return the number of relevant first passages as text, such as ``60 of 100 questions``."""
     return (
-        f"{figures.count_relevant_first(score):,} of {comparison.questions:,}"
-        f" question{'' if comparison.questions == 1 else 's'}"
+        f"{figures.count_relevant_first(score):,} of "
+        f"{format_count(comparison.questions, 'question')}"
     )
 
 

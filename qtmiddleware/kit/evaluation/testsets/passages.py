@@ -16,7 +16,7 @@ from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import Converter, find_documents
 from qtmiddleware.kit.evaluation.testsets.filtering import normalize_words, split_quote
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
-from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
+from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
 from qtmiddleware.kit.stores.sqlite.files import MEMORY
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.protocols import Passage
@@ -66,12 +66,14 @@ def read_passages(paths: Sequence[Path], settings: Settings) -> tuple[Passage, .
             reader = Reader(
                 ledger, settings, Root.from_data_path(path), context_version="", converter=converter
             )
-            for document in {make_absolute(file): file for file in find_documents(path)}.values():
+            for document in {
+                resolve_folder_links(file): file for file in find_documents(path)
+            }.values():
                 try:
                     reader.add_document(document)
                 except (UnreadableDocument, MissingExtra) as error:
                     # The user named this file, so skipping it would be a surprise.
-                    if isinstance(error, MissingExtra) and reader.is_file:
+                    if isinstance(error, MissingExtra) and reader.has_single_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     errors.append(error)

@@ -34,7 +34,7 @@ from qtmiddleware.kit.index.ingestion.contexts import Contexts
 from qtmiddleware.kit.index.ingestion.embedding import build_embedding_name, embed_missing_texts
 from qtmiddleware.kit.index.ingestion.ledger import Ledger, open_ledger
 from qtmiddleware.kit.index.ingestion.publishing import Publication
-from qtmiddleware.kit.index.ingestion.reading import Reader, Root, make_absolute
+from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
 from qtmiddleware.kit.index.retriever import StoreRetriever, open_retriever
 from qtmiddleware.protocols import LanguageModel, Store
 from qtmiddleware.providers.llms import as_language_model
@@ -172,17 +172,19 @@ def ingest(
             accepts.
         embedder: an embedder or embedding function, used instead of the configured model.
         store: an open store, used instead of the configured store. The store stays open.
-        reader: your own reader, a function of a path. It is called for each new or changed file,
-            and in folders for all file types. It returns a text, several texts, or pairs of a text
-            and its location (``("...", {"page": 3})``). If it returns ``None``, the built-in reader
-            is used. If it raises, the file is skipped. It runs in this process, without a time
-            limit. Rename the function when you change what it returns, because the ledger
-            identifies it by its name.
+        reader: your own reader, a function of a path that returns a text, several texts, or pairs
+            of a text and its location (``("...", {"page": 3})``). The function is called for each
+            new or changed file, and in folders for all file types. For a file that your function
+            does not support, return ``None``; then the built-in reader is used. If the function
+            raises, the file is skipped. The function runs in this process, without a time limit.
+            Rename the function when you change the texts that it returns, because the ledger
+            identifies a reader by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
-        engine: runs a built-in local embedding model. The default is this process. `LocalEngine`
-            uses several processes, and `RayEngine` uses a Ray cluster. The ids, chunks and vectors
-            do not depend on the engine. The engine is not closed.
+        engine: the engine that runs a built-in local embedding model: `LocalEngine` uses several
+            processes, and `RayEngine` uses a Ray cluster. By default, the model runs in this
+            process. The ids, chunks and vectors do not depend on the engine. The engine is not
+            closed.
 
     Raises:
         ConfigError: if there is no data path, if the data path contains no documents, or if a
@@ -215,7 +217,7 @@ def ingest(
     # behind. A document found by two paths, for example through a linked folder, is read once.
     paths = list(
         {
-            make_absolute(document): document
+            resolve_folder_links(document): document
             for document in find_documents(path, all_files=reader is not None)
         }.values()
     )
@@ -380,7 +382,7 @@ class _Run:
                 except MissingExtra as error:
                     # In a folder, one such file must not stop the run. A single file that the user
                     # named is different.
-                    if reader.is_file:
+                    if reader.has_single_file:
                         raise
                     reader.keep_document(path)
                     skipped.append(Skipped(str(path), str(error), error.extra))

@@ -176,7 +176,7 @@ class DocumentViews:
     def _load_document(self, document_id: int) -> None:
         """Load the length and the beginning of a document from the ledger.
 
-        *document_id* is the document's number there.
+        *document_id* is the document's number in the ledger.
         """
         self._document_id = document_id
         self._length = (

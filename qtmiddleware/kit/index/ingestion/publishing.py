@@ -94,10 +94,10 @@ class Publication:
         self._store = store
         self._embedding_name = embedding_name
         self._store_key = f"{store.identity} {embedding_name}"
-        self._writes_all = self._must_write_all_passages()
+        self._writes_all = self._should_write_all_passages()
         self._scope = {"root": root.key, "all": self._writes_all}
 
-    def _must_write_all_passages(self) -> bool:
+    def _should_write_all_passages(self) -> bool:
         """Return whether all passages must be written again, not only new passages.
 
         True in the first run, after a change of the store or the embedding model, and if the store

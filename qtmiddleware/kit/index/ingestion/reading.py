@@ -52,8 +52,11 @@ class Root:
     def from_data_path(cls, data_path: str | os.PathLike[str]) -> Root:
         """Return the `Root` for *data_path*.
 
-        The base folder of a folder is the folder itself, that of a single file is the file's
-        folder, and that of a pattern is the last folder before the first wildcard.
+        The base folder depends on *data_path*:
+
+        - for a folder, it is the folder itself;
+        - for a single file, it is the file's folder;
+        - for a pattern, it is the last folder before the first wildcard.
         """
         named_path = Path(data_path).expanduser()
         path = Path(os.path.realpath(named_path))
@@ -70,7 +73,7 @@ class Root:
 
         If *path* is outside of the base folder, returns the file's name.
         """
-        absolute_path = make_absolute(path)
+        absolute_path = resolve_folder_links(path)
         # If a linked folder leads out of the base folder, there is no relative path.
         return (
             absolute_path.relative_to(self.base)
@@ -79,7 +82,7 @@ class Root:
         ).as_posix()
 
 
-def make_absolute(path: Path) -> Path:
+def resolve_folder_links(path: Path) -> Path:
     """Return the absolute path of the file at *path*, with links to folders resolved.
 
     If the file itself is a link, this link is not resolved.
@@ -198,35 +201,37 @@ class Reader:
             raise UnreadableDocument(
                 path, "cannot be opened", "it is a link; name the file it leads to"
             )
-        file = encode_path(str(make_absolute(path)))
+        file_key = encode_path(str(resolve_folder_links(path)))
         # The hash is computed before the file is read. If the file changes in between, the next run
         # sees another fingerprint and reads the file again.
         fingerprint = self._hash_file(path)
-        self._claim_file(file)
+        self._claim_file(file_key)
         versions = self._ledger.execute(
-            "SELECT stored, fingerprint FROM documents WHERE file = ?", [file]
+            "SELECT stored, fingerprint FROM documents WHERE file = ?", [file_key]
         )
-        known_versions = self._ledger.execute(_KNOWN, [file, fingerprint])
+        known_versions = self._ledger.execute(_KNOWN, [file_key, fingerprint])
         document_id = (
-            known_versions[0][0] if known_versions else self._read_document(path, file, fingerprint)
+            known_versions[0][0]
+            if known_versions
+            else self._read_document(path, file_key, fingerprint)
         )
-        self._add_target(document_id, file)
+        self._select_version(document_id, file_key)
         # 2 means that the store has this version.
         if (2, fingerprint) in versions:
             return "unchanged"
         return "changed" if any(stored for stored, _ in versions) else "added"
 
     @property
-    def is_file(self) -> bool:
+    def has_single_file(self) -> bool:
         """Whether the data path is a single document."""
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
         """Keep the document at *path* in the index as it is, without reading the file."""
-        file = encode_path(str(make_absolute(path)))
-        self._claim_file(file)
-        for (document_id,) in self._ledger.execute(_KEPT, [file]):
-            self._add_target(document_id, file)
+        file_key = encode_path(str(resolve_folder_links(path)))
+        self._claim_file(file_key)
+        for (document_id,) in self._ledger.execute(_KEPT, [file_key]):
+            self._select_version(document_id, file_key)
 
     def _hash_file(self, path: Path) -> str:
         """Return a hash of the file's content and of all settings that affect its chunks.
@@ -240,40 +245,42 @@ class Reader:
             raise UnreadableDocument(path, "cannot be opened", error.strerror or "") from error
         return hashlib.sha256(json.dumps([content, *self._fingerprint_values]).encode()).hexdigest()
 
-    def _claim_file(self, file: str) -> None:
-        """Assign *file* to this data path in the ledger, instead of any other data path.
+    def _claim_file(self, file_key: str) -> None:
+        """Assign a file to this data path in the ledger, instead of any other data path.
 
-        Each file belongs to one data path only, so that it is indexed only once.
+        Each file belongs to one data path only, so that it is indexed only once. *file_key* is the
+        file's encoded absolute path.
         """
-        values = [self._root.key, file, self._root.key]
+        values = [self._root.key, file_key, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
-    def _add_target(self, document_id: int, file: str) -> None:
-        """Mark the version *document_id* of *file* as the version that the index should have.
+    def _select_version(self, document_id: int, file_key: str) -> None:
+        """Mark the version *document_id* of a file as the version that the index should have.
 
-        All other versions of *file* are removed from the index.
+        All other versions of the file are removed from the index. *file_key* is the file's encoded
+        absolute path.
         """
-        self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document_id, file])
+        self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document_id, file_key])
 
-    def _read_document(self, path: Path, file: str, fingerprint: str) -> int:
+    def _read_document(self, path: Path, file_key: str, fingerprint: str) -> int:
         """Read the document at *path*, and save its chunks in the ledger as a new version.
 
         Returns the number of the version in the ledger. If reading fails, saves nothing.
 
         Args:
             path: the document's path.
-            file: the encoded absolute path, which identifies the file in the ledger.
+            file_key: the encoded absolute path, which identifies the file in the ledger.
             fingerprint: the hash of the file and the settings; see `_hash_file`.
         """
         ledger, settings = self._ledger, self._settings
         # A run that was killed may have saved only some chunks of this file.
-        ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file])
+        ledger.execute("DELETE FROM documents WHERE file = ? AND NOT complete", [file_key])
         source = replace_surrogates(self._root.build_relative_path(path))
-        name = self._choose_document_name(file, self._root.build_relative_path(path))
+        name = self._choose_document_name(file_key, self._root.build_relative_path(path))
         document_id = ledger.insert_row(
             "INSERT INTO documents (root, file, name, source, fingerprint, contextual) VALUES (?,"
             " ?, ?, ?, ?, ?)",
-            [self._root.key, file, name, source, fingerprint, bool(self._context_version)],
+            [self._root.key, file_key, name, source, fingerprint, bool(self._context_version)],
         )
         chunks = cut_document(
             path,
@@ -306,20 +313,20 @@ class Reader:
             raise NotTaken(path, "not taken")
         return result
 
-    def _choose_document_name(self, file: str, source: str) -> str:
+    def _choose_document_name(self, file_key: str, source: str) -> str:
         """Return the name of a document; the ids of its passages begin with this name.
 
         A known document keeps its name. A new document is named after *source*, its path relative
-        to the base folder. If another file has this name, a hash of *file* is appended.
+        to the base folder. If another file has this name, a hash of *file_key* is appended.
         """
         ledger = self._ledger
         # With another name, the passages would have other ids, and all would be written again.
-        known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file])
+        known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file_key])
         if known_name is not None:
             return str(known_name)
         name = build_document_name(source)
         is_taken = ledger.fetch_value("SELECT 1 FROM documents WHERE name = ?", [name])
-        return f"{name}~{hashlib.sha256(file.encode()).hexdigest()[:6]}" if is_taken else name
+        return f"{name}~{hashlib.sha256(file_key.encode()).hexdigest()[:6]}" if is_taken else name
 
 
 def hash_text(text: str) -> bytes:

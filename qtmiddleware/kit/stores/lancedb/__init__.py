@@ -12,12 +12,12 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.stores.filters import Matcher, build_matcher
-from qtmiddleware.kit.stores.lancedb.table import buffer_rows, open_table
+from qtmiddleware.kit.stores.lancedb.table import buffer_rows, open_table_with_identity
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
-    check_passages,
-    check_query_vector,
+    build_row_batches,
+    convert_query_vector,
     extract_query_words,
     normalise_vectors,
     select_storable_ids,
@@ -74,7 +74,7 @@ class LanceDBStore(LocalStore):
         self._writes = 0
         self._ids_by_filter: dict[tuple[int, str], list[str] | None] = {}
         self._open: Any
-        self._open, self._identity = open_table(
+        self._open, self._identity = open_table_with_identity(
             self._path, embedding_model=embedding_model, dimension=dimension
         )
 
@@ -84,11 +84,11 @@ class LanceDBStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
+        """Write *passages* with their vectors, and remove the passages with the ids in *delete*.
 
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
-        written.
+        All changes are one transaction. A passage replaces the stored passage with the same id. If
+        several passages have the same id, the last one is stored. If an id is in both *passages*
+        and *delete*, the passage is written.
 
         *passages* are first collected in a temporary file. If their iterator raises an exception,
         nothing is written.
@@ -96,7 +96,7 @@ class LanceDBStore(LocalStore):
         with self._use_table("written to") as table:
             schema = table.schema
         # The passages are read before the lock is taken, because their iterator may be slow.
-        with buffer_rows(check_passages(passages, self._dimension), schema, self._path) as (
+        with buffer_rows(build_row_batches(passages, self._dimension), schema, self._path) as (
             count,
             reader,
         ):
@@ -133,7 +133,7 @@ class LanceDBStore(LocalStore):
         If few of the nearest passages meet the filter, the search reads all metadata. It caches the
         ids that meet the filter until the next write.
         """
-        vector = normalise_vectors(check_query_vector(query, self._dimension)[None].copy())[0]
+        vector = normalise_vectors(convert_query_vector(query, self._dimension)[None].copy())[0]
 
         # A vector index, if someone created one, would make the results approximate.
         def build_query(table: Any) -> Any:

@@ -30,7 +30,9 @@ _MAKING: Final = ".making-"
 _MARK: Final = b"qtmiddleware"
 
 
-def open_table(path: Path, *, embedding_model: str, dimension: int) -> tuple[Any, str]:
+def open_table_with_identity(
+    path: Path, *, embedding_model: str, dimension: int
+) -> tuple[Any, str]:
     """Open or create the table in the folder *path*, and return the table and its identity.
 
     The identity is a random name, created with the table. Raises `StoreError` if the folder has

@@ -23,7 +23,7 @@ from qtmiddleware.kit.stores.pinecone.records import (
     is_valid_id,
     restore_integer,
     sort_records,
-    split_batches,
+    split_into_batches,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.runtime.forking import ForkLock
@@ -35,7 +35,7 @@ _log = get_logger("qtmiddleware.stores")
 
 
 def count_vectors(stats: Any, namespace: str) -> int:
-    """Return the number of vectors in *namespace*; 0 if it does not exist.
+    """Return the number of vectors in *namespace*; 0 if the namespace does not exist.
 
     *stats* are the index's statistics from Pinecone. They may list the default namespace as ``""``
     or ``"__default__"``.
@@ -94,14 +94,14 @@ class ModelRecord:
         if self._is_checked:
             return
         stats = self._calls("describe_index_stats", "opened")
-        self._check_index(stats)
+        self._check_vector_type_and_dimension(stats)
         answer = self._calls(
-            "fetch", "opened", ids=[self._id], namespace=NAMESPACE, may_be_missing=True
+            "fetch", "opened", ids=[self._record_id], namespace=NAMESPACE, may_be_missing=True
         )
-        record = None if answer is None else answer.vectors.get(self._id)
+        record = None if answer is None else answer.vectors.get(self._record_id)
         self._vector_count = count_vectors(stats, self._namespace)
         if record is not None:
-            self._check_model(record.metadata or {})
+            self._check_recorded_model(record.metadata or {})
         elif self._vector_count:
             _log.info(
                 "%s has no record of its embedding model; only its dimension was checked",
@@ -136,23 +136,23 @@ class ModelRecord:
     @property
     def identity(self) -> str:
         """The index's host, the namespace, and the record's random token, if any, as one text."""
-        return f"pinecone:{self._calls.host}/{self._key}#{self._token}"
+        return f"pinecone:{self._calls.host}/{self._namespace_key}#{self._token}"
 
     @property
-    def _id(self) -> str:
+    def _record_id(self) -> str:
         """The id of the record: a hash of the namespace."""
         # A namespace may contain spaces, but Pinecone cannot fetch ids with spaces.
-        return sha256(self._key.encode()).hexdigest()
+        return sha256(self._namespace_key.encode()).hexdigest()
 
     @property
-    def _key(self) -> str:
+    def _namespace_key(self) -> str:
         return _DEFAULT if self._namespace in DEFAULT_NAMESPACES else self._namespace
 
     @property
     def _description(self) -> str:
-        return f"the namespace {self._key!r} of {self._calls.subject}"
+        return f"the namespace {self._namespace_key!r} of {self._calls.subject}"
 
-    def _check_index(self, stats: Any) -> None:
+    def _check_vector_type_and_dimension(self, stats: Any) -> None:
         """Check that the index has vectors of the required type and dimension.
 
         *stats* are the index's statistics from Pinecone. Raises `StoreError` if the type or the
@@ -175,7 +175,7 @@ class ModelRecord:
                 " for, or an index of that dimension"
             )
 
-    def _check_model(self, metadata: Mapping[str, Any]) -> None:
+    def _check_recorded_model(self, metadata: Mapping[str, Any]) -> None:
         """Check that the record names the model and dimension in use, and save the record's token.
 
         *metadata* is the metadata of the record. Raises `StoreError` if the model or the dimension
@@ -201,11 +201,11 @@ class ModelRecord:
                 return
             token = uuid4().hex
             facts = {
-                "namespace": self._key,
+                "namespace": self._namespace_key,
                 "embedding_model": self._model,
                 "dimension": self._dimension,
             }
-            self._write_record(NAMESPACE, self._id, {**facts, "identity": token})
+            self._write_record(NAMESPACE, self._record_id, {**facts, "identity": token})
             self._token = token
 
 
@@ -324,19 +324,19 @@ class PineconeBase(ClosingStore):
         """Close the connections that the store opened; an index that you passed in stays open."""
         self._calls.close()
 
-    def _write_rows(self, rows: Iterable[Row], delete: Sequence[str]) -> None:
-        """Send *rows* in batches, then remove the ids in *delete* that *rows* do not have."""
-        stale_ids = dict.fromkeys(delete)
+    def _write_rows(self, rows: Iterable[Row], ids_to_delete: Sequence[str]) -> None:
+        """Send *rows* in batches, then remove the *ids_to_delete* that *rows* do not have."""
+        stale_ids = dict.fromkeys(ids_to_delete)
         sent = 0
         try:
-            for batch in split_batches(rows, self._max_batch_rows):
+            for batch in split_into_batches(rows, self._max_batch_rows):
                 # A write without passages must not claim the namespace.
                 if not sent:
                     self._model_record.claim_namespace()
                 self._send_batch(batch)
                 sent += len(batch)
                 for row in batch:
-                    # An id that was written is not removed, even if *delete* contains it, too.
+                    # A passage that was written is not removed, even if its id is in both.
                     stale_ids.pop(row.passage.id, None)
             # Outdated passages are removed last, so that readers never miss a replaced passage.
             self.delete(list(stale_ids))
@@ -359,7 +359,7 @@ class PineconeBase(ClosingStore):
     def _send_batch(self, batch: list[Row]) -> None:
         raise NotImplementedError
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
     def _remove_ids(self, ids: list[str]) -> None:
@@ -378,16 +378,21 @@ class PineconeBase(ClosingStore):
                 " sent"
             )
 
-    def _query_vectors(self, top_k: int, filter: Filter | None, **query: Any) -> list[Record]:  # noqa: A002
+    def _query_vectors(
+        self,
+        top_k: int,
+        filter: Filter | None,  # noqa: A002
+        **query_arguments: Any,
+    ) -> list[Record]:
         """Return the *top_k* records nearest to the query vector that meet *filter*, best first.
 
-        *query* is the query vector, given as Pinecone's argument ``vector`` or ``sparse_vector``.
+        *query_arguments* contain the query vector, as ``vector`` or ``sparse_vector``.
         """
         condition = convert_filter(filter)
         if top_k < 1:
             return []
         if condition:
-            query["filter"] = condition
+            query_arguments["filter"] = condition
         answer = self._calls(
             "query",
             "searched",
@@ -395,7 +400,7 @@ class PineconeBase(ClosingStore):
             namespace=self._namespace,
             include_metadata=True,
             include_values=False,
-            **query,
+            **query_arguments,
         )
         # A Euclidean index returns distances, so the smallest is the best. With other metrics, the
         # greatest score is the best.

@@ -32,7 +32,7 @@ _UNREADABLE: Final = frozenset(
 )
 
 
-def find_status(error: BaseException) -> int | None:
+def find_http_status(error: BaseException) -> int | None:
     """Return the HTTP status of *error*, an error of Pinecone's client.
 
     Works with all versions of the client. Returns ``None`` if *error* has no HTTP status.
@@ -47,7 +47,7 @@ def _describe_failure(error: Exception) -> str:
     Pinecone's own message is left out, because it may quote the request.
     """
     # The class names are compared, because each version of the client has other classes.
-    status = find_status(error)
+    status = find_http_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
             "is not available; try again later" if status >= 500 else _ADVICE[400]
@@ -165,7 +165,7 @@ class Calls:
             if (
                 may_be_missing
                 and error.__cause__ is not None
-                and find_status(error.__cause__) == 404
+                and find_http_status(error.__cause__) == 404
             ):
                 return None
             raise

@@ -16,7 +16,11 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores.pinecone.base import WRITING, PineconeBase
-from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_with_timeout, find_status
+from qtmiddleware.kit.stores.pinecone.calls import (
+    TIMEOUT_SECONDS,
+    call_with_timeout,
+    find_http_status,
+)
 from qtmiddleware.kit.stores.pinecone.records import (
     FRAME_BYTES,
     MOST_MATCHES,
@@ -24,11 +28,11 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_TEXTS,
     NUMBER_BYTES,
     Row,
-    build_fields,
+    build_fields_and_size,
     build_record,
     check_id,
-    check_vector,
     convert_filter,
+    convert_vector,
     sort_records,
 )
 from qtmiddleware.protocols import Filter, Passage, Record
@@ -90,15 +94,17 @@ class PineconeTextStore(PineconeBase):
         )
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
-        fields, size = build_fields(passage, self._text_field, reserved_names=("id", "_id"))
+        fields, size = build_fields_and_size(
+            passage, self._text_field, reserved_names=("id", "_id")
+        )
         return Row(passage, {"_id": passage.id, **fields}, size + len(passage.id) + FRAME_BYTES)
 
     def _send_batch(self, batch: list[Row]) -> None:
         records = [row.record for row in batch]
         self._call_index("upsert_records", WRITING, records=records, namespace=self._namespace)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
-        note = {"_id": id_, self._text_field: "about this index", **metadata}
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
+        note = {"_id": record_id, self._text_field: "about this index", **metadata}
         self._call_index("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call_index(self, method: str, action: str, **arguments: Any) -> Any:
@@ -109,7 +115,7 @@ class PineconeTextStore(PineconeBase):
         try:
             return self._calls(method, action, **arguments)
         except StoreError as error:
-            if error.__cause__ is None or find_status(error.__cause__) != 400:
+            if error.__cause__ is None or find_http_status(error.__cause__) != 400:
                 raise
             raise StoreError(
                 f"{error}. Is it an index that embeds texts itself (store.integrated), and is"
@@ -260,7 +266,7 @@ class SparsePineconeStore(PineconeBase):
             # All passages of a batch are checked before their texts are encoded, which may cost
             # money.
             checked = [
-                (check_id(passage.id), *build_fields(passage, self._text_field))
+                (check_id(passage.id), *build_fields_and_size(passage, self._text_field))
                 for passage in batch
             ]
             vectors = self._encode_texts(
@@ -282,11 +288,11 @@ class SparsePineconeStore(PineconeBase):
         if wordless_ids := [row.passage.id for row in batch if row.record is None]:
             self._remove_ids(wordless_ids)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         # Only the record's metadata is read. Its vector is never searched, so any vector is fine.
         any_vector = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
-            [{"id": id_, "values": [], "sparse_values": any_vector, "metadata": metadata}],
+            [{"id": record_id, "values": [], "sparse_values": any_vector, "metadata": metadata}],
             namespace,
         )
 
@@ -381,13 +387,13 @@ class PineconeStore(PineconeBase):
         """
         if isinstance(query, str):
             raise StoreError("this store does not embed texts; search it with the query's vector")
-        vector = check_vector(query, self._dimension, "the query")
+        vector = convert_vector(query, self._dimension, "the query")
         self._model_record.check_embedding_model_once()
         return self._query_vectors(top_k, filter, vector=vector)
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
-        fields, size = build_fields(passage, self._text_field)
-        values = check_vector(vector, self._dimension, f"the passage {passage.id!r}")
+        fields, size = build_fields_and_size(passage, self._text_field)
+        values = convert_vector(vector, self._dimension, f"the passage {passage.id!r}")
         if not any(values):
             raise StoreError(
                 f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not"
@@ -401,11 +407,13 @@ class PineconeStore(PineconeBase):
     def _send_batch(self, batch: list[Row]) -> None:
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         # Only the record's metadata is read, and its vector is never searched. Pinecone accepts no
         # vector of zeros.
         direction = [1.0] + [0.0] * (self._dimension - 1)
-        self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
+        self._upsert_vectors(
+            [{"id": record_id, "values": direction, "metadata": metadata}], namespace
+        )
 
 
 class HybridPineconeStore(PineconeStore):

@@ -63,7 +63,7 @@ def check_id(id_: Any) -> str:
     return str(id_)
 
 
-def build_fields(
+def build_fields_and_size(
     passage: Passage, text_field: str, reserved_names: Sequence[str] = ()
 ) -> tuple[dict[str, Any], int]:
     """Return the fields to store for *passage*, and their size in bytes.
@@ -124,7 +124,7 @@ def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
     )
 
 
-def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
+def convert_vector(vector: Any, dimension: int, owner: str) -> list[float]:
     """Return *vector* as a list of *dimension* numbers.
 
     Raises `StoreError` if the length is wrong or a number is not finite. The message says whose
@@ -143,7 +143,7 @@ def check_vector(vector: Any, dimension: int, owner: str) -> list[float]:
     return numbers
 
 
-def split_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
+def split_into_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
     """Yield *rows* in batches of at most *max_rows* rows, each small enough for one request.
 
     If an id occurs twice in a batch, only the last row with this id is kept.

@@ -14,8 +14,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.stores.passages import (
     LocalStore,
     Row,
-    check_passages,
-    check_query_vector,
+    build_row_batches,
+    convert_query_vector,
     extract_index_words,
     extract_query_words,
     select_storable_ids,
@@ -76,27 +76,27 @@ class SQLiteStore(LocalStore):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* with their vectors, and remove the ids in *delete*, in one transaction.
+        """Write *passages* with their vectors, and remove the passages with the ids in *delete*.
 
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored. If an id is in both *passages* and *delete*, the passage is
-        written.
+        All changes are one transaction. A passage replaces the stored passage with the same id. If
+        several passages have the same id, the last one is stored. If an id is in both *passages*
+        and *delete*, the passage is written.
 
         *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
         is written. A store in memory reads all *passages* before it writes, because searches have
         to wait during the write.
         """
-        batches: Iterable[tuple[list[Row], Floats]] = check_passages(passages, self._dimension)
+        batches: Iterable[tuple[list[Row], Floats]] = build_row_batches(passages, self._dimension)
         if self._connections.is_in_memory:
             batches = list(batches)
         with self._connections.open_write_transaction() as connection:
             # Removed first, so that a passage with a removed id is written.
             for id_ in select_storable_ids(delete):
-                _delete_row(connection, id_)
+                _delete_passage(connection, id_)
             for rows, vectors in batches:
                 # The file can be moved between machines with different byte orders.
                 for row, vector in zip(rows, vectors.astype("<f4"), strict=True):
-                    _write_row(connection, row, vector.tobytes())
+                    _write_passage(connection, row, vector.tobytes())
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
 
     def count(self) -> int:
@@ -118,7 +118,7 @@ class SQLiteStore(LocalStore):
         score is the cosine, from -1 to 1, rounded to six decimals. Passages with equal scores are
         sorted by id. Raises `StoreError` if *query* is a text.
         """
-        vector = check_query_vector(query, self._dimension)
+        vector = convert_query_vector(query, self._dimension)
         with self._connections.open_read_transaction() as connection:
             matrix = self._memory_copy.read_vectors(connection)
             allowed = self._memory_copy.find_matching_rows(connection, filter) if filter else None
@@ -160,7 +160,7 @@ class SQLiteStore(LocalStore):
             # SQLite returns equal scores in any order, so they are sorted by id below.
             records = [
                 _read_record(connection, row, score)
-                for row, score in _take_best_with_ties(ranked, top_k)
+                for row, score in _take_best_matches_with_ties(ranked, top_k)
             ]
         return sorted(records, key=lambda record: (-record["score"], record["id"]))[:top_k]
 
@@ -170,7 +170,7 @@ class SQLiteStore(LocalStore):
         self._memory_copy.clear()
 
 
-def _take_best_with_ties(
+def _take_best_matches_with_ties(
     ranked_matches: Iterator[tuple[int, float]], top_k: int
 ) -> list[tuple[int, float]]:
     """Return the first *top_k* matches, and all others with the same score as the last one.
@@ -182,15 +182,15 @@ def _take_best_with_ties(
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked_matches)]
 
 
-def _write_row(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
+def _write_passage(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
     """Write a passage with its *vector*, replacing the stored passage with the same id."""
     id_, text, metadata = row
-    _delete_row(connection, id_)
+    _delete_passage(connection, id_)
     number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
     connection.execute(_INSERT_WORDS, (number, extract_index_words(text, metadata)))
 
 
-def _delete_row(connection: sqlite3.Connection, id_: str) -> None:
+def _delete_passage(connection: sqlite3.Connection, id_: str) -> None:
     """Remove the passage with this id, if it exists, and its words from the word index."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)

@@ -137,7 +137,7 @@ def _prepare_database(
         # With write-ahead logging, the page size can no longer change.
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
-        check_kind(connection, file_kind)
+        check_file_kind(connection, file_kind)
     use_write_ahead_log(connection)
     set_connection_options(connection)
     with connection:
@@ -150,16 +150,16 @@ def _prepare_database(
             connection.execute(f"PRAGMA user_version = {file_kind.version}")
             for key_and_value in meta_values.items():
                 connection.execute("INSERT INTO meta VALUES (?, ?)", key_and_value)
-    check_kind(connection, file_kind)
+    check_file_kind(connection, file_kind)
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the options that SQLite does not save in the file, on a new connection."""
+    """Set the SQLite options that each new connection needs, because no file stores them."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
-def check_kind(connection: sqlite3.Connection, file_kind: FileKind) -> None:
+def check_file_kind(connection: sqlite3.Connection, file_kind: FileKind) -> None:
     """Check that the database is of the type *file_kind*.
 
     Raises `Damage` if the database is from another program, or has another version or other tables.

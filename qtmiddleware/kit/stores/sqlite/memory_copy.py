@@ -84,8 +84,8 @@ class Matrix:
 class MemoryCopy:
     """A copy of a store's vectors and metadata in memory, reloaded when the store's file changes.
 
-    Call the methods that take a connection first in a read transaction. Otherwise the copy could be
-    newer than the data that the transaction sees.
+    In a read transaction, use the copy before any other read. Otherwise the copy could be newer
+    than the data that the transaction sees.
     """
 
     def __init__(self, dimension: int) -> None:

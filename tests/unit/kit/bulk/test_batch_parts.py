@@ -16,7 +16,7 @@ from qtmiddleware.kit.bulk.batch.parts import (
     LIMITS,
     Limits,
     assign_file_numbers,
-    build_line,
+    build_request_line,
     parse_result_line,
 )
 from qtmiddleware.kit.bulk.batch.service import split_lines
@@ -58,7 +58,7 @@ def test_the_limits_are_those_of_the_api() -> None:
 @given(TEXTS, TEXTS)
 def test_a_request_is_one_line_of_json_that_says_it(system: str, user: str) -> None:
     request: dict[str, Any] = {"model": "m", "messages": [{"content": system}, {"content": user}]}
-    id_, line = build_line(compute_request_id(request), request)
+    id_, line = build_request_line(compute_request_id(request), request)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     said = json.loads(line)

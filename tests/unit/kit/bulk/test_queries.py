@@ -14,7 +14,7 @@ from qtmiddleware.kit.bulk.queries import (
     MOST_BYTES,
     BrokenLine,
     InputQuery,
-    count_queries,
+    count_non_blank_lines,
     read_queries,
 )
 from qtmiddleware.types import Message
@@ -125,7 +125,7 @@ def test_whatever_is_in_a_file_is_read_or_named_line_by_line(
     for has_json in (True, False):
         numbers = [it.line for it in read(data, has_json=has_json)]
         assert numbers == sorted(set(numbers))
-        assert len(numbers) == count_queries(path)
+        assert len(numbers) == count_non_blank_lines(path)
 
 
 @given(st.binary(min_size=1, max_size=200))

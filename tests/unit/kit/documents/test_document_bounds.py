@@ -27,7 +27,7 @@ from qtmiddleware.kit.documents.bounds import (
     SPARE_CHARS,
     compute_time_limit,
     count_chars,
-    limit_time,
+    limit_reading_time,
 )
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from tests.support.office_files import make_epub
@@ -276,7 +276,9 @@ def test_a_document_has_as_much_of_the_processors_time_as_belongs_to_its_size(
             UnreadableDocument, match=r"reading it takes more than .+ seconds of processor time"
         ):
             # What the one that reads the pieces does takes its own time.
-            found.extend(leave_time(clock, limit_time(tmp_path / "a.xlsx", read_slowly(), size)))
+            found.extend(
+                leave_time(clock, limit_reading_time(tmp_path / "a.xlsx", read_slowly(), size))
+            )
         assert len(found) == compute_time_limit(size)
 
 
