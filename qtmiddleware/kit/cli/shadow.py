@@ -21,7 +21,7 @@ from qtmiddleware.kit.evaluation.shadow import (
     judge_lists,
     read_shadow_log,
 )
-from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms import has_language_model, make_language_model
 
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
@@ -83,10 +83,10 @@ def report_command(
         report_default_files({}, named_config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
-        # The chat model judges, but `as_language_model` opens the transformation model.
+        # The chat model judges, but `make_language_model` opens the transformation model.
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         summary = judge_lists(
-            summary, as_language_model(None, settings), max_questions=judge, seed=seed
+            summary, make_language_model(None, settings), max_questions=judge, seed=seed
         )
     sample = summary.pick_examples(examples)
     json_values = {
@@ -131,7 +131,7 @@ def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
     """Write the verdict on a shadow-mode log, its figures and *examples* to stdout."""
-    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_headline_and_details
+    from qtmiddleware.kit.evaluation.reporting.shadow import format_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
@@ -144,7 +144,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-    write_output(write_shadow_headline_and_details(shadow_report)[0])
+    write_output(format_shadow_headline_and_details(shadow_report)[0])
     write_output()
     write_output(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     write_output()

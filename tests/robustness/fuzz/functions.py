@@ -115,7 +115,7 @@ def _streamed(text: str) -> None:
     for at in range(0, len(data), 16):
         for _ in reader.feed(data[at : at + 16]):
             pass
-    for _ in reader.read_rest():
+    for _ in reader.yield_rest_and_reply():
         pass
 
 

@@ -139,7 +139,7 @@ def _streamed(chunks: list[bytes]) -> tuple[str, str]:
     reader = StreamReader()
     try:
         pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
-        pieces += reader.read_rest()
+        pieces += reader.yield_rest_and_reply()
     except ModelError as error:
         return error.reason, ""
     text = "".join(piece for piece in pieces if isinstance(piece, str))

@@ -52,7 +52,7 @@ from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Passage, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder
-from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
@@ -92,7 +92,7 @@ class Bench:
     model: LanguageModel
     read_price: float | None = None
 
-    def wrap_search(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
+    def build_wrapped_function(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
         """Return the search of the index, wrapped by the middleware with *settings*."""
         config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
         wrapped: Any = QueryMiddleware(
@@ -102,7 +102,7 @@ class Bench:
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
         """Search the index for *question* with *settings*, and return the result."""
-        return self.wrap_search(settings).retrieve(
+        return self.build_wrapped_function(settings).retrieve(
             question.text, top_k=TOP_K, history=question.history
         )
 
@@ -111,7 +111,7 @@ class Bench:
 
         Cached vectors and replies count with the time that they took originally.
         """
-        wrapped = self.wrap_search(settings)
+        wrapped = self.build_wrapped_function(settings)
 
         def measure_question(question: Question) -> Run:
             with self._record_replays() as replayed:
@@ -322,13 +322,13 @@ class OpenedBench:
             self.bench,
             self.dataset,
             systems,
-            deep=deep,
+            is_deep=deep,
             notes=self.notes,
             seed=seed,
             progress=progress,
         )
         if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
-            self.bench.ids.finish()
+            self.bench.ids.require_judged_id()
         return replace(comparison, counts_model_time=self.counts_model_time)
 
 
@@ -564,7 +564,7 @@ def open_model(
 
     Raises `ConfigError` if *client* is not a model, and `StoreError` if the cache cannot be used.
     """
-    model = as_language_model(client, settings)
+    model = make_language_model(client, settings)
     llm = settings.llm
     # With any other address or option, the model may reply differently, so these are in the key.
     address = llm.base_url or [

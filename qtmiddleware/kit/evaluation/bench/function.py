@@ -223,7 +223,7 @@ def _count_max_searches_per_question(
     """
     if not has_model:
         return 1
-    context = function.wrap_search(settings)._context
+    context = function.build_wrapped_function(settings)._context
     history = (Message("user", "?"),) if is_follow_up else ()
     return compute_max_searches(
         Request(
