@@ -163,7 +163,7 @@ def answer(data: bytes) -> None:
 
 def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
     reading = AnswerReader([Match(str(at), "", 1.0, text=passage) for at in range(3)])
-    given = "".join([*map(reading.feed, pieces), reading.flush()])
+    given = "".join([*map(reading.feed, pieces), reading.flush_held_text()])
     check(given == reading.text, "the pieces are the whole")
     for it in reading.citations:
         check(
