@@ -124,7 +124,7 @@ class Part:
             for condition, replies in conditions.items():
                 notes = self.notes.setdefault(condition, Counter()) if asked == FULL else Counter()
                 systems[_named(asked, condition)] = _answer_from(replies, one, settings, notes)
-        self.by_set[name] = compare_systems(systems, one.data, baseline=BASELINE, seed=SEED)
+        self.by_set[name] = compare_systems(systems, one.data, baseline_name=BASELINE, seed=SEED)
 
 
 def run(source: Source) -> None:

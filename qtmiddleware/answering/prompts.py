@@ -49,8 +49,8 @@ def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
     """Return as many of the first *matches* as fit into *max_chars* characters.
 
     Matches without a text are skipped. If the first passage alone is too long, its text is cut.
-    Each entry also holds labels from the metadata: title, source, URL, location (such as the page),
-    and the ``context`` that ingestion may have written.
+    Each entry of the result also holds labels from the passage's metadata: title, source, URL,
+    location (such as the page), and the ``context`` that ingestion may have written.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []

@@ -33,9 +33,9 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
     """Return a function that measures retrieval and fails the test if retrieval got worse.
 
     Call the returned function with your retrieval function, the file of judged questions and
-    ``baseline=``. The other arguments are those of `gate_function`; ``fail_if`` is ``"worse"`` by
-    default. Relative paths are relative to pytest's root folder. The result is the comparison with
-    the baseline.
+    ``baseline=``. The other arguments are those of `compare_function_with_baseline`; ``fail_if`` is
+    ``"worse"`` by default. Relative paths are relative to pytest's root folder. The result is the
+    comparison with the baseline.
     """
     root, update = request.config.rootpath, bool(request.config.getoption(UPDATE))
 
@@ -43,13 +43,15 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
         fn: Callable[..., Any], data: str | Path, *, baseline: str | Path, **options: Any
     ) -> GateResult:
         from qtmiddleware.errors import ConfigError
-        from qtmiddleware.kit.evaluation.gated_function import gate_function
+        from qtmiddleware.kit.evaluation.gated_function import compare_function_with_baseline
         from qtmiddleware.kit.evaluation.reporting import format_headline, format_sentences
 
         base = root / Path(baseline).expanduser()
         try:
             judged = root / Path(data).expanduser()
-            gate = gate_function(fn, judged, baseline=base, update=update, **options)
+            gate = compare_function_with_baseline(
+                fn, judged, baseline=base, update=update, **options
+            )
         except ConfigError as error:
             if error.path != "--baseline":
                 raise

@@ -68,7 +68,7 @@ class OwnSearch:
             return self._search
 
     def copy_with_settings(self, settings: Settings) -> OwnSearch:
-        """Return the search for other *settings*.
+        """Return an `OwnSearch` for other *settings*, or this object if the search stays the same.
 
         If *settings* name the same store, the new search uses the store that is already open.
         Otherwise, the new search opens the other store when it is first used. The old store stays

@@ -396,9 +396,10 @@ class QueryMiddleware:
         This imports packages, reads word lists and prompts, and creates the model's client. If a
         reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
-        If the configuration uses a model, most of this starts in the background when the middleware
-        is created, and `warm_up` waits for it. `warm_up` never raises. If something cannot be
-        loaded, for example because a key is missing, the first question reports it.
+        If the configuration uses a model, most of the loading starts in the background when the
+        middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If a part
+        cannot be loaded, for example because a key is missing, the first question reports the
+        problem.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
@@ -545,12 +546,13 @@ class QueryMiddleware:
         """Return the model's transformation of *query*.
 
         For a list of queries, return a list of transformations in the same order. If the model
-        fails, no exception is raised: the transformation is empty, and its ``notes`` say why.
+        fails for a query, no exception is raised: the transformation is empty, and its ``notes``
+        say why.
 
-        For an iterator, return an iterator that transforms the queries as you iterate over it. It
-        reads ``limits.maxConcurrency`` queries and a few more at a time. Because nobody waits for a
-        single query, a model call may take a minute unless ``limits`` sets a shorter time. If the
-        service is busy, queries are retried at a rate that all queries share.
+        For an iterator, return a new iterator, which transforms the queries as you iterate over it.
+        The new iterator reads ``limits.maxConcurrency`` queries and a few more at a time. Because
+        nobody waits for a single query, a model call may take a minute unless ``limits`` sets a
+        shorter time. If the service is busy, queries are retried at a rate that all queries share.
 
         Raises:
             InvalidQuery: for an invalid query. For an iterator, it is raised when the iteration

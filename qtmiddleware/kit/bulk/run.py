@@ -225,13 +225,15 @@ def _transform_with_engine(
     error.
     """
     build = partial(build_transformer, config, concurrency)
-    for batch in engine.map(build, _split_batches(queries, concurrency * ROUNDS)):
+    for batch in engine.map(build, _split_into_batches(queries, concurrency * ROUNDS)):
         yield from batch.records
         if batch.error is not None:
             raise batch.error
 
 
-def _split_batches(queries: Iterable[InputQuery], batch_size: int) -> Iterator[list[InputQuery]]:
+def _split_into_batches(
+    queries: Iterable[InputQuery], batch_size: int
+) -> Iterator[list[InputQuery]]:
     rest = iter(queries)
     return iter(lambda: list(islice(rest, batch_size)), [])
 

@@ -659,7 +659,7 @@ def judge_answers(
     bench = replace(cast(Bench, opened_bench.bench), model=model)
 
     def make_answer_function(system_name: str) -> Callable[[Question], str]:
-        wrapped = bench.wrap(systems[system_name])
+        wrapped = bench.build_wrapped_function(systems[system_name])
         return lambda question: wrapped.answer(question.text, history=question.history).text
 
     return judge(
@@ -697,7 +697,8 @@ def _show_judgements(judged_answers: Judged) -> None:
             for judge_reason in verdict.reasons[:1]
         )
         out.print(
-            f"  {shorten_text(verdict.question, 60)}: {judged_answers.describe(verdict)}.{reason}"
+            f"  {shorten_text(verdict.question, 60)}:"
+            f" {judged_answers.describe_outcome(verdict)}.{reason}"
         )
     out.print(judged_answers.summary())
 

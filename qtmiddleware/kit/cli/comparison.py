@@ -86,10 +86,10 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
 
 def show_ranking(ranked_systems: RankedSystems) -> None:
     """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
-    from qtmiddleware.kit.evaluation.reporting.ranking import write_ranking_verdict
+    from qtmiddleware.kit.evaluation.reporting.ranking import describe_ranking
 
     write_output()
-    write_output(write_ranking_verdict(ranked_systems))
+    write_output(describe_ranking(ranked_systems))
     if len(ranked_systems.questions) > 1 and ranked_systems.standings:
         headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
         _show_table(

@@ -71,7 +71,7 @@ class Gating:
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise `ConfigError` if the baseline was measured on another data set."""
         if self.baseline is not None:
-            self.baseline.check_data(dataset)
+            self.baseline.check_dataset(dataset)
 
     def check_systems(self, system_names: Collection[str], *, is_deep: bool) -> None:
         """Raise `ConfigError` if the baseline has none of the systems, or lacks the rule's metric.

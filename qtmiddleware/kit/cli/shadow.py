@@ -131,7 +131,7 @@ def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
     """Write the verdict on a shadow-mode log, its figures and *examples* to stdout."""
-    from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_headline_and_details
+    from qtmiddleware.kit.evaluation.reporting.shadow import format_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
     changed, plain, ours = figures["changed"], figures["plainMs"], figures["ms"]
@@ -144,7 +144,7 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
     )
     cost = figures["costUsd"]
     price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-    write_output(write_shadow_headline_and_details(shadow_report)[0])
+    write_output(format_shadow_headline_and_details(shadow_report)[0])
     write_output()
     write_output(f"{figures['questions']:,} questions were retrieved in shadow mode{dropped}.")
     write_output()

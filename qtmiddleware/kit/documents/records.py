@@ -177,19 +177,19 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
         yield from _read_record(row, number)
 
 
-def _read_record(record: Any, number: int) -> Iterator[Piece]:
+def _read_record(record: Any, record_number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
 
-    The piece's location contains the record's *number* (``record``), its id (``record_id``), its
-    title, its other fields, and the fields of its object ``metadata``. Lists, objects and nulls are
-    skipped. If *record* has no text, yields one piece per value instead.
+    The piece's location contains the record's number (``record``), id (``record_id``), title and
+    other fields, and the fields of its object ``metadata``. Lists, objects and nulls are skipped.
+    If *record* has no text, yields one piece per value instead.
     """
     fields = record if isinstance(record, Mapping) else {}
     text = next(
         (value for value in map(fields.get, TEXTS) if isinstance(value, str) and value.strip()), ""
     )
     if not text:
-        yield from _format_record(record, number)
+        yield from _format_record(record, record_number)
         return
     metadata = fields.get("metadata")
     # A field of the record itself overrides a field of the same name in its metadata.
@@ -199,7 +199,7 @@ def _read_record(record: Any, number: int) -> Iterator[Piece]:
         "title": title.strip() if isinstance(title, str) else "",
         "record_id": read_id(fields) or "",
     }
-    location = {"record": number, **title_and_id, **_select_metadata(values)}
+    location = {"record": record_number, **title_and_id, **_select_metadata(values)}
     titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text
     yield Piece(
         titled_text,
@@ -243,14 +243,14 @@ def _convert_metadata_value(value: Any) -> str | int | float | None:
     return value if isinstance(value, str | int | float) else None
 
 
-def _format_record(record: Any, number: int) -> Iterator[Piece]:
+def _format_record(record: Any, record_number: int) -> Iterator[Piece]:
     """Yield one line of text per value of *record*, then a blank line.
 
-    The location of each line is the record's *number*.
+    The location of each line is *record_number*, under the name ``record``.
     """
     for line in _format_nested_value(record):
-        yield Piece(line + "\n", {"record": number})
-    yield Piece("\n", {"record": number})
+        yield Piece(line + "\n", {"record": record_number})
+    yield Piece("\n", {"record": record_number})
 
 
 def _format_nested_value(value: Any, name: str = "") -> Iterator[str]:

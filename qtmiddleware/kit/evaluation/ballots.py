@@ -40,7 +40,7 @@ class Reason:
 
     Attributes:
         text: The reason in the judge's words.
-        order: The system of answer A, the system of answer B, and so on.
+        order: The names of the systems behind the answers A, B and so on, in this order.
     """
 
     text: str = field(repr=False)
@@ -48,13 +48,13 @@ class Reason:
 
     @property
     def legend(self) -> str:
-        """The system behind each letter, such as ``A is raw, B is rules``."""
+        """The system behind each answer's letter, such as ``A is raw, B is rules``."""
         return ", ".join(
             f"{letter} is {name}" for letter, name in zip(LETTERS, self.order, strict=False)
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict with the text and the system behind each letter, ready for JSON."""
+        """Return the reason's text and the system behind each letter as a dict for JSON."""
         return {"text": self.text, **dict(zip(LETTERS, self.order, strict=False))}
 
 
@@ -77,10 +77,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """The judge's opinion of all texts on a ballot, shown in one order.
+    """The judge's opinion of all compared texts, after reading them in one order.
 
     Attributes:
-        marks: One mark per text, in the order of `Ballot.candidates`.
+        marks: The opinion of each text, in the order of `Ballot.candidates`.
         reason: The judge's reason for its choice of the best text.
     """
 
@@ -92,7 +92,7 @@ class Opinion:
         return self.marks[index].place < self.marks[other_index].place
 
     def find_better_text(self) -> int | None:
-        """Return the index of the better text, 0 or 1. Return ``None`` if both are equally good."""
+        """Return the index of the better of two texts: 0, 1, or ``None`` if they are equal."""
         return 0 if self.prefers(0, 1) else 1 if self.prefers(1, 0) else None
 
 
@@ -103,8 +103,8 @@ class Ballot:
     Attributes:
         question: The question.
         candidates: The texts to compare. A list of passages counts as one text.
-        orders: The orders in which the judge sees the texts. Each order is a permutation of the
-            indices of *candidates*. If empty, the judge is not asked.
+        orders: The orders in which the judge sees the texts, as lists of indices of *candidates*.
+            If there are no orders, the judge is not asked.
         error: The error of a system or of the judge; ``None`` if both succeeded.
         opinions: The judge's opinions, one per order.
     """
@@ -117,13 +117,14 @@ class Ballot:
 
     @property
     def depends_on_order(self) -> bool:
-        """``True`` if the judge's choice between two texts depends on their order."""
+        """``True`` if the judge changed its choice between two texts when their order changed."""
         return len({opinion.find_better_text() for opinion in self.opinions}) > 1
 
     def find_winner(self) -> int | None:
-        """Return the index of the text that is better in every order.
+        """Return the index of the text that the judge preferred in every order of presentation.
 
-        Return ``None`` if neither text is better in every order, or if there are no opinions.
+        Returns ``None`` if the judge gave no opinion, found the texts equal, or changed its choice
+        when the order changed.
         """
         return (
             self.opinions[0].find_better_text()
@@ -138,7 +139,7 @@ class Ballot:
     def list_reasons(self, systems: Sequence[str]) -> tuple[Reason, ...]:
         """Return the judge's reasons, one per order. Orders without a reason are skipped.
 
-        *systems* are the names of the texts' systems, in the order of `candidates`.
+        *systems* has the name of each text's system, in the order of `candidates`.
         """
         return tuple(
             Reason(opinion.reason, tuple(systems[index] for index in order))
@@ -148,7 +149,10 @@ class Ballot:
 
 
 class Judge:
-    """Asks a model to rank the texts of each question, in several random orders."""
+    """Asks a language model to rank several texts for each question.
+
+    For each question, the model ranks the texts several times, each time in another random order.
+    """
 
     def __init__(
         self,
@@ -165,10 +169,10 @@ class Judge:
         Args:
             task: The template of the ranking prompt.
             model: The model that judges.
-            repeats: The number of orders per question, an even number.
+            repeats: The number of orders per question. It must be even.
             seed: The seed that draws the orders.
             timeout: Seconds allowed per judgement.
-            concurrency: The number of judgements that run at a time.
+            concurrency: The largest number of judgements that run at the same time.
 
         Raises:
             ConfigError: *timeout* or *concurrency* is not valid.
@@ -215,17 +219,17 @@ class Judge:
         build_ballot: Callable[[Question], Ballot],
         progress: Callable[[int, int], None] | None = None,
     ) -> list[Ballot]:
-        """Judge *questions*, and return one ballot per question.
+        """Ask the judge about each question, and return one ballot per question.
 
         A ballot contains the judge's opinions or an error. Judging stops if `MOST_FAILURES`
-        questions in a row fail, or if the service refuses the key. The remaining questions then
-        fail as ``cancelled``.
+        questions in a row fail, or if the service refuses the API key. The remaining questions
+        then fail as ``cancelled``.
 
         Args:
             questions: The questions to judge.
-            build_ballot: Returns a question's ballot. It is called in the caller's thread, for one
-                question at a time. A ballot with an error counts as a failure.
-            progress: Receives the number of questions done and their total.
+            build_ballot: Returns the ballot of a question, with the texts to compare or an error.
+                It runs in the caller's thread, for one question at a time.
+            progress: Receives the number of questions done and the total number.
 
         Raises:
             ModelError: Judging stopped before the judge gave any opinion.
@@ -252,7 +256,7 @@ class Judge:
         return ballots
 
     def _collect_opinions(self, ballots: Sequence[Ballot]) -> None:
-        """Ask the judge about all *ballots*, and add its opinions or its error to each ballot."""
+        """Ask the judge about all *ballots*, and add the judge's opinions or error to each."""
         pairs = [
             (ballot, order) for ballot in ballots if ballot.error is None for order in ballot.orders
         ]
@@ -262,7 +266,7 @@ class Judge:
             )
             for ballot, order in pairs
         ]
-        for (ballot, order), reply in zip(pairs, self._runner.run(prompts), strict=True):
+        for (ballot, order), reply in zip(pairs, self._runner.run_prompts(prompts), strict=True):
             try:
                 ballot.opinions = (*ballot.opinions, parse_opinion(reply, order, self._criteria))
             except ModelError as error:
@@ -276,8 +280,8 @@ class Judge:
 def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[Question]) -> None:
     """Append a failed ballot to *ballots* for each remaining question, and log a warning.
 
-    The first ``len(ballots)`` of *questions* are done. If no ballot has opinions, *error* is raised
-    instead.
+    *ballots* has one ballot for each question that is done. Raises *error* instead if no ballot has
+    opinions.
     """
     if not any(ballot.opinions for ballot in ballots):
         raise error
@@ -300,10 +304,10 @@ def _stop_judging(error: ModelError, ballots: list[Ballot], questions: Sequence[
 def parse_opinion(
     reply: Reply | ModelError, order: Sequence[int], criteria: Sequence[str] = CRITERIA
 ) -> Opinion:
-    """Read the judge's opinion from *reply*.
+    """Return the judge's opinion in *reply*.
 
     Args:
-        reply: The judge's reply, or the error of the call.
+        reply: The judge's reply, or the error of the model call.
         order: The order in which the judge saw the texts.
         criteria: The names of the scores that the reply must have.
 
@@ -338,10 +342,10 @@ def parse_opinion(
 
 
 def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
-    """Return the place of each of *letters* in a ranking such as ``B > A = C``.
+    """Return the rank of each of *letters* in a ranking such as ``B > A = C``.
 
-    Places start at 1. Tied letters share the mean of their places. The result is empty if *ranking*
-    is not text, lacks a letter or repeats one.
+    Ranks start at 1. Tied letters share the mean of their ranks. The result is empty if *ranking*
+    is not text, lacks a letter or repeats a letter.
     """
     text = re.sub(r"(?i)\banswers?\b", "", ranking) if isinstance(ranking, str) else ""
     # Some judges write "b > a". In mixed text, lower-case letters belong to words.
@@ -359,9 +363,9 @@ def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
 
 
 def parse_score(value: object) -> float:
-    """Return the score in *value*, such as ``7``, ``7.5`` or ``7/10``.
+    """Return the score in *value*, a text such as ``7``, ``7.5`` or ``7/10``.
 
-    Return 0 if *value* is not a score from 1 to 10.
+    Returns 0 if *value* is not text or not a score from 1 to 10.
     """
     match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
     score = float(match.group(1)) if match else 0.0
@@ -369,14 +373,15 @@ def parse_score(value: object) -> float:
 
 
 def shorten_to_line(value: object) -> str:
-    """Return *value* on one line, cut to 1,000 characters. Return ``""`` if it is not text."""
+    """Return the text *value* on one line, cut to 1,000 characters; ``""`` if it is not text."""
     return " ".join(value.split())[:_MOST_REASON_CHARS] if isinstance(value, str) else ""
 
 
 def average_scores(scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of *scores* per criterion.
+    """Return the mean score per criterion.
 
-    Empty entries are ignored. If all entries are empty, the result is empty.
+    Each of *scores* has the scores of one judgement by criterion. Empty mappings are ignored. If
+    all are empty, the result is empty.
     """
     nonempty = [entry for entry in scores if entry]
     return {name: fmean(entry[name] for entry in nonempty) for name in CRITERIA} if nonempty else {}

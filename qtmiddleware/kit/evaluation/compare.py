@@ -75,15 +75,15 @@ def compare(
 ) -> Comparison:
     """Measure *fn* on judged questions, first unchanged, then with each system's settings.
 
-    All systems are compared with ``raw``, the unchanged *fn*. If *fn* fails on a question, the
-    question is left out of all figures, and the notes say why. If *fn* fails on each of the first
-    five questions, or on twenty in a row, its exception is raised.
+    All systems are compared with ``raw``, the unchanged *fn*. If *fn* fails on a question, all
+    figures leave out the question, and `Comparison.notes` says why. If *fn* fails on each of the
+    first five questions, or on twenty in a row, its exception is raised.
 
     Args:
-        fn: A plain function, to be wrapped with *options*, or a wrapped function. Its first
-            argument is the question. Each system's settings override a wrapped function's own
-            settings; the system ``yours`` keeps them.
-        queries: Texts by question id, or `Question`s, which may have a history.
+        fn: Your retrieval function, wrapped or not. Its first argument is the question. If *fn* is
+            not wrapped, it is wrapped with *options*. If it is, each system's settings override the
+            settings of *fn*, and the system ``yours`` keeps them.
+        queries: The questions' texts by id, or `Question`s, which may have a history.
         qrels: The grades, by question id and passage id.
         systems: Settings by the system's name, or names from `SYSTEMS`. Default: the systems that
             need no model; with *client* or a wrapped *fn*, also the systems that need a model.
@@ -91,10 +91,10 @@ def compare(
         arguments: Other keyword arguments for every call of *fn*.
         top_k: The number of passages to ask for, if *fn* has a parameter for it. ``None``: the
             default of *fn*.
-        deep: Also ask every system for a hundred passages, to measure R@100.
-        name: The name of the data in reports.
-        seed: The seed of every resampling.
-        progress: Receives the system's name, the questions done and their total.
+        deep: Whether to also ask every system for a hundred passages, to measure R@100.
+        name: The name of the data set in reports.
+        seed: The seed of the statistical tests and intervals.
+        progress: Receives the system's name, the number of questions done and the total number.
         options: Options for wrapping a plain *fn*, as in `WrapOptions`.
 
     Raises:
@@ -118,11 +118,11 @@ def compare(
         function = OwnFunction(
             base, dict(arguments or {}), top_k, runner, IdCheck.from_qrels(data.qrels)
         )
-        return measure_systems(function, data, settings, deep=deep, seed=seed, progress=progress)
+        return measure_systems(function, data, settings, is_deep=deep, seed=seed, progress=progress)
 
 
 class SystemBuilder(Protocol):
-    """Builds systems from their settings: a test index, or your own function."""
+    """An object that builds the systems to compare, such as `OwnFunction`."""
 
     def build_system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
         """Return a system with *settings* that searches for *top_k* passages."""
@@ -131,33 +131,33 @@ class SystemBuilder(Protocol):
 
 def measure_systems(
     builder: SystemBuilder,
-    data: Dataset,
+    dataset: Dataset,
     systems: Mapping[str, Mapping[str, Any]],
     *,
-    deep: bool = False,
+    is_deep: bool = False,
     notes: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure each of *systems* on every question of *data*, and compare them with ``raw``.
+    """Measure each of *systems* on every question of *dataset*, and compare them with ``raw``.
 
     Args:
         builder: Builds each system from its settings.
-        data: The judged questions.
+        dataset: The judged questions.
         systems: The settings of each system, by the system's name.
-        deep: Also ask each system for a hundred passages, to measure R@100.
+        is_deep: Whether to also ask each system for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
-        seed: The seed of every resampling.
-        progress: Receives the system's name, the questions done and their total.
+        seed: The seed of the statistical tests and intervals.
+        progress: Receives the system's name, the number of questions done and the total number.
     """
     comparison = compare_systems(
         {name: builder.build_system(settings) for name, settings in systems.items()},
-        data,
-        baseline=BASELINE,
+        dataset,
+        baseline_name=BASELINE,
         # Separate systems, because what their gate learns here must not change the measured ones.
-        deep=(
+        deep_systems=(
             {name: builder.build_system(settings, DEPTH) for name, settings in systems.items()}
-            if deep
+            if is_deep
             else None
         ),
         notes=notes,
@@ -173,39 +173,39 @@ def compare_systems(
     systems: Mapping[str, System],
     dataset: Dataset,
     *,
-    baseline: str,
-    deep: Mapping[str, System] | None = None,
+    baseline_name: str,
+    deep_systems: Mapping[str, System] | None = None,
     notes: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Run every system on every question of *dataset* and compare them with *baseline*.
+    """Ask every system each question of *dataset*, and compare the systems with the baseline.
 
-    The questions are asked one at a time, so that the times are comparable. If a run has an
-    ``error``, its question is left out of every system's figures, and the notes mention the
-    question. The error is raised if a system fails on each of its first `MOST_FAILED` questions, or
-    on `MOST_IN_A_ROW` questions in a row. An exception that a system raises passes through, with a
-    note that names the system and the question.
+    The questions are asked one at a time, so that the times are comparable. A system reports a
+    failure as `Run.error`. All figures leave out a question on which a system failed, and the notes
+    mention the question. The error is raised if a system fails on each of its first `MOST_FAILED`
+    questions, or on `MOST_IN_A_ROW` questions in a row. If a system raises an exception, the
+    exception passes through, with a note that names the system and the question.
 
     Args:
         systems: The systems by name.
         dataset: The judged questions.
-        baseline: The name of the system to compare the others with.
-        deep: The same systems, each asking for a hundred passages, to measure R@100.
+        baseline_name: The name of the system to compare the others with.
+        deep_systems: The same systems, each asking for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
-        seed: The seed of every resampling.
-        progress: Receives the system's name, the questions done and their total.
+        seed: The seed of the statistical tests and intervals.
+        progress: Receives the system's name, the number of questions done and the total number.
 
     Raises:
-        ConfigError: No system is called *baseline*, there are no questions, a question is blank,
-            or no passage is relevant.
+        ConfigError: No system is called *baseline_name*, there are no questions, a question is
+            blank, or no passage is relevant.
         MissingExtra: ir-measures or scipy is not installed.
     """
-    if baseline not in systems:
+    if baseline_name not in systems:
         raise ConfigError(
-            f"baseline must be the name of a system, not {baseline!r}",
+            f"baseline must be the name of a system, not {baseline_name!r}",
             path="baseline",
-            value=baseline,
+            value=baseline_name,
             allowed=", ".join(systems),
         )
     require_measurable_dataset(dataset)
@@ -219,7 +219,7 @@ def compare_systems(
     for name, system in systems.items():
         runs[name], seconds[name] = _run_and_time_system(name, system, dataset, progress)
         dataset = _drop_failed_questions(name, runs[name], dataset, failures)
-    for name, system in (deep or {}).items():
+    for name, system in (deep_systems or {}).items():
         deep_runs[name], _ = _run_and_time_system(f"{name}, deep", system, dataset, progress)
         dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
     answered = [question.id for question in dataset.questions]
@@ -243,7 +243,7 @@ def compare_systems(
         # If a system does not report its added time, its time beyond the baseline's on the same
         # question counts.
         extra_seconds = {
-            question_id: seconds[name][question_id] - seconds[baseline][question_id]
+            question_id: seconds[name][question_id] - seconds[baseline_name][question_id]
             for question_id in system_runs
         }
         added = [
@@ -252,18 +252,18 @@ def compare_systems(
         ]
         added_ms = Percentiles.from_values([1e3 * added_seconds for added_seconds in added])
         score = _score_system(
-            name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
+            name, system_runs, measured[name], measured[baseline_name], added_ms=added_ms, seed=seed
         )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
     # The baseline is not tested against itself, so it does not count as a test.
     corrected = correct_p_values(
-        {name: score.difference.p for name, score in scores.items() if name != baseline}
+        {name: score.difference.p for name, score in scores.items() if name != baseline_name}
     )
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
         questions=len(dataset.questions),
-        baseline=baseline,
+        baseline=baseline_name,
         systems=tuple(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
@@ -316,8 +316,10 @@ def choose_systems(
 
     Args:
         systems: Settings by the system's name, or names. ``None``: the default systems.
-        has_model: Whether to include the systems that ask a model in the default systems.
-        is_wrapped: Whether to add ``yours``, the wrapped function with its own settings.
+        has_model: Whether a model is available. If so, the default systems include the systems that
+            ask a model.
+        is_wrapped: Whether the function is a wrapped function. If so, ``yours``, the function with
+            its own settings, is added.
 
     Raises:
         ConfigError: A name is unknown or reserved.
@@ -342,9 +344,9 @@ def choose_systems(
 def _build_dataset(
     name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
 ) -> Dataset:
-    """Return a data set with the judged questions among *queries*, without passages.
+    """Return a data set with the judged questions among *queries*, but without passages.
 
-    Raises `ConfigError` if a query is not valid, or a judgement names an unknown question.
+    Raises `ConfigError` if a query is not valid, or if a judgement names an unknown question.
     """
     questions: list[Any] = (
         [Question(*entry) for entry in queries.items()]
@@ -393,7 +395,7 @@ def _parse_grades(question_id: str, grades: Any) -> dict[str, int]:
 
 
 def _run_and_time_system(
-    name: str, system: System, dataset: Dataset, progress: Progress | None
+    system_name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
     """Ask *system* every question in *dataset*, and return the runs and their times.
 
@@ -409,7 +411,9 @@ def _run_and_time_system(
         try:
             answer = system(question)
         except Exception as error:
-            error.add_note(f"The system {name!r} raised this on the question {question.id!r}.")
+            error.add_note(
+                f"The system {system_name!r} raised this on the question {question.id!r}."
+            )
             raise
         seconds[question.id] = perf_counter() - start
         run = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
@@ -420,29 +424,31 @@ def _run_and_time_system(
             failed_in_a_row == min(MOST_FAILED, total) == done or failed_in_a_row == MOST_IN_A_ROW
         ):
             run.error.add_note(
-                f"The system {name!r} failed on {failed_in_a_row} questions in a row."
+                f"The system {system_name!r} failed on {failed_in_a_row} questions in a row."
             )
             raise run.error
         if progress is not None:
-            progress(name, done, total)
+            progress(system_name, done, total)
     return runs, seconds
 
 
 def _drop_failed_questions(
-    name: str, runs: Mapping[str, Run], dataset: Dataset, failures: dict[str, dict[str, Exception]]
+    system_name: str,
+    runs: Mapping[str, Run],
+    dataset: Dataset,
+    failures: dict[str, dict[str, Exception]],
 ) -> Dataset:
-    """Return *dataset* without the questions on which the system called *name* failed.
+    """Return *dataset* without the questions on which the system called *system_name* failed.
 
-    The errors are added to *failures*. If the system failed on every question, the first error is
-    raised.
+    Adds the errors to *failures*. Raises the first error if the system failed on every question.
     """
     errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
     if not errors:
         return dataset
-    failures[name] = {**failures.get(name, {}), **errors}
+    failures[system_name] = {**failures.get(system_name, {}), **errors}
     if len(errors) == len(dataset.questions):
         error = next(iter(errors.values()))
-        error.add_note(f"The system {name!r} failed on every question that was left.")
+        error.add_note(f"The system {system_name!r} failed on every question that was left.")
         raise error
     return dataset.select_questions(dataset.qrels.keys() - errors.keys())
 
@@ -450,7 +456,7 @@ def _drop_failed_questions(
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    """Yield a sentence on the questions that are left out of all figures, if there are any."""
+    """Yield a sentence on the questions that failed; nothing if no question failed."""
     if not failures:
         return
     count = sum(map(len, failures.values()))
@@ -479,27 +485,27 @@ def _collect_passage_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
 
 
 def _score_system(
-    name: str,
+    system_name: str,
     runs: Mapping[str, Run],
-    values: PerQuery,
-    base_values: PerQuery,
+    measures: PerQuery,
+    baseline_measures: PerQuery,
     *,
     added_ms: Percentiles,
     seed: int,
 ) -> SystemScore:
-    """Return the figures of the system called *name*, compared with the baseline.
+    """Return the figures of the system called *system_name*, compared with the baseline.
 
     The p-value is not yet corrected for the number of systems.
     """
     gains = {
-        question: values.values[PRIMARY][question] - base_values.values[PRIMARY][question]
+        question: measures.values[PRIMARY][question] - baseline_measures.values[PRIMARY][question]
         for question in runs
     }
     costs = [run.cost_usd for run in runs.values()]
     degraded = sum(run.degraded for run in runs.values())
     return SystemScore(
-        name=name,
-        means=values.means,
+        name=system_name,
+        means=measures.means,
         difference=measure_difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
@@ -516,7 +522,7 @@ def _score_system(
         ),
         degraded=degraded,
         gains=gains,
-        per_query=values,
+        per_query=measures,
         runs=runs,
     )
 

@@ -191,8 +191,8 @@ def load_questions(path: str | Path) -> tuple[Question, ...]:
         path: One of four sources. If a question has no ``_id`` or ``id``, its number is its id.
 
             - A JSON file with a list of objects: ``{"question": ..., "ideal_answer": ...}``.
-            - A file with one JSON object per line, with these keys.
-            - A table (``.csv``, ``.tsv``) with these columns.
+            - A file with one such JSON object per line.
+            - A table (``.csv``, ``.tsv``) with the columns ``question`` and ``ideal_answer``.
             - The folder of a data set. Its ``queries.jsonl`` has the question in ``text``, and the
               reference answer as ``answer`` in the metadata.
 
@@ -249,7 +249,7 @@ def read_records(file: Path, needed_columns: Collection[str] = ()) -> Iterator[t
 
 
 def parse_question(record: Any, default_id: str) -> Question:
-    """Return the question in *record*. If the record has no id, the question gets *default_id*.
+    """Return the question in *record*, with *default_id* if the record has no id.
 
     Raises `ValueError` if the record is not an object or has no question.
     """
@@ -273,13 +273,13 @@ def parse_question(record: Any, default_id: str) -> Question:
 
 
 def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
-    """Update *digest* with *values*, written as one line of JSON."""
+    """Add *values* to *digest*, written as one line of JSON."""
     # JSON escapes line breaks, so the content of one call cannot look like two calls.
     digest.update(json.dumps(values, sort_keys=True, default=repr).encode() + b"\n")
 
 
-def _load_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Parse each line of *file* as a JSON object, pass it to *build*, and return the results.
+def _load_objects(file: Path, build_object: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
+    """Return the results of *build_object* for each line of *file*, a parsed JSON object.
 
     Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
     """
@@ -289,7 +289,7 @@ def _load_objects(file: Path, build: Callable[[dict[str, Any]], T]) -> tuple[T, 
             record = _parse_record(text)
             if record["_id"] in built:
                 raise ValueError(f"the id {record['_id']!r} occurs a second time")
-            built[record["_id"]] = build(record)
+            built[record["_id"]] = build_object(record)
     return tuple(built.values())
 
 
@@ -313,9 +313,9 @@ def _parse_record(text: str) -> dict[str, Any]:
 
 
 def _get_text(record: Mapping[str, Any], key: str) -> str:
-    """Return the text of *record* at *key*.
+    """Return the value of *key* in *record*, which must be text.
 
-    Raises `ValueError` if the key is missing or its value is not text.
+    Raises `ValueError` if *key* is missing or its value is not text.
     """
     value = record.get(key)
     if value is None:
@@ -356,15 +356,15 @@ def _build_question(record: dict[str, Any]) -> Question:
     return Question(record["_id"], _get_text(record, "text"), history, metadata)
 
 
-def load_judged_folder(root: Path, split: str) -> Dataset:
-    """Load the questions and judgements in the folder *root*, but no passages.
+def load_judged_folder(dataset_folder: Path, split: str) -> Dataset:
+    """Load the questions and judgements of the data set in *dataset_folder*, but no passages.
 
-    If *split* is not empty, only the judgements in ``qrels/<split>.tsv`` are read.
+    Reads the judgements in ``qrels/<split>.tsv``, or all judgements if *split* is empty.
     """
-    questions = _load_objects(root / "queries.jsonl", _build_question)
-    qrels = _read_qrels(root, split, {question.id for question in questions}, None)
+    questions = _load_objects(dataset_folder / "queries.jsonl", _build_question)
+    qrels = _read_qrels(dataset_folder, split, {question.id for question in questions}, None)
     return Dataset(
-        root.resolve().name,
+        dataset_folder.resolve().name,
         (),
         tuple(question for question in questions if question.id in qrels),
         qrels,
@@ -372,14 +372,15 @@ def load_judged_folder(root: Path, split: str) -> Dataset:
 
 
 def _read_qrels(
-    root: Path, split: str, question_ids: set[str], passage_ids: set[str] | None
+    dataset_folder: Path, split: str, question_ids: set[str], passage_ids: set[str] | None
 ) -> dict[str, dict[str, int]]:
     """Return the judgements in ``qrels/<split>.tsv``, or in all files if *split* is empty.
 
-    If *passage_ids* is ``None``, any passage id is allowed. Raises `ConfigError` if a judgement is
-    not valid, names an unknown id, or contradicts another judgement.
+    The judgements are grades by question id and passage id. If *passage_ids* is ``None``, any
+    passage id is allowed. Raises `ConfigError` if a judgement is not valid, names an unknown id, or
+    contradicts another judgement.
     """
-    folder = root / "qrels"
+    folder = dataset_folder / "qrels"
     files = [folder / f"{split}.tsv"] if split else sorted(folder.glob("*.tsv"))
     if not files:
         raise ConfigError(f"{folder} must hold a .tsv file with judgements", path=str(folder))
@@ -409,7 +410,7 @@ def _read_qrels(
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
     """Return the question id, the passage id and the grade in *columns*.
 
-    Raises `ValueError` if *columns* are not a judgement.
+    Raises `ValueError` if *columns* are not the columns of a judgement.
     """
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:

@@ -50,8 +50,8 @@ class Rule:
     Attributes:
         text: The rule as text, such as ``ndcg@10 -0.01``.
         measure: The measure to compare.
-        bound: The lowest change of the mean that is allowed, such as -0.01. ``None``: only a
-            significant loss counts as worse.
+        bound: The lowest allowed change of the mean, such as -0.01. If ``None``, only a significant
+            loss counts as worse.
     """
 
     text: str = "worse"
@@ -60,7 +60,9 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Return the rule in *text*: ``worse``, or a measure and a change (``ndcg@10 -0.01``).
+        """Return the rule in *text*, such as ``worse`` or ``ndcg@10 -0.01``.
+
+        ``worse`` allows no significant loss. A measure and a number set the largest allowed loss.
 
         Raises `ConfigError` if *text* is not a rule.
         """
@@ -86,10 +88,10 @@ class Rule:
         return cls(f"{measure} {number}", measure, bound)
 
 
-def _parse_bound(number: str) -> float | None:
-    """Return *number* as a float; ``None`` if it is not a number from -1 to 0."""
+def _parse_bound(bound_text: str) -> float | None:
+    """Return the number in *bound_text*; ``None`` if it is not a number from -1 to 0."""
     try:
-        bound = float(number)
+        bound = float(bound_text)
     except ValueError:
         return None
     return bound if -1.0 <= bound <= 0.0 else None
@@ -101,7 +103,7 @@ class Baseline:
 
     Attributes:
         name: The name of the baseline in messages: the path of its file.
-        values: The values by measure, system and question id.
+        values: The value of each measure, by measure, system and question id.
         data_hash: The sha256 of the measured data.
         fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Empty if
             an older version wrote the file.
@@ -142,10 +144,10 @@ class Baseline:
         return cls.from_report(report, str(path))
 
     @classmethod
-    def from_report(cls, report: Any, name: str) -> Baseline:
+    def from_report(cls, report: Any, baseline_name: str) -> Baseline:
         """Create a baseline from *report*, the result of `Comparison.to_dict`.
 
-        *name* is the baseline's name in messages. Raises `ConfigError` if *report* is not valid.
+        Messages call the baseline *baseline_name*. Raises `ConfigError` if *report* is not valid.
         """
         try:
             values = _read_values(report["systems"])
@@ -153,22 +155,22 @@ class Baseline:
             settings = _require_text_values(report.get("settingsHash", {}))
             (data_hash,) = _require_text_values({"hash": report["dataHash"]}).values()
         except (KeyError, TypeError, AttributeError, ValueError):
-            message = f"the baseline {name} must hold what qtm bench --json prints; {_HOW}"
-            raise _build_baseline_error(name, message) from None
+            message = f"the baseline {baseline_name} must hold what qtm bench --json prints; {_HOW}"
+            raise _build_baseline_error(baseline_name, message) from None
         if not any(values.get(PRIMARY, {}).values()):
             why = f"{_HOW}, with judgements in --data"
             raise _build_baseline_error(
-                name, f"the baseline {name} must hold judged questions; {why}"
+                baseline_name, f"the baseline {baseline_name} must hold judged questions; {why}"
             )
         values_of_keys = (report.get(key) for key in ("version", "model"))
         texts = (text if isinstance(text, str) else None for text in values_of_keys)
-        return cls(name, values, data_hash, fingerprints, settings, *texts)
+        return cls(baseline_name, values, data_hash, fingerprints, settings, *texts)
 
-    def check_data(self, data: Dataset) -> None:
-        """Raise `ConfigError` if the baseline was measured on data other than *data*."""
-        if self.data_hash == data.data_hash:
+    def check_dataset(self, dataset: Dataset) -> None:
+        """Raise `ConfigError` if the baseline was measured on data other than *dataset*."""
+        if self.data_hash == dataset.data_hash:
             return
-        then, now = self.fingerprints, data.fingerprints
+        then, now = self.fingerprints, dataset.fingerprints
         # Files of older versions have one hash of everything.
         parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
         if not parts:
@@ -182,10 +184,10 @@ class Baseline:
         )
 
     def check_systems(self, systems: Collection[str], rule: Rule, *, is_deep: bool) -> None:
-        """Raise `ConfigError` if the baseline lacks the rule's measure, or all of *systems*.
+        """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's measure.
 
-        *is_deep* is true if the systems are also asked for a hundred passages. If *rule* is about
-        R@100 and *is_deep* is false, `ConfigError` is raised too.
+        The rule's measure may be R@100 only if *is_deep* is true: only then are the systems asked
+        for a hundred passages.
         """
         if rule.measure in DEEP and not is_deep:
             raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
@@ -272,7 +274,7 @@ class Change:
 
     @property
     def has_significant_loss(self) -> bool:
-        """``True`` if the mean fell significantly."""
+        """``True`` if the measure's mean fell significantly."""
         return self.difference.is_significant and self.difference.gain < 0
 
     @property
@@ -307,7 +309,7 @@ def find_changes(
     *,
     seed: int = 0,
 ) -> tuple[Change, ...]:
-    """Return the change of each system that is in both *before* and *after*, with its verdict.
+    """Return the change and the verdict of each system that is in both *before* and *after*.
 
     If *rule* has no bound, a system is worse in two cases:
 
@@ -334,7 +336,7 @@ def find_changes(
 
 
 def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of the system called *system*. The p-values are not yet corrected."""
+    """Return the change of the system called *system*, with p-values that are not yet corrected."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order of the gains.
     for id_ in sorted(before.keys() | after.keys()):
@@ -346,9 +348,10 @@ def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> 
 
 
 def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
-    """Return *change* with the verdict by *rule*, and with its corrected p-values.
+    """Return *change* with its verdict by *rule*, and with corrected p-values.
 
-    *p_values* has the corrected p-value of each test and system, such as ``mean raw``.
+    *p_values* has the corrected p-values. Their keys name the test and the system, such as
+    ``mean raw``.
     """
     p_mean, p_sign = (p_values.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
     change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
@@ -368,8 +371,8 @@ class GateResult:
         baseline: The baseline's name.
         rule: The rule that decides whether a system is worse.
         changes: The change of each system that is in both measurements.
-        missing: The names of the systems that only the baseline has.
-        new: The names of the systems that only the new measurement has.
+        missing: The names of the systems that are only in the baseline.
+        new: The names of the systems that are only in the new measurement.
         notes: Sentences on other changes: version, model, settings, and failed questions.
     """
 
@@ -414,7 +417,7 @@ def compare_with_baseline(
     *,
     model_name: str | None = None,
 ) -> GateResult:
-    """Decide by *rule* whether the systems of *comparison* are worse than in *baseline*.
+    """Return whether each system of *comparison* is worse than in *baseline*, according to *rule*.
 
     Args:
         baseline: The earlier measurement.
@@ -449,7 +452,7 @@ def compare_with_baseline(
 def _describe_changed_conditions(
     baseline: Baseline, comparison: Comparison, model_name: str | None
 ) -> Iterator[str]:
-    """Yield a sentence for each condition that changed: the version, the model, the settings."""
+    """Yield a sentence for each change of the version, the language model or the settings."""
     current = version("qtmiddleware")
     if baseline.version not in (None, current):
         yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
@@ -475,6 +478,6 @@ def _describe_failures(before: Values, after: Values) -> Iterator[str]:
 
 
 def join_names(names: Collection[str]) -> str:
-    """Join *names* to an English list, such as ``raw, rules and hyde``."""
+    """Return *names* as an English list, such as ``raw, rules and hyde``."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -14,7 +14,7 @@ from qtmiddleware.runtime.files import replace_file
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
 
-def gate_function(
+def compare_function_with_baseline(
     fn: Callable[..., Any],
     data: str | Path,
     *,
@@ -27,11 +27,10 @@ def gate_function(
     """Measure *fn* on the judged questions in *data*, and compare the result with a baseline.
 
     Args:
-        fn: The function, plain or wrapped. The system ``raw`` is the function without qtmiddleware;
-            the system ``yours`` is a wrapped function with its own settings.
+        fn: Your retrieval function, wrapped or not. The system ``raw`` is the function without
+            qtmiddleware. If *fn* is wrapped, the system ``yours`` is *fn* with its own settings.
         data: The file or folder of judged questions, as for `load_judged`.
-        baseline: The baseline's file: the output of ``qtm bench --json``, or of an earlier call
-            with *update*.
+        baseline: The baseline's file. ``qtm bench --json`` prints it, and *update* writes it.
         fail_if: The rule that decides whether a system is worse, as for `Rule.parse`.
         systems: Other systems to measure, as for `compare`.
         update: Whether to write a new baseline instead of comparing with the old one.
@@ -53,7 +52,7 @@ def gate_function(
         return compare_with_baseline(Baseline.from_report(report, str(baseline)), measured, rule)
     earlier = Baseline.read(baseline)
     # Check first, because calls of the function may take long or cost money.
-    earlier.check_data(judged)
+    earlier.check_dataset(judged)
     is_wrapped = isinstance(fn, Wrapped | Bound)
     chosen_systems = choose_systems(systems, has_model="client" in options, is_wrapped=is_wrapped)
     earlier.check_systems(chosen_systems, rule, is_deep=bool(options.get("deep")))

@@ -29,19 +29,20 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
     """Load judged questions from a table, a file of JSON objects, or a data set's folder.
 
     A table (``.csv``, ``.tsv``) starts with a line of column names, separated by commas, semicolons
-    or tabs. JSON objects have the same names as keys:
+    or tabs. The column names of a table, and the keys of a JSON object, are:
 
     - ``question`` (or ``query``, ``text``): the question. Rows with the same question are merged.
     - ``id``: the id of a passage that answers the question. If the table also has ``ids``, ``id``
       is the question's own id.
     - ``ids`` (or ``relevant``): the ids of several passages, separated by commas or as a JSON list.
 
-    If a question has no id, its number is its id. Every passage gets grade 1, except in the folder
-    of a data set, which has its own grades. The folder's passages are not read.
+    If a question has no id, its number is its id. Every passage gets grade 1. If *path* is the
+    folder of a data set, the grades are read from the folder, but the passages are not.
 
     Args:
         path: The file or folder.
-        split: The name of a file of judgements in the folder, to read only that file.
+        split: The name of a file in the folder's ``qrels/``, such as ``test``, to read only that
+            file. Default: all files.
 
     Raises:
         ConfigError: A file cannot be read, or a record has no question or no passage id. The error
@@ -82,9 +83,9 @@ def load_judged(path: str | Path, *, split: str = "") -> Dataset:
 
 
 def _parse_judged_record(record: Any, default_id: str) -> tuple[Question, list[str], bool]:
-    """Return the record's question, its passage ids, and whether the record has a question id.
+    """Return the question in *record*, its passage ids, and whether *record* has a question id.
 
-    Without an id, the question gets *default_id*. Raises `ValueError` if a field is missing or not
+    A question without an id gets *default_id*. Raises `ValueError` if a field is missing or not
     valid.
     """
     if not isinstance(record, Mapping):
@@ -130,7 +131,7 @@ def _split_ids(value: Any) -> list[str]:
 
 
 def _clean_ids(values: list[Any]) -> list[str]:
-    """Return the ids in *values* as texts, each once, without blank ids.
+    """Return the ids in *values* as texts, without blank ids and duplicates.
 
     Raises `ValueError` if a value is neither text nor an integer.
     """

@@ -51,10 +51,11 @@ class Verdict:
         question: The question's id.
         outcome: The challenger's result: ``win``, ``loss``, ``tie`` or ``failed``.
         is_flip: Whether the judge decided differently after the answers were swapped.
-        reason: The reason for ``failed``, in one word; ``equal`` if both answers were the same.
-        baseline_scores: The baseline's score per criterion, from 1 to 10: the mean of both orders.
-            Empty if the judge gave no scores.
-        challenger_scores: The challenger's scores, computed like the baseline's.
+        reason: The reason in one word if *outcome* is ``failed``; ``equal`` if both answers were
+            the same; otherwise empty.
+        baseline_scores: The baseline's score per criterion, from 1 to 10: the mean over both
+            orders of the answers. Empty if the judge gave no scores.
+        challenger_scores: The challenger's score per criterion, as for the baseline.
         baseline_answer: The baseline's answer.
         challenger_answer: The challenger's answer.
         reasons: The judge's reasons.
@@ -85,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True)  # Without slots, because cached_property needs a __dict__.
 class Judged:
-    """The result of comparing a challenger's answers with a baseline's on all questions.
+    """The result of comparing a challenger's answers with a baseline's answers on all questions.
 
     Attributes:
         baseline: The baseline's name.
@@ -125,18 +126,18 @@ class Judged:
 
     @property
     def flips(self) -> int:
-        """The number of ties in which the judge contradicted itself in the two orders.
+        """The number of ties in which the judge changed its choice when the answers were swapped.
 
-        If there are many, the judge is unreliable.
+        If there are many such ties, the judge is unreliable.
         """
         return sum(verdict.is_flip for verdict in self.verdicts)
 
     @cached_property
     def p(self) -> float:
-        """The probability that wins and losses differ this much by chance (two-sided sign test).
+        """The p-value of the wins and losses by a two-sided sign test.
 
-        Ties are ignored. The value is 1.0 if there are no wins and no losses. Raises `MissingExtra`
-        if scipy is not installed.
+        Ties are ignored. The p-value is 1.0 if there are no wins and no losses. Raises
+        `MissingExtra` if scipy is not installed.
         """
         return run_sign_test(self.wins, self.losses)
 
@@ -159,7 +160,7 @@ class Judged:
     def _counts(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
-    def describe(self, verdict: Verdict) -> str:
+    def describe_outcome(self, verdict: Verdict) -> str:
         """Return the outcome of *verdict* in a few words, such as ``rules is better``."""
         outcomes = {
             "win": f"{self.challenger} is better",
@@ -169,7 +170,7 @@ class Judged:
         return outcomes.get(verdict.outcome, f"no verdict ({verdict.reason})")
 
     def summary(self) -> str:
-        """Return the result as one or two sentences."""
+        """Return the result as one or two sentences, with wins, losses, ties and the p-value."""
         judged = self.wins + self.losses + self.ties
         if not judged:
             return (
@@ -235,7 +236,7 @@ def judge(
     The systems answer one question after the other in the caller's thread, because a system may
     learn from earlier questions. A question fails if a system raises `ModelError`, or if the
     judge's reply is missing or not valid. After `MOST_FAILURES` failures in a row, or if the
-    service refuses the key, the remaining questions fail, and a warning is logged.
+    service refuses the API key, the remaining questions fail, and a warning is logged.
 
     Args:
         baseline: Returns the baseline's answer to a question.
@@ -246,8 +247,8 @@ def judge(
         challenger_name: The name of the challenger.
         seed: The seed that draws the first order of each pair.
         timeout: Seconds allowed per judgement.
-        concurrency: The number of judgements that run at a time.
-        progress: Receives the number of questions done and their total.
+        concurrency: The largest number of judgements that run at the same time.
+        progress: Receives the number of questions done and the total number.
 
     Raises:
         ModelError: Judging stopped before the judge gave any opinion.
@@ -290,9 +291,9 @@ def judge(
 
 
 def _build_verdict(ballot: Ballot, systems: Sequence[str]) -> Verdict:
-    """Return the verdict on the ballot's question. Two equal answers are a tie.
+    """Return the verdict on the question of *ballot*. Two equal answers are a tie.
 
-    *systems* are the names of the baseline and the challenger, in this order.
+    *systems* has two names: the baseline's and the challenger's.
     """
     outcome, reason = _OUTCOMES[ballot.find_winner()], "" if ballot.opinions else "equal"
     if ballot.error is not None:

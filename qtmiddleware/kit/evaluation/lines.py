@@ -47,7 +47,7 @@ def read_lines(path: Path, advice: str = "") -> Iterator[tuple[int, str]]:
 
 @contextmanager
 def name_line_in_errors(path: Path, number: int) -> Iterator[None]:
-    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names file and line.
+    """Convert a `ValueError` in the ``with`` block to a `ConfigError` that names the file and line.
 
     The message begins with *path* and the line *number*.
     """

@@ -60,16 +60,16 @@ class PerQuery:
 
 
 def compute_measures(
-    qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
+    qrels: Qrels, ranked_ids: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
     """Return the value of each of *measures* for each judged question.
 
-    A judged question without results counts as 0. Questions without judgements are ignored. If an
-    id occurs twice in a list, its first rank counts.
+    The value is 0 for a judged question without results. Questions without judgements are ignored.
+    If a passage id occurs twice in a list, its first rank counts.
 
     Args:
-        qrels: The judgements.
-        run: The passage ids that the system returned, best first, by question id.
+        qrels: The judgements: grades by question id and passage id.
+        ranked_ids: The passage ids that the system returned, best first, by question id.
         measures: The measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
             2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and R@100.
 
@@ -83,7 +83,9 @@ def compute_measures(
     # ir-measures gets only the questions with results. The others keep the value 0.
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scores = {
-        question: _build_rank_scores(run[question]) for question in qrels if run.get(question)
+        question: _build_rank_scores(ranked_ids[question])
+        for question in qrels
+        if ranked_ids.get(question)
     }
     if scores:
         # Objects, not names: ir-measures' name parser needs a module that newer Pythons lack.
@@ -103,7 +105,7 @@ def compute_measures(
 
 
 def _build_rank_scores(ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each of *ids*. The scores fall with the rank, so the order is kept."""
+    """Return a score for each of *ids*, best first: 0 for the first id, -1 for the next one."""
     return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
 
 
@@ -116,7 +118,7 @@ class Difference:
         low: The lower end of the 95 % interval.
         high: The upper end of the 95 % interval.
         p: The p-value: the probability of a difference at least this large by chance.
-        p_holm: *p*, corrected for the number of compared systems (Holm). Below 0.05 is significant.
+        p_holm: The p-value, corrected for the number of compared systems (Holm).
     """
 
     gain: float = 0.0
@@ -127,11 +129,11 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """``True`` if *p_holm* is below 0.05."""
+        """``True`` if the corrected p-value `p_holm` is below 0.05."""
         return self.p_holm < SIGNIFICANT
 
     def to_dict(self) -> dict[str, float]:
-        """Return all fields as a dict, ready for JSON."""
+        """Return the difference as a dict, ready for JSON."""
         return {
             "gain": self.gain,
             "low": self.low,
@@ -142,10 +144,10 @@ class Difference:
 
 
 def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
-    """Return the mean of *gains*, with its bootstrap interval and randomisation-test p-value.
+    """Return the mean of *gains*, its bootstrap interval, and its p-value.
 
-    The test is two-sided. The interval and the test each use `RESAMPLES` resamples. If there are no
-    gains, or all gains are 0, the mean is 0 and the p-value is 1.
+    The p-value is that of a two-sided randomisation test. The interval and the test each use
+    `RESAMPLES` resamples. If there are no gains, or all gains are 0, the p-value is 1.
 
     Args:
         gains: The difference between two systems on each question.
@@ -193,9 +195,9 @@ def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
 
 
 def run_sign_test(better_count: int, worse_count: int) -> float:
-    """Return the p-value of the two-sided sign test for two counts of questions.
+    """Return the p-value of a two-sided sign test on the numbers of better and worse questions.
 
-    If both counts are 0, the p-value is 1.0. Raises `MissingExtra` if scipy is not installed.
+    If both numbers are 0, the p-value is 1.0. Raises `MissingExtra` if scipy is not installed.
     """
     try:
         from scipy import stats
@@ -208,17 +210,20 @@ def run_sign_test(better_count: int, worse_count: int) -> float:
     )
 
 
-def correct_p_values(probabilities: Mapping[str, float]) -> dict[str, float]:
-    """Return the probabilities, corrected for the number of tests (Holm 1979).
+def correct_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return *p_values*, corrected for the number of tests by Holm's method.
 
-    The k-th smallest of n probabilities is multiplied by (n - k + 1). The corrected values are at
-    most 1 and keep the order of the probabilities.
+    *p_values* maps the name of each test to its p-value. The k-th smallest of n p-values is
+    multiplied by (n - k + 1). Corrected p-values are at most 1, and none is below a p-value that
+    was smaller before.
+
+    Source: Holm 1979.
     """
     corrected: dict[str, float] = {}
     least = 0.0
-    for place, (name, p) in enumerate(sorted(probabilities.items(), key=lambda entry: entry[1])):
+    for place, (name, p) in enumerate(sorted(p_values.items(), key=lambda entry: entry[1])):
         # A corrected value is never below the one before it, so the order is kept.
-        least = max(least, min(1.0, p * (len(probabilities) - place)))
+        least = max(least, min(1.0, p * (len(p_values) - place)))
         corrected[name] = least
     return corrected
 
@@ -244,13 +249,13 @@ class Percentiles:
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.5, 0.95)))
 
     def to_dict(self) -> dict[str, float]:
-        """Return both percentiles as a dict."""
+        """Return both percentiles as a dict, ready for JSON."""
         return {"p50": self.p50, "p95": self.p95}
 
 
 @dataclass(frozen=True, slots=True)
 class SystemScore:
-    """One system's figures over all questions.
+    """One system's measures, times and costs over all questions.
 
     Attributes:
         name: The system's name.
@@ -258,9 +263,9 @@ class SystemScore:
         difference: The system's nDCG@10 minus the baseline's.
         hurt_rate: The share of questions with a lower nDCG@10 than the baseline's.
         helped_rate: The share of questions with a higher nDCG@10 than the baseline's.
-        added_ms: Milliseconds added to a plain search, as the system reports them. If the system
-            reports none: its time minus the baseline's time for the same question.
-        stages_ms: Milliseconds per stage, over the questions for which the stage ran.
+        added_ms: The milliseconds that the system adds to a plain search. If the system does not
+            report them: the system's time minus the baseline's time for the same question.
+        stages_ms: The milliseconds of each stage, over the questions for which the stage ran.
         llm_calls: The number of model calls for all questions.
         input_tokens: The number of tokens that the model read.
         output_tokens: The number of tokens that the model wrote.
@@ -268,9 +273,10 @@ class SystemScore:
             or every answer was degraded.
         degraded: The number of degraded answers.
         gains: The system's nDCG@10 minus the baseline's, by question id.
-        per_query: Every measure of every question.
+        per_query: The value of each measure for each question.
         runs: The system's result for each question, by question id.
-        failed: The number of questions on which the system failed. All figures leave them out.
+        failed: The number of questions on which the system failed. All other figures leave out
+            these questions.
     """
 
     name: str
@@ -323,7 +329,7 @@ class SystemScore:
 
     @property
     def usd_per_point(self) -> float | None:
-        """The model's cost of a gain of 0.01 nDCG@10, in US dollars per thousand questions.
+        """The model's cost per 0.01 nDCG@10 gained, in US dollars per thousand questions.
 
         ``None`` if the cost is not known, or if the system gains nothing.
         """
@@ -331,15 +337,15 @@ class SystemScore:
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
     def list_worst_questions(self, count: int = 10) -> list[tuple[str, float]]:
-        """Return the ids and gains of the *count* questions with the largest losses, worst first.
+        """Return the ids and gains of the *count* questions that lost most, worst first.
 
-        All these gains are negative. The result is shorter if fewer questions lost.
+        A loss is a negative gain. If fewer than *count* questions lost, all of them are returned.
         """
         lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
         return sorted(lost, key=lambda entry: entry[1])[:count]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict, ready for JSON. Queries and passages are left out."""
+        """Return the figures as a dict, ready for JSON, without queries and passages."""
         worst = self.list_worst_questions(1)
         return {
             "name": self.name,
@@ -380,9 +386,9 @@ class Comparison:
         systems: The score of each system, in the order of measuring.
         notes: Notes for readers of the figures, for example on synthetic questions, recorded
             replies or estimated tokens.
-        seed: The seed of every resampling.
+        seed: The seed of the statistical tests and intervals.
         data_hash: The sha256 of the passages, questions and judgements.
-        counts_model_time: Whether the added times include the time of recorded replies.
+        counts_model_time: Whether the added times include the original time of recorded replies.
         fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. The order
             of questions and passages does not matter.
         settings: The sha256 of each system's settings.

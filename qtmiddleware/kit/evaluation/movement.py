@@ -43,8 +43,8 @@ class Hit:
         weight: The variant's weight in the fusion.
         place: The passage's rank in this search, from 1.
         score: The score that the backend gave the passage.
-        added: The amount that this hit adds to the fused score; ``None`` if the fusion method is
-            not a sum over the hits.
+        added: The amount that this hit adds to the passage's fused score; ``None`` if the fusion
+            method does not add up amounts.
     """
 
     search: int
@@ -70,19 +70,20 @@ class Hit:
 class Movement:
     """One passage's rank after each stage, and the reason for its movement.
 
-    Ranks start at 1. A rank is ``None`` if the stage did not run or did not list the passage.
+    Ranks start at 1. A rank is ``None`` if the stage did not run or did not list the passage. The
+    plain list is the result of a search without qtmiddleware.
 
     Attributes:
         match: The passage.
-        place: The passage's rank in the final list; ``None`` if it is not in the list.
+        place: The passage's rank in the final list.
         score: The passage's score in the final list.
         before: The passage's rank in the plain list.
-        hits: The passage's hits in the searches, in the order of `Retrieval.rankings`.
+        hits: The passage's rank and score in each search that found the passage.
         fused_place: The passage's rank after the fusion.
         fused_score: The passage's score after the fusion.
-        weighed_place: The passage's rank after keyword evidence.
-        weighed_score: The passage's score after keyword evidence.
-        evidence: The amount that keyword evidence added to *weighed_score*.
+        weighed_place: The passage's rank after scoring by keyword evidence.
+        weighed_score: The passage's score after scoring by keyword evidence.
+        evidence: The amount that keyword evidence added to the passage's score.
         keywords: The keywords in the passage's text; keywords of the question come first.
         reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
@@ -108,9 +109,9 @@ class Movement:
 
     @property
     def change(self) -> int | None:
-        """The number of ranks by which the passage rose; negative if it fell.
+        """The number of ranks by which the passage rose; negative if the passage fell.
 
-        ``None`` if the passage is in only one of the two lists.
+        ``None`` if the passage is missing from the plain list or from the final list.
         """
         return None if self.place is None or self.before is None else self.before - self.place
 
@@ -139,10 +140,12 @@ class Movement:
 
 @dataclass(frozen=True, slots=True)
 class Movements:
-    """The movements of all passages of a retrieval, compared with the plain list.
+    """The movements of all passages between the plain list and the final list of a retrieval.
+
+    The plain list is the result of a search without qtmiddleware.
 
     Attributes:
-        passages: The movements of the passages in the final list, in its order.
+        passages: The movements of the passages in the final list, in the order of the list.
         dropped: The movements of the passages in the plain list that are not in the final list.
         depth: The number of passages in the plain list.
         evidence_weight: The weight of keyword evidence in the score; ``None`` if keyword evidence
@@ -169,16 +172,18 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
 
     Args:
         found: The retrieval to explain.
-        before: The plain list to compare with, such as `Retrieval.matches` of the system ``raw``.
-            Default: the first passages that *found* lists for the unchanged question.
+        before: The passages that a plain search returned, such as `Retrieval.matches` of the
+            system ``raw``. Default: the first passages in the search for the unchanged question.
     """
-    return _Explainer(found, _find_plain_list(found) if before is None else before).explain()
+    return _Explainer(
+        found, _find_plain_list(found) if before is None else before
+    ).explain_retrieval()
 
 
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:
     """Return a label for the search of each variant, such as ``the question``.
 
-    Variants of the same kind get numbers.
+    If several variants are of the same kind, their labels have numbers.
     """
     kinds = [variant.kind for variant in variants]
     seen: Counter[str] = Counter()
@@ -203,7 +208,7 @@ def format_ordinal(number: int) -> str:
 
 
 def find_language(retrieval: Retrieval) -> str:
-    """Return the language code of the retrieval's question; empty if the language is unknown."""
+    """Return the language code of the question in *retrieval*; empty if it is unknown."""
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
     language = "" if retrieval.evidence is None else retrieval.evidence.language
@@ -248,8 +253,8 @@ class _Explainer:
         self._keys_before = [_find_key(match, known_keys) for match in before]
         self._plain = _rank_keys(self._keys_before)
 
-    def explain(self) -> Movements:
-        """Return the movements of all passages in the final list and in the plain list."""
+    def explain_retrieval(self) -> Movements:
+        """Return the movements of the passages in the final list and in the plain list."""
         retrieval = self._retrieval
         matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
@@ -266,43 +271,44 @@ class _Explainer:
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _explain_movement(self, key: Key, match: Match, place: int | None) -> Movement:
-        """Return the movement of one passage.
+    def _explain_movement(self, passage_key: Key, match: Match, final_rank: int | None) -> Movement:
+        """Return the movement of one passage, with the reason.
 
         Args:
-            key: The passage's key.
+            passage_key: The passage's key.
             match: The passage.
-            place: The passage's rank in the final list; ``None`` if it is not in the list.
+            final_rank: The passage's rank in the final list; ``None`` if the passage is not in the
+                list.
         """
-        if place is not None and place != self._final[key]:
+        if final_rank is not None and final_rank != self._final[passage_key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
-            return Movement(match, place, match.fused_score, None, why="listed here again")
-        fused_place = self._fused.get(key)
+            return Movement(match, final_rank, match.fused_score, None, why="listed here again")
+        fused_place = self._fused.get(passage_key)
         scores = self._retrieval.fused_scores
-        share = self._shares.get(key)
+        share = self._shares.get(passage_key)
         movement = Movement(
             match=match,
-            place=place,
+            place=final_rank,
             score=(
                 None
-                if place is None
+                if final_rank is None
                 else match.score
                 if match.fused_score is None
                 else match.fused_score
             ),
-            before=self._plain.get(key),
-            hits=tuple(self._list_hits(key)),
+            before=self._plain.get(passage_key),
+            hits=tuple(self._list_hits(passage_key)),
             fused_place=fused_place,
             fused_score=None
             if fused_place is None or len(scores) < fused_place
             else scores[fused_place - 1],
-            weighed_place=self._weighed.get(key),
-            weighed_score=self._scores.get(key),
+            weighed_place=self._weighed.get(passage_key),
+            weighed_score=self._scores.get(passage_key),
             evidence=share,
             keywords=() if share is None else self._find_keywords(match.text or ""),
-            reranked_place=self._reranked.get(key),
-            rerank_score=self._rerank_scores.get(key),
-            passed_by=tuple(self._list_overtaking_ranks(key, place)),
+            reranked_place=self._reranked.get(passage_key),
+            rerank_score=self._rerank_scores.get(passage_key),
+            passed_by=tuple(self._list_overtaking_ranks(passage_key, final_rank)),
         )
         return replace(
             movement,
@@ -313,40 +319,41 @@ class _Explainer:
             ),
         )
 
-    def _list_hits(self, key: Key) -> Iterator[Hit]:
-        """Yield a hit for each search that found the passage with *key*."""
+    def _list_hits(self, passage_key: Key) -> Iterator[Hit]:
+        """Yield a hit for each search that found the passage with *passage_key*."""
         gains = self._retrieval.gains
         for search, (ranking, places) in enumerate(
             zip(self._retrieval.rankings, self._lists, strict=True)
         ):
-            if (place := places.get(key)) is not None:
+            if (place := places.get(passage_key)) is not None:
                 added = gains[search][place - 1] if gains else None
                 variant = ranking.variant
                 yield Hit(
                     search, variant.kind, variant.weight, place, ranking.scores[place - 1], added
                 )
 
-    def _find_keywords(self, text: str) -> tuple[str, ...]:
-        """Return the retrieval's keywords that occur in *text*."""
+    def _find_keywords(self, passage_text: str) -> tuple[str, ...]:
+        """Return the retrieval's keywords that occur in *passage_text*."""
         evidence = self._retrieval.evidence
         if evidence is None:
             return ()
         return find_matching_words(
-            " ".join(words for words, _ in evidence.keywords), text, evidence.language
+            " ".join(words for words, _ in evidence.keywords), passage_text, evidence.language
         )
 
-    def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
-        """Yield the final ranks of the passages that overtook the passage with *key*.
+    def _list_overtaking_ranks(self, passage_key: Key, final_rank: int | None) -> Iterator[int]:
+        """Yield the final ranks of the passages that overtook the passage with *passage_key*.
 
-        They are above this passage in the final list, but were not above it in the plain list.
-        *place* is this passage's final rank; ``None`` if it is not in the final list.
+        An overtaking passage is above this passage in the final list, but was not above this
+        passage in the plain list. *final_rank* is this passage's rank in the final list; ``None``
+        if this passage is not in the final list.
         """
-        before = self._plain.get(key)
+        before = self._plain.get(passage_key)
         if before is None:
             return
         # A passage that is not in the plain list counts as below all passages that are.
         for other_key, other_place in self._final.items():
-            if (place is None or other_place < place) and self._plain.get(
+            if (final_rank is None or other_place < final_rank) and self._plain.get(
                 other_key, before + 1
             ) > before:
                 yield other_place
@@ -354,7 +361,7 @@ class _Explainer:
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        """Return the passage's old and new rank as text, such as ``from 5th to 2nd``."""
+        """Return a passage's old and new rank as text, such as ``from 5th to 2nd``."""
         old, place = movement.before, movement.place
         if place is None:
             last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -375,9 +382,9 @@ class _Explainer:
         return f"new at {now}{origin}"
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
-        """Yield the reasons for the movement as phrases, such as ``holds no keyword``.
+        """Yield the reasons for *movement* as phrases, such as ``holds no keyword``.
 
-        A stage that moved the passage in the opposite direction is no reason.
+        A stage that moved the passage in the opposite direction is not given as a reason.
         """
         start, place = self._get_original_rank(movement), movement.place
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
@@ -438,17 +445,17 @@ class _Explainer:
         return drop_function_words(words, find_language(self._retrieval)) if words else []
 
     def _get_original_rank(self, movement: Movement) -> int | None:
-        """Return the passage's rank in the search for the unchanged question.
+        """Return a passage's rank in the search for the unchanged question.
 
-        If that search did not find the passage, return its rank in the plain list.
+        If this search did not find the passage, returns the passage's rank in the plain list.
         """
         return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
-    """Return whether a passage rose from *old_rank* to *new_rank*.
+    """Return whether *new_rank* is higher in a list than *old_rank*.
 
-    Returns ``None`` if the ranks are equal or one of them is ``None``.
+    Returns ``None`` if the ranks are equal or a rank is ``None``.
     """
     return (
         None
@@ -457,9 +464,9 @@ def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
     )
 
 
-def _merge_keys(keys: Sequence[Key], others: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys*, followed by *others*. Each key occurs once."""
-    return tuple(dict.fromkeys((*keys, *others)))
+def _merge_keys(keys: Sequence[Key], other_keys: Sequence[Key]) -> tuple[Key, ...]:
+    """Return *keys*, followed by *other_keys*, without duplicates."""
+    return tuple(dict.fromkeys((*keys, *other_keys)))
 
 
 def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
@@ -471,9 +478,10 @@ def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
 
 
 def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
-    """Return the passage's key, as it is in *known_keys* if possible.
+    """Return the key of the passage *match*.
 
-    The key of a passage includes its text if several passages have the same id.
+    Usually, this is the passage's id with its namespace. If several passages have the same id,
+    their keys in *known_keys* include the text. Then this function returns the key with the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     # A match that was built by hand has no key.
@@ -484,9 +492,9 @@ def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
 def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     """Return the passages that a search without qtmiddleware would have returned.
 
-    These are the first passages that the search for the unchanged question found, as many as are in
-    the final list. If only variants were searched, the result is empty. If no searches were
-    recorded, the result is the final list.
+    These are the first passages in the search for the unchanged question. There are at most as many
+    as in the final list. If only variants were searched, the result is empty. If *retrieval* has no
+    record of its searches, the result is the final list.
     """
     ranking = next(
         (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
@@ -510,7 +518,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join_texts(texts: Sequence[str]) -> str:
-    """Join *texts* to an English list. Texts after the first `_MOST_NAMED` are only counted."""
+    """Return *texts* as an English list. If the list is long, it ends with ``and 3 more``."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

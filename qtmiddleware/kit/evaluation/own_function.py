@@ -21,22 +21,26 @@ ASKED_FOR_IDS: Final = 20
 
 
 class RunMemory(Protocol):
-    """Stores the runs of a measurement, so that an interrupted measurement can continue."""
+    """Stores the systems' results during a measurement, so that it can continue if interrupted."""
 
-    def load_run(self, system: str, question: str) -> Run | None:
-        """Return the stored run of *system* for the question id *question*, or ``None``."""
+    def load_run(self, system_key: str, question_id: str) -> Run | None:
+        """Return the stored result of a system for a question; ``None`` if there is none.
 
-    def store_run(self, system: str, question: str, run: Run) -> None:
-        """Store the run of *system* for the question id *question*."""
+        *system_key* is the result of `build_system_key`.
+        """
+
+    def store_run(self, system_key: str, question_id: str, run: Run) -> None:
+        """Store *run*, the result of the system with *system_key* for a question."""
 
 
 @dataclass(slots=True)
 class IdCheck:
-    """Checks that the judgements and the function use the same passage ids.
+    """Checks that the judgements use the passage ids that the function returns.
 
     Attributes:
         judged: The passage ids in the judgements.
-        questions: At least one of this many first questions must return a judged id.
+        questions: The number of questions after which the check fails if the function has not
+            returned any judged id.
     """
 
     judged: Set[str] = field(repr=False)
@@ -52,9 +56,10 @@ class IdCheck:
         return cls({id_: None for grades in qrels.values() for id_ in grades}.keys())
 
     def check_run(self, run: Run) -> None:
-        """Check the passage ids of one run.
+        """Check the passage ids in *run*, the result for one question.
 
-        Raises `ConfigError` if the first `questions` runs returned passage ids, but no judged id.
+        Raises `ConfigError` after `questions` questions if the function has returned passage ids,
+        but no judged id.
         """
         if self._is_over or run.error is not None:
             return
@@ -62,10 +67,10 @@ class IdCheck:
         self._example = run.ids[0] if run.ids else self._example
         self._is_over = not self.judged.isdisjoint(run.ids)
         if self._asked >= self.questions:
-            self.finish()
+            self.require_judged_id()
 
-    def finish(self) -> None:
-        """Raise `ConfigError` if the function returned passage ids, but no judged id.
+    def require_judged_id(self) -> None:
+        """Raise `ConfigError` if the function has returned passage ids, but no judged id.
 
         The message quotes a returned id and a judged id.
         """
@@ -83,16 +88,15 @@ class IdCheck:
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """Builds systems from your own wrapped retrieval function, one for each choice of settings.
+    """Builds the systems of a comparison from your own wrapped retrieval function.
 
     Attributes:
         base: The wrapped function. A system's settings override the function's settings.
         arguments: The arguments of every call, apart from the question.
-        top_k: The number of passages to ask for, if a system does not set one. ``None``: the
-            function's own default.
+        top_k: The number of passages to ask for. ``None``: the function's own default.
         runner: Runs the function if it is asynchronous.
-        ids: Checks the ids that the function returns.
-        memory: Stores finished runs; ``None`` if runs are not stored.
+        ids: Checks the passage ids that the function returns.
+        memory: Stores the results for questions; ``None`` if results are not stored.
         model: The model whose replies are recorded; ``None`` if the function asks its own model.
     """
 
@@ -104,23 +108,26 @@ class OwnFunction:
     memory: RunMemory | None = None
     model: LanguageModel | None = None
 
-    def wrap(self, settings: Mapping[str, Any]) -> Any:
-        """Return a copy of the wrapped function with *settings*, and with new gate and caches."""
+    def build_wrapped_function(self, settings: Mapping[str, Any]) -> Any:
+        """Return a copy of the wrapped function with *settings*.
+
+        The copy does not inherit what the function learned from earlier calls.
+        """
         # In this order, a system may override the settings for measuring, such as the cache.
         return configure_function(configure_function(self.base, MEASURED), settings)
 
     def build_system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
-        """Return a system with *settings*: a function that measures one question.
+        """Return a system with *settings*: a function that returns the result for a question.
 
-        If your function raises an exception, the exception becomes the run's ``error``. Stored runs
-        are reused, unless the system has an adaptive gate, because such a gate must see every
-        question.
+        If your function raises an exception, the exception becomes `Run.error`. Stored results are
+        reused, unless the system decides per question whether to call the model. Such a system
+        learns from the questions, so it must see all of them.
 
         Args:
             settings: The system's settings.
             top_k: The number of passages to ask for. ``None``: the attribute `top_k`.
         """
-        function = self.wrap(settings)
+        function = self.build_wrapped_function(settings)
         arguments = dict(self.arguments)
         passage_count = self.top_k if top_k is None else top_k
         if passage_count is not None and function.top_k_argument is not None:
@@ -147,7 +154,7 @@ class OwnFunction:
         return run
 
     def _ask_function(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
-        """Return the run of *function* for *question*. An exception becomes the run's ``error``."""
+        """Return the result of *function* for *question*; an exception becomes `Run.error`."""
         keywords: dict[str, Any] = {"history": question.history, **arguments}
         try:
             if self.runner is None:
@@ -167,7 +174,7 @@ class OwnFunction:
 
 
 def build_system_key(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return the name of a system with *settings* and *top_k* in a `RunMemory`."""
+    """Return the key under which a `RunMemory` stores the results of a system, as JSON."""
     return json.dumps([settings, top_k], sort_keys=True, default=repr)
 
 
@@ -177,30 +184,33 @@ def hash_settings(settings: Mapping[str, Any]) -> str:
 
 
 def configure_function(function: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a copy of the wrapped *function* with *settings*, and with new gate and caches."""
+    """Return a copy of the wrapped *function* with *settings*.
+
+    The copy does not inherit what *function* learned from earlier calls.
+    """
     configured = function.configured(settings)
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
 
 
 @contextmanager
-def open_runner(function: Any, caller: str) -> Iterator[asyncio.Runner | None]:
-    """Yield a runner if the wrapped *function* is asynchronous, otherwise ``None``.
+def open_runner(function: Any, caller_name: str) -> Iterator[asyncio.Runner | None]:
+    """Yield an `asyncio.Runner` if the wrapped *function* is asynchronous, otherwise ``None``.
 
     Raises `WrapError` if *function* is asynchronous and an event loop is running. The message
-    advises you to call the function named *caller* in a thread.
+    advises you to call the function named *caller_name* in a thread.
     """
     if not function.is_async:
         yield None
         return
-    refuse_running_loop(caller)
+    refuse_running_loop(caller_name)
     with asyncio.Runner() as runner:
         yield runner
 
 
-def refuse_running_loop(caller: str) -> None:
+def refuse_running_loop(caller_name: str) -> None:
     """Raise `WrapError` if an event loop is running, as in a notebook.
 
-    The message advises you to call the function named *caller* in a thread.
+    The message advises you to call the function named *caller_name* in a thread.
     """
     try:
         asyncio.get_running_loop()
@@ -208,5 +218,5 @@ def refuse_running_loop(caller: str) -> None:
         return
     raise WrapError(
         "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited"
-        f" for; use `await asyncio.to_thread({caller}, ...)`"
+        f" for; use `await asyncio.to_thread({caller_name}, ...)`"
     )

@@ -55,8 +55,8 @@ class Task:
         mode: The template's name. Recorded replies are stored under this name.
         version: The template's name and the number of its wording, such as ``rank/2``.
         instruction: The task, in the system message.
-        data: A description of the user message.
-        rules: The rules, in the system message.
+        data: The description of the user message, in the system message.
+        rules: The rules for the reply, in the system message.
         fields: The fields that the reply must have.
     """
 
@@ -67,9 +67,11 @@ class Task:
     rules: tuple[str, ...]
     fields: tuple[ReplyField, ...]
 
-    def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
-        """Return a prompt with *material*, written as JSON, as the user message."""
-        user = write_json_message(material)
+    def build_prompt(
+        self, message_fields: Mapping[str, Any], max_tokens: int = MAX_TOKENS
+    ) -> Prompt:
+        """Return a prompt for this task. The user message is *message_fields* as JSON."""
+        user = write_json_message(message_fields)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
             f"- {field.name} (string): {field.description}" for field in self.fields
@@ -263,7 +265,7 @@ def build_ranking_prompt(
 
 
 def _shorten_candidate(candidate: str | Sequence[str]) -> str | list[str]:
-    """Cut an answer, or each passage of a list, to the length that a judge may see."""
+    """Return an answer, or the passages of a list, cut to the length that a judge may see."""
     if isinstance(candidate, str):
         return candidate[:MOST_ANSWER_CHARS]
     return [text[: MOST_LIST_CHARS // max(1, len(candidate))] for text in candidate]
@@ -309,7 +311,7 @@ class PromptRunner:
         Args:
             model: The model to ask.
             timeout: Seconds to wait for each reply.
-            concurrency: The number of prompts that run at a time.
+            concurrency: The largest number of prompts that run at the same time.
 
         Raises:
             ConfigError: *timeout* or *concurrency* is not valid.
@@ -332,7 +334,7 @@ class PromptRunner:
         self._timeout = timeout
         self._concurrency = concurrency
 
-    def run(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
+    def run_prompts(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
         """Return the reply or the error for each of *prompts*, in the same order."""
         size = self._concurrency
         batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
@@ -373,11 +375,11 @@ class PromptRunner:
         return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
 
 
-def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the first JSON object in *reply* that has all *keys*, or an empty dict.
+def parse_reply(reply: Reply, required_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the first JSON object in *reply* that has all *required_keys*.
 
-    All keys are lower-cased. If a key occurs twice, its last value counts. Truncated values are
-    left out.
+    Returns an empty dict if there is no such object. All keys in the result are lower-cased. If a
+    key occurs twice, its last value counts. Truncated values are left out.
     """
     # A model may write its thoughts first, and they may contain a draft of the object.
     text, _ = strip_thoughts(reply.text)
@@ -388,6 +390,6 @@ def parse_reply(reply: Reply, keys: Sequence[str]) -> dict[str, Any]:
                 for key, value in candidate.value
                 if not isinstance(value, Cut)
             }
-            if members.keys() >= set(keys):
+            if members.keys() >= set(required_keys):
                 return members
     return {}

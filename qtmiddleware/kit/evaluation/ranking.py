@@ -36,20 +36,20 @@ _RESAMPLES: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One system's position in a ranking, for one question or for all questions.
+    """One system's result in a ranking of answers, for one question or for all questions.
 
     Attributes:
         system: The system's name.
         rank: The system's rank, from 1. Equal systems share a rank.
-        place: The mean of the places that the judge gave, over all orders.
+        place: The mean of the ranks that the judge gave, over all orders of the answers.
         scores: The mean score per criterion, from 1 to 10.
         strengths: The strengths of the answer in the judge's words, one text per order.
         weaknesses: The weaknesses of the answer in the judge's words, one text per order.
         firsts: The number of questions on which the system was best, alone or tied with others.
         questions: The number of questions that the result covers.
         interval: The 95 % bootstrap interval of *place* over the questions.
-        lead: The mean number of places by which the system is ahead of ``raw``, over the questions
-            that both answered. ``None`` for ``raw`` itself, or if ``raw`` was not ranked.
+        lead: The place of ``raw`` minus this system's place, as the mean over the questions that
+            both answered. ``None`` for ``raw`` itself, or if ``raw`` was not ranked.
         lead_interval: The 95 % bootstrap interval of *lead*.
     """
 
@@ -105,9 +105,10 @@ class RankedAnswers:
         question: The question's id.
         standings: The answers, best first; empty if there is no ranking.
         reasons: The judge's reasons.
-        is_flip: Whether no answer was best in every order.
-        error: ``equal`` if all answers are the same; ``length`` if the judge preferred the control;
-            for a failure, the reason in one word. Empty if the judge ranked the answers.
+        is_flip: ``True`` if no answer was best in every order.
+        error: ``equal`` if all answers are the same; ``length`` if the judge preferred an answer
+            written out twice to the original; for a failure, the reason in one word. Empty if the
+            judge ranked the answers.
         agreement: The share of answer pairs that two of the judge's rankings put in the same order;
             ``None`` if the judge did not rank the answers.
     """
@@ -182,30 +183,33 @@ class RankedSystems:
 
     @property
     def failed(self) -> int:
-        """The number of questions without a ranking, except those in `set_aside`."""
+        """The number of questions that were not ranked because of an error."""
         return sum(
             not ranking.standings and ranking.error != _LENGTH_DECIDED for ranking in self.questions
         )
 
     @property
     def set_aside(self) -> int:
-        """The number of questions that are not counted, because the judge preferred the control.
+        """The number of questions that are not counted, because length influenced the judge.
 
-        The control is one of the answers, written out twice.
+        For these questions, the judge preferred an answer written out twice to the original.
         """
         return sum(ranking.error == _LENGTH_DECIDED for ranking in self.questions)
 
     @property
     def agreement(self) -> float | None:
-        """The mean of `RankedAnswers.agreement` over the questions; ``None`` if none was ranked."""
+        """The mean share of answer pairs on which two of the judge's rankings agree.
+
+        ``None`` if no question was ranked.
+        """
         shares = [ranking.agreement for ranking in self.questions if ranking.agreement is not None]
         return fmean(shares) if shares else None
 
     def summary(self) -> str:
-        """Return the result as a few sentences.
+        """Return the ranking as a few sentences.
 
-        With two or more questions, the sentences name the systems that are significantly ahead of
-        ``raw``.
+        If two or more questions were ranked, the sentences name the systems that are significantly
+        ahead of ``raw``.
         """
         standings, judged = self.standings, len(self.questions) - self.failed - self.set_aside
         counts = (
@@ -266,10 +270,11 @@ def rank(
 ) -> RankedSystems:
     """Ask *model* to rank the answers to each question, given the question's reference answer.
 
-    The reference answer is ``answer`` in the question's metadata. Questions without one, or with
-    fewer than two answers, are skipped. If a system has no answer to a question, the others are
-    ranked. Equal answers are shown once and share a place. If all answers are equal, the model is
-    not asked. If a reply is missing or is not a ranking, the question fails.
+    The reference answer is ``answer`` in the question's metadata. Questions without a reference
+    answer, or with fewer than two answers, are skipped. If a system has no answer to a question,
+    the other systems' answers are ranked. Equal answers are shown once and share a rank. If all
+    answers are equal, the model is not asked. If a reply is missing or is not a ranking, the
+    question fails.
 
     Args:
         questions: The questions.
@@ -279,8 +284,8 @@ def rank(
             and the other half are their reverses.
         seed: The seed that draws the orders.
         timeout: Seconds allowed per judgement.
-        concurrency: The number of judgements that run at a time.
-        progress: Receives the number of questions done and their total.
+        concurrency: The largest number of judgements that run at the same time.
+        progress: Receives the number of questions done and the total number.
 
     Raises:
         ModelError: The judge gave no opinion on any question, and at least one question failed.
@@ -324,7 +329,7 @@ def rank(
 def _collect_answers(
     question: Question, answers: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """Return each system's answer to *question*, without blank answers."""
+    """Return each system's answer to *question* by the system's name, without blank answers."""
     return {
         name: by_question[question.id].strip()
         for name, by_question in answers.items()
@@ -333,9 +338,9 @@ def _collect_answers(
 
 
 def _build_ballot(question: Question, answers: Mapping[str, str], judge: Judge) -> Ballot:
-    """Return a ballot with each distinct answer, and with the control as the last candidate.
+    """Return a ballot with the distinct answers to *question*, and with a control at the end.
 
-    The control is a random answer, written out twice.
+    The control is one of the answers, chosen at random and written out twice.
     """
     texts = list(dict.fromkeys(answers.values()))
     control = _repeat_text(judge.random.choice(texts))
@@ -351,7 +356,10 @@ def _repeat_text(text: str) -> str:
 
 
 def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
-    """Return the ranking of *answers* (text by system), from the judge's opinions in *ballot*."""
+    """Return the ranking of *answers* by the judge's opinions in *ballot*.
+
+    *answers* has the text of each answer by the system's name.
+    """
     if ballot.error is not None:
         return RankedAnswers(ballot.question.id, error=ballot.error.reason)
     if not ballot.orders:
@@ -391,9 +399,9 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
 
 
 def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return the standing of *system*, with rank 0 until all standings are known.
+    """Return the result of *system* for one question. The rank is 0 until all results are known.
 
-    *marks* has one mark per order.
+    *marks* has the judge's opinion of the answer for each order.
     """
     return Standing(
         system,
@@ -408,8 +416,8 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
 def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_index: int) -> bool:
     """Return whether the judge prefers the control to the answer that the control repeats.
 
-    The judge must prefer the control in an order and in its reverse, for more than half of these
-    pairs of orders.
+    *opinions* are pairs: an order of the texts, then its reverse. In more than half of the pairs,
+    the judge must prefer the control both times.
     """
     prefers = [opinion.prefers(control_index, original_index) for opinion in opinions]
     pairs = [pair[0] and pair[1] for pair in zip(prefers[::2], prefers[1::2], strict=True)]
@@ -417,9 +425,9 @@ def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_i
 
 
 def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
-    """Return *marks* with places that do not count the control.
+    """Return the opinions *marks*, with ranks computed again as if there were no control.
 
-    *marks* must not include the control's mark.
+    *marks* must not include the opinion of the control.
     """
     places = [mark.place for mark in marks]
     return [
@@ -432,9 +440,9 @@ def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
 
 
 def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
-    """Return the share of answer pairs that two rankings put in the same order.
+    """Return the share of answer pairs that two of *rankings* put in the same order.
 
-    The result is the mean over all pairs of *rankings*.
+    The result is the mean over all pairs of rankings.
     """
     relations = [
         [_compare_ranks(mark.place, other.place) for mark, other in combinations(marks, 2)]
@@ -448,12 +456,12 @@ def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
 
 
 def _compare_ranks(place: float, other_place: float) -> int:
-    """Return -1 if *place* is before *other_place*, 0 if they are equal, 1 if it is after."""
+    """Return -1 if *place* is better than *other_place*, 0 if they are equal, 1 if it is worse."""
     return (place > other_place) - (place < other_place)
 
 
 def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
-    """Return the indices of the marks with the best (lowest) place."""
+    """Return the indices of *marks* with the best rank, which is the lowest."""
     best = min(mark.place for mark in marks)
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
 
@@ -471,9 +479,9 @@ def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
-    """Return *standings*, best first, with a rank each.
+    """Return *standings*, best first, with their ranks.
 
-    Standings are sorted by place, then by score. Equal standings share a rank.
+    They are sorted by `Standing.place`, then by `Standing.score`. Equal standings share a rank.
     """
     ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
     ranked: list[Standing] = []

@@ -31,11 +31,11 @@ _BETTER: Final[dict[int | None, Better]] = {0: "ours", 1: "plain", None: "neithe
 
 @dataclass(frozen=True, slots=True)
 class ListedPassage:
-    """One passage of a list in the log.
+    """One passage of a list in a shadow-mode log.
 
     Attributes:
-        name: The passage's title. If the log has none, its id, URL or source.
-        text: The passage's text; empty if the log does not contain it.
+        name: The passage's title. If the log has no title, the passage's id, URL or source.
+        text: The passage's text; empty if the log does not contain the text.
     """
 
     name: str
@@ -125,7 +125,7 @@ class ShadowReport:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a dict, ready for JSON.
+        """Return the report's figures as a dict, ready for JSON.
 
         Shares are from 0 to 1. Times are in milliseconds. Searches, model calls, tokens and costs
         are means per question.
@@ -167,8 +167,8 @@ class ShadowReport:
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
         """Return at most *count* questions whose lists differ most.
 
-        Questions with another first passage come first, then questions with many new passages.
-        Questions with two identical lists are left out.
+        Questions whose lists have different first passages come first, then questions with many new
+        passages. Questions with two identical lists are left out.
         """
         changed = [question for question in self.questions if question.change != "same"]
         return sorted(changed, key=lambda question: (question.is_first_same, -question.new_count))[
@@ -184,7 +184,7 @@ def _summarise_times(times: Sequence[float]) -> dict[str, float]:
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
-    """Read the questions of shadow mode from the query log at *path*.
+    """Return a report on the questions that shadow mode recorded in the query log at *path*.
 
     Other records in the log are skipped. Damaged lines are skipped and counted. Raises
     `ConfigError` if the file cannot be read.
@@ -208,7 +208,7 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of the file at *path*, except blank lines.
 
-    For a line that is too long, yield ``?``, which counts as a damaged line.
+    Yields ``?`` instead of a line that is too long, so that the line counts as damaged.
     """
     with open_regular_file(path, follow_link=True) as file:
         while line := file.readline(MOST_BYTES):
@@ -223,9 +223,9 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 
 
 def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
-    """Return the question in a log *record* of shadow mode.
+    """Return the question in *record*, a parsed line of a shadow-mode log.
 
-    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if the record is damaged.
+    Raises `KeyError`, `TypeError`, `ValueError` or `AttributeError` if *record* is damaged.
     """
     shadow, trace = record["shadow"], record["trace"]
     # Searches without a price count as free, but a model without a price makes the cost unknown.
@@ -249,7 +249,7 @@ def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
 
 
 def _build_passage_list(rows: Iterable[Mapping[str, Any]]) -> tuple[ListedPassage, ...]:
-    """Return the passages of one list. Each of *rows* is a passage in the log."""
+    """Return the passages in *rows*, one list of a shadow-mode log."""
     names = ("title", "id", "url", "source")
     return tuple(
         ListedPassage(
@@ -267,7 +267,8 @@ def judge_lists(
     """Ask *model* which list answers each question better, and return *report* with the verdicts.
 
     Questions with two identical lists are not judged. The model sees each pair of lists in both
-    orders, without names. A list counts as better only if it is better in both orders.
+    orders, without the systems' names. A list is better only if the model prefers the list in both
+    orders.
 
     Args:
         report: The report on a log that contains the texts of questions and passages.
@@ -275,12 +276,12 @@ def judge_lists(
         max_questions: The largest number of questions to judge.
         seed: The seed that draws the questions and the first order of each pair of lists.
         timeout: Seconds allowed per judgement.
-        concurrency: The number of judgements that run at a time.
+        concurrency: The largest number of judgements that run at the same time.
 
     Raises:
         ConfigError: The log does not contain the texts.
-        ModelError: Every judgement failed, and not only because of unusable replies. The first
-            judgement's error is raised.
+        ModelError: Every judgement failed, at least one of them without a reply. This is the error
+            of the first judgement.
     """
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"

@@ -53,7 +53,7 @@ class SystemAnswer:
         retrieval: The system's retrieval; ``None`` if the system failed.
         answer: The model's answer; ``None`` if no answer was requested or there is an error.
         error: The exception that the model or the function raised, if any.
-        seconds: The time of the whole call, in seconds.
+        seconds: The duration of the whole call, in seconds.
     """
 
     system: str
@@ -64,7 +64,7 @@ class SystemAnswer:
 
     @property
     def matches(self) -> tuple[Match, ...]:
-        """The passages that the system found, best first."""
+        """The passages that the system found, best first; empty if the system failed."""
         return () if self.retrieval is None else self.retrieval.matches
 
 
@@ -85,7 +85,7 @@ class AskedQuestion:
         return {result.system: result for result in self.systems}[name]
 
     def explain(self, name: str) -> Movements | None:
-        """Explain how the passages of the system called *name* moved, compared with ``raw``.
+        """Return how the ranks of the passages differ between the system called *name* and ``raw``.
 
         Returns ``None`` if the system failed.
         """
@@ -95,18 +95,18 @@ class AskedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """The results of all systems for all questions, and the judge's ranking if there is one.
+    """The results of all systems for all questions, and a judge's ranking of the answers.
 
     Attributes:
         questions: The questions with their results.
-        ranked: The judge's ranking of the systems; ``None`` without reference answers.
+        ranked: The judge's ranking of the systems; ``None`` if no question has a reference answer.
     """
 
     questions: tuple[AskedQuestion, ...]
     ranked: RankedSystems | None = None
 
     def find_ranking(self, question: Question) -> RankedAnswers | None:
-        """Return the ranking of the answers to *question*, or ``None`` if there is no ranking."""
+        """Return the judge's ranking of the answers to *question*; ``None`` if there is none."""
         rankings = self.ranked.questions if self.ranked is not None else ()
         return next((ranking for ranking in rankings if ranking.question == question.id), None)
 
@@ -130,11 +130,12 @@ def ask_systems(
     """Ask *fn* all *questions*, first unchanged, then with the settings of each of *systems*.
 
     The unchanged *fn* is the system ``raw``, and is always included. Calls run one at a time, after
-    one plain call to warm up, so that the times are comparable. If the model or *fn* fails, the
-    result's ``error`` is the exception. If the judge fails, the ranking's ``error`` is the reason.
+    one call to warm up, so that the times are comparable. If the model or *fn* fails, the
+    exception is in `SystemAnswer.error`. If the judge fails, the reason is in
+    `RankedAnswers.error`.
 
     Args:
-        fn: The retrieval function, as for `compare`.
+        fn: Your retrieval function, wrapped or not, as for `compare`.
         questions: A text, a `Question`, or several `Question`s.
         systems: Settings by the system's name, or names from `SYSTEMS`. The name ``yours`` is a
             wrapped *fn* with its own settings. Default: ``raw`` and ``rules``; with *client* or
@@ -144,13 +145,13 @@ def ask_systems(
         reference: The reference answer, if *questions* is a text. A `Question` has its own.
         judge: The model that ranks the answers against the reference answer. Default: the model
             that answers.
-        client: As for `compare`.
-        arguments: As for `compare`.
+        client: The model client for a plain *fn*.
+        arguments: Other keyword arguments for every call of *fn*.
         top_k: The number of passages to ask for, if *fn* has a parameter for it.
         repeats: The number of orders in which the judge sees the answers.
         seed: The seed that draws the orders.
-        progress: Receives the system's name, the questions done and their total.
-        options: As for `compare`.
+        progress: Receives the system's name, the number of questions done and the total number.
+        options: Options for wrapping a plain *fn*, as in `WrapOptions`.
 
     Raises:
         ConfigError: A system is unknown, or settings or questions are not valid.
@@ -218,7 +219,10 @@ def ask_systems(
 
 
 def _load_models(runtime: Any, *, wants_answers: bool) -> None:
-    """Load the models that *runtime* needs, if they can be loaded in advance."""
+    """Load the models that *runtime* uses, if they can be loaded in advance.
+
+    The model for answers is loaded only if *wants_answers* is true.
+    """
     asks = runtime.settings.transformation_type != "none"
     # The call of a model that cannot be loaded raises the same error, and then it is reported.
     with suppress(Exception):
@@ -230,10 +234,10 @@ def _load_models(runtime: Any, *, wants_answers: bool) -> None:
 def _list_questions(
     questions: str | Question | Iterable[Question], reference: str
 ) -> list[Question]:
-    """Return *questions* as a list. If *questions* is a text, *reference* is its reference answer.
+    """Return *questions* as a list.
 
-    Raises `ConfigError` if two questions have the same id, or if *reference* is set although
-    *questions* is not a text.
+    If *questions* is a text, *reference* becomes its reference answer. Raises `ConfigError` if two
+    questions have the same id, or if *reference* is set although *questions* is not a text.
     """
     if isinstance(questions, str):
         return [Question(_ONE, questions, metadata={"answer": reference} if reference else {})]
@@ -264,7 +268,7 @@ def _choose_systems(
 
 
 def _ask_system(
-    name: str,
+    system_name: str,
     function: Any,
     question: Question,
     runner: asyncio.Runner | None,
@@ -272,9 +276,9 @@ def _ask_system(
     wants_answer: bool,
     arguments: Mapping[str, Any],
 ) -> SystemAnswer:
-    """Ask *function* one question, and return the result under the system's *name*.
+    """Ask *function* one question, and return the result for the system called *system_name*.
 
-    If the function or a model fails, the exception becomes the result's ``error``.
+    If the function or a model fails, the exception becomes `SystemAnswer.error`.
     """
     call_arguments = {**arguments, "history": question.history}
     start = perf_counter()
@@ -285,7 +289,7 @@ def _ask_system(
                 if runner is None
                 else runner.run(function.aretrieve(question.text, **call_arguments))
             )
-            return SystemAnswer(name, retrieval, seconds=perf_counter() - start)
+            return SystemAnswer(system_name, retrieval, seconds=perf_counter() - start)
         answer = (
             function.answer(question.text, **call_arguments)
             if runner is None
@@ -298,28 +302,28 @@ def _ask_system(
         # If only the answer failed, the error contains the retrieval.
         retrieval_before_error = getattr(error, "retrieval", None)
         return SystemAnswer(
-            name, retrieval_before_error, error=error, seconds=perf_counter() - start
+            system_name, retrieval_before_error, error=error, seconds=perf_counter() - start
         )
-    return SystemAnswer(name, answer.retrieval, answer, seconds=perf_counter() - start)
+    return SystemAnswer(system_name, answer.retrieval, answer, seconds=perf_counter() - start)
 
 
 def _rank_answers(
-    rows: Sequence[AskedQuestion],
+    asked_questions: Sequence[AskedQuestion],
     model: LanguageModel,
     repeats: int,
     seed: int,
     progress: Progress | None,
 ) -> RankedSystems:
-    """Ask *model* to rank the answers in *rows*.
+    """Ask *model* to rank the answers in *asked_questions*, and return the ranking.
 
-    If no question could be ranked, each ranking's ``error`` is the reason.
+    If the model fails on every question, the reason is in each `RankedAnswers.error`.
     """
     answers: dict[str, dict[str, str]] = {}
-    for row in rows:
+    for row in asked_questions:
         for result in row.systems:
             if result.answer is not None:
                 answers.setdefault(result.system, {})[row.question.id] = result.answer.text
-    questions = [row.question for row in rows]
+    questions = [row.question for row in asked_questions]
     try:
         return rank(
             questions,

@@ -33,7 +33,7 @@ The system searches the model's texts instead of the question.
 
 @cache
 def read_preset_settings(preset: str) -> Mapping[str, Any]:
-    """Return a preset's settings without its model, because all systems must ask the same model."""
+    """Return the settings of *preset*, but not its model: all systems must ask the same model."""
     _, settings = read_preset(preset)
     return {
         key: value
@@ -43,7 +43,7 @@ def read_preset_settings(preset: str) -> Mapping[str, Any]:
 
 
 class _Systems(Mapping[str, Mapping[str, Any]]):
-    """Maps a system's name to its settings. A preset's file is read on first use."""
+    """Maps each system's name to its settings. The file of a preset is read on first use."""
 
     def __init__(self, settings: Mapping[str, Mapping[str, Any] | None]) -> None:
         self._settings = settings
@@ -115,20 +115,20 @@ REPLAYED: Final = "model, replayed"
 """The stage that holds the original time of replayed model replies."""
 
 
-def asks_a_model(name: str) -> bool:
-    """Return whether the system called *name* calls a model.
+def asks_a_model(system_name: str) -> bool:
+    """Return whether the system called *system_name* calls a model.
 
     Raises `ConfigError` if there is no such system.
     """
-    return bool(select_systems([name])[name]["transformationType"] != "none")
+    return bool(select_systems([system_name])[system_name]["transformationType"] != "none")
 
 
-def select_systems(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the baseline and of the systems called *names*, by system name.
+def select_systems(system_names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    """Return the settings of the baseline and of the systems called *system_names*, by system name.
 
     Raises `ConfigError` if a name is unknown.
     """
-    for name in names:
+    for name in system_names:
         if name not in SYSTEMS:
             known = "; ".join(SYSTEMS)
             raise ConfigError(
@@ -137,27 +137,27 @@ def select_systems(names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
                 value=name,
                 allowed=known,
             )
-    return {name: SYSTEMS[name] for name in dict.fromkeys((BASELINE, *names))}
+    return {name: SYSTEMS[name] for name in dict.fromkeys((BASELINE, *system_names))}
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The result of one system for one question, and its cost.
+    """The result of one system for one question, with its time and cost.
 
     Attributes:
         ids: The ids of the passages, best first.
-        seconds_added: Seconds added to a plain search, including the known time of replayed
-            replies; ``None`` if the system does not report it.
+        seconds_added: The seconds that the system adds to a plain search; ``None`` if the system
+            does not report them. Replayed model replies count with their original time.
         llm_calls: The number of model calls.
-        degraded: Whether the result is degraded.
+        degraded: Whether the result is degraded, for example because the model did not reply.
         input_tokens: The number of tokens that the model read.
         output_tokens: The number of tokens that the model wrote.
         cost_usd: The model's cost in US dollars; ``None`` if a price is not known.
-        stages: Milliseconds per stage. The stage ``model, replayed`` is the original time of
-            replayed replies.
-        variants: The variants that were searched.
-        searches: The number of searches; ``None`` if it is not known.
-        read_cost_usd: The searches' cost in US dollars; ``None`` if it is not known.
+        stages: The milliseconds of each stage. The stage ``model, replayed`` is the original time
+            of replayed model replies.
+        variants: The variants of the question that were searched.
+        searches: The number of searches; ``None`` if the number is not known.
+        read_cost_usd: The searches' cost in US dollars; ``None`` if the cost is not known.
         error: The exception that your own function raised, if any. The question is then left out of
             all figures.
     """
@@ -181,7 +181,7 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 
 
 def build_run(retrieval: Retrieval) -> Run:
-    """Convert *retrieval* to a run with its passage ids, times and costs.
+    """Return the passage ids, times and costs of *retrieval* as a `Run`.
 
     Raises `ConfigError` if the function's results cannot be read as passages, or have no ids.
     """

@@ -26,8 +26,8 @@ def read_table(
     """Yield the location and the cells of each row in the table *file*.
 
     The location is text for messages, such as ``questions.csv line 3``. The cells are a dict with
-    the lower-cased column names as keys. The first line contains the column names. The separator is
-    a comma, semicolon or tab. The text is UTF-8 or UTF-16.
+    the lower-cased column names as keys. The table's first line contains the column names. The
+    separator is a comma, semicolon or tab. The encoding is UTF-8 or UTF-16.
 
     Args:
         file: The table.
@@ -63,30 +63,31 @@ def read_table(
 
 
 def _map_cells_to_columns(
-    location: str, file: Path, cells: list[str], names: list[str], separator: str
+    location: str, file: Path, cells: list[str], column_names: list[str], separator: str
 ) -> dict[str, str]:
-    """Return a dict from column *names* to the *cells* of a row.
+    """Return the *cells* of a row as a dict, with *column_names* as keys.
 
     Raises `ConfigError` if there are more cells than columns.
     """
     # Spreadsheet programs may write empty cells after the last column.
-    if len(cells) > len(names) and any(cell.strip() for cell in cells[len(names) :]):
+    if len(cells) > len(column_names) and any(cell.strip() for cell in cells[len(column_names) :]):
         raise ConfigError(
-            f"{location}: has {len(cells)} cells, but the first line names {len(names)} columns."
-            f" Put a cell that holds {_SEPARATORS[separator]} in quotes",
+            f"{location}: has {len(cells)} cells, but the first line names"
+            f" {len(column_names)} columns. Put a cell that holds {_SEPARATORS[separator]} in"
+            " quotes",
             path=str(file),
         )
-    by_column = dict(zip(names, cells, strict=False))
+    by_column = dict(zip(column_names, cells, strict=False))
     # A column without a name is not used.
     by_column.pop("", None)
     return by_column
 
 
 def _read_header(file: Path, text: str, needed_columns: Collection[str]) -> tuple[list[str], str]:
-    """Return the table's column names and its separator.
+    """Return the column names and the separator of the table in *text*.
 
-    Raises `ConfigError` if no column contains questions. If *needed_columns* is not empty, the
-    table must have one of these columns too.
+    Raises `ConfigError` if no column contains questions, or if the table has none of
+    *needed_columns*. If *needed_columns* is empty, the second condition does not apply.
     """
     # With the right separator, the first line has the expected column names.
     headers: dict[str, list[str]] = {}

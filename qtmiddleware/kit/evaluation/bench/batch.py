@@ -49,7 +49,7 @@ def _send_prompts(opened_bench: OpenedBench, system_settings: Mapping[str, Any])
     """Send the prompts of one system to the bench's model. Yield after each question."""
     config = build_config(system_settings)
     is_gated = config.settings.escalation.mode == "auto"
-    wrapped = opened_bench.bench.wrap(system_settings)
+    wrapped = opened_bench.bench.build_wrapped_function(system_settings)
     with QueryMiddleware(
         config.overridden(REPLAYED), client=opened_bench.bench.model
     ) as middleware:

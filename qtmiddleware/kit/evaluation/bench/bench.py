@@ -92,7 +92,7 @@ class Bench:
     model: LanguageModel
     read_price: float | None = None
 
-    def wrap(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
+    def build_wrapped_function(self, settings: Mapping[str, Any]) -> Wrapped[..., Any]:
         """Return the search of the index, wrapped by the middleware with *settings*."""
         config = build_config(settings).overridden({"store": {"readPrice": self.read_price}})
         wrapped: Any = QueryMiddleware(
@@ -102,14 +102,16 @@ class Bench:
 
     def retrieve(self, settings: Mapping[str, Any], question: Question) -> Retrieval:
         """Search the index for *question* with *settings*, and return the result."""
-        return self.wrap(settings).retrieve(question.text, top_k=TOP_K, history=question.history)
+        return self.build_wrapped_function(settings).retrieve(
+            question.text, top_k=TOP_K, history=question.history
+        )
 
     def build_system(self, settings: Mapping[str, Any], top_k: int = TOP_K) -> System:
         """Return a function that measures one question with *settings*.
 
         Cached vectors and replies count with the time that they took originally.
         """
-        wrapped = self.wrap(settings)
+        wrapped = self.build_wrapped_function(settings)
 
         def measure_question(question: Question) -> Run:
             with self._record_replays() as replayed:
@@ -320,13 +322,13 @@ class OpenedBench:
             self.bench,
             self.dataset,
             systems,
-            deep=deep,
+            is_deep=deep,
             notes=self.notes,
             seed=seed,
             progress=progress,
         )
         if isinstance(self.bench, OwnFunction) and self.bench.ids is not None:
-            self.bench.ids.finish()
+            self.bench.ids.require_judged_id()
         return replace(comparison, counts_model_time=self.counts_model_time)
 
 

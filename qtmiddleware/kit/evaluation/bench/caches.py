@@ -306,7 +306,7 @@ def _build_timed_embedder(
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds texts and returns the vectors and the seconds per text.
 
-    *embedding* identifies the embedding model, from `identify_embedding`.
+    *embedding* is the name of the vectors, from `build_embedding_name`.
     """
     embed_batch = build_batch_embedder(embedder, embedding)
 

@@ -219,7 +219,7 @@ def _count_most_searches(
     """
     if not has_model:
         return 1
-    context = function.wrap(settings)._context
+    context = function.build_wrapped_function(settings)._context
     history = (Message("user", "?"),) if is_follow_up else ()
     return compute_max_searches(
         Request(

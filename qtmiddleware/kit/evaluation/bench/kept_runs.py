@@ -54,20 +54,20 @@ class KeptRuns:
     def __len__(self) -> int:
         return len(self._runs)
 
-    def load_run(self, system: str, question: str) -> Run | None:
-        """Return the run of *system* for the question id *question*, or ``None`` if not saved."""
-        return self._runs.get((_hash_system_name(system), question))
+    def load_run(self, system_key: str, question_id: str) -> Run | None:
+        """Return the saved run of *system_key* for the question id *question_id*, or ``None``."""
+        return self._runs.get((_hash_system_name(system_key), question_id))
 
-    def store_run(self, system: str, question: str, run: Run) -> None:
-        """Save the run of *system* for the question id *question*.
+    def store_run(self, system_key: str, question_id: str, run: Run) -> None:
+        """Save the run of *system_key* for the question id *question_id*.
 
         Raises `StoreError` if the file cannot be written.
         """
         # The name of a system is the JSON of its settings. The hash keeps the lines short.
-        key = _hash_system_name(system)
-        self._runs[key, question] = run
+        key = _hash_system_name(system_key)
+        self._runs[key, question_id] = run
         record = {name: value for name, value in asdict(run).items() if name != "error"}
-        line = json.dumps({"system": key, "question": question, "run": record}, default=dict)
+        line = json.dumps({"system": key, "question": question_id, "run": record}, default=dict)
         try:
             append_line(self.path, line.encode())
         except OSError as error:

@@ -40,7 +40,7 @@ _LARGEST, _SMALLEST = 1e15, 1e-8
 
 
 class Box(NamedTuple):
-    """A rectangle in a chart, given by the positions of its four edges."""
+    """A rectangle in a chart, defined by the positions of its four edges."""
 
     left: float
     top: float
@@ -48,14 +48,16 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Return whether this box and *other* overlap. Boxes that only touch do not overlap."""
+        """Return whether this box and *other* overlap; ``False`` if their edges only touch."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
     def grow(self, horizontal: float, vertical: float) -> Box:
-        """Return a larger box.
+        """Return this box, enlarged by a margin on each side.
 
-        The box grows by *horizontal* on the left and right, and by *vertical* above and below.
+        Args:
+            horizontal: The margin on the left and on the right.
+            vertical: The margin at the top and at the bottom.
         """
         return Box(
             self.left - horizontal,
@@ -80,15 +82,15 @@ _LABELLED: Final = Box(AREA.left + 2.0, AREA.top - 4.0, COSTS.right, AREA.bottom
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The linear axis of a chart.
+    """A linear axis of a chart.
 
     Attributes:
-        low: The number at the lower end.
-        high: The number at the upper end.
-        start: The position of the lower end, in pixels or percent.
-        end: The position of the upper end, in pixels or percent.
+        low: The smallest number on the axis.
+        high: The largest number on the axis.
+        start: The position of the smallest number, in pixels or percent.
+        end: The position of the largest number, in pixels or percent.
         ticks: The numbers that have a tick.
-        digits: The number of decimals in the labels of the ticks.
+        digits: The number of decimals in the ticks' labels.
     """
 
     low: float
@@ -98,16 +100,16 @@ class Axis:
     ticks: tuple[float, ...]
     digits: int
 
-    def place(self, number: float) -> float:
+    def compute_position(self, number: float) -> float:
         """Return the position of *number* on the axis, rounded to one decimal.
 
-        A number beyond an end of the axis gets the position of that end.
+        A number that is not on the axis gets the position of the nearest end.
         """
         share = (min(max(number, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
-    def label(self, tick: float) -> str:
-        """Return the label of the tick at the number *tick*."""
+    def format_tick(self, tick: float) -> str:
+        """Return the label of the tick at the number *tick*, such as ``0.5`` or ``1,000``."""
         text = f"{tick:,.{self.digits}f}"
         return text.removeprefix("-") if tick == 0 else text
 
@@ -118,23 +120,24 @@ def make_axis(
     end: float,
     *,
     intervals: int = 5,
-    has_zero: bool = True,
+    includes_zero: bool = True,
     highest: float = _LARGEST,
 ) -> Axis:
-    """Return an axis from *start* to *end* that covers all *numbers*, with round ticks.
+    """Return an axis from *start* to *end* that covers all *numbers*, with ticks at round numbers.
 
     Args:
         numbers: The numbers to cover. Infinite numbers and NaN are ignored. If all numbers are
             equal, the axis extends beyond them.
-        start: The position of the lower end.
-        end: The position of the upper end.
+        start: The position of the smallest number on the axis.
+        end: The position of the largest number on the axis.
         intervals: The approximate number of intervals between ticks.
-        has_zero: Whether the axis must include 0.
-        highest: The highest number on the axis if all numbers are equal.
+        includes_zero: Whether the axis must include 0.
+        highest: A limit for the axis if all numbers are equal: the axis extends at most to this
+            number.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
     limited = [number if abs(number) > _SMALLEST else 0.0 for number in finite] or [0.0]
-    if has_zero:
+    if includes_zero:
         limited.append(0.0)
     low, high = min(limited), max(limited)
     if high - low <= max(_SMALLEST, 1e-9 * max(abs(low), abs(high))):
@@ -174,9 +177,9 @@ def classify_system(comparison: Comparison, score: SystemScore) -> str:
 
 
 def make_quality_axis(comparison: Comparison) -> Axis:
-    """Return the axis of the quality bars (nDCG@10), with positions in percent.
+    """Return the axis for the bars of all systems' nDCG@10, with positions in percent.
 
-    The axis starts at 0 and reaches the highest interval end of all systems, at most 1.
+    The axis starts at 0 and covers each system's nDCG@10 and the upper end of its interval.
     """
     base = comparison[comparison.baseline].means[PRIMARY]
     reached = [base + score.difference.high for score in comparison.systems]
@@ -185,14 +188,17 @@ def make_quality_axis(comparison: Comparison) -> Axis:
 
 
 def count_better_same_worse(score: SystemScore) -> tuple[int, int, int]:
-    """Return the numbers of questions that got better, stayed the same, and got worse."""
+    """Return the numbers of questions that got better, stayed the same, and got worse.
+
+    A question got better if the system's nDCG@10 is higher than the baseline's.
+    """
     helped = sum(gain > TOLERANCE for gain in score.gains.values())
     hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
     return helped, len(score.gains) - helped - hurt, hurt
 
 
 def make_gains_axis(comparison: Comparison) -> Axis:
-    """Return the vertical axis for the gains of all systems' questions, in points (hundredths)."""
+    """Return the vertical axis for all systems' gains per question, in points (hundredths)."""
     return make_axis(
         (100 * gain for score in comparison.challengers for gain in score.gains.values()),
         GAINS_HEIGHT - 8.0,
@@ -202,34 +208,37 @@ def make_gains_axis(comparison: Comparison) -> Axis:
 
 
 def draw_gains_and_losses(score: SystemScore, gains_axis: Axis) -> tuple[str, str]:
-    """Return two SVG paths: the gains and the losses, with one step per question.
+    """Return two SVG paths, one for the gains and one for the losses, with a step per question.
 
     The questions are sorted, largest gain first. Each step is 1 wide, so the width of the chart is
     the number of questions.
     """
-    heights = sorted(gains_axis.place(100 * gain) for gain in score.gains.values())
-    zero = gains_axis.place(0.0)
+    heights = sorted(gains_axis.compute_position(100 * gain) for gain in score.gains.values())
+    zero = gains_axis.compute_position(0.0)
     # In SVG, y grows downwards, so a gain has a smaller y than 0.
     helped, hurt = [y for y in heights if y < zero], [y for y in heights if y > zero]
     return _draw_steps(helped, 0, zero), _draw_steps(hurt, len(heights) - len(hurt), zero)
 
 
-def _draw_steps(heights: Sequence[float], start: int, zero: float) -> str:
-    """Return an SVG path with one step for each of *heights*; empty without heights.
+def _draw_steps(heights: Sequence[float], start_x: int, zero_y: float) -> str:
+    """Return an SVG path with one step for each of *heights*, or ``""`` if there are none.
 
-    The path begins at the horizontal position *start*. The vertical position of 0 is *zero*.
+    Args:
+        heights: The vertical position of each step.
+        start_x: The horizontal position of the first step.
+        zero_y: The vertical position of the number 0.
     """
-    steps, end = "", start
+    steps, end = "", start_x
     # Equal neighbours share one segment, which keeps the page small.
     for height, questions in groupby(heights):
         end += len(list(questions))
         steps += f"V{height:g}H{end}"
-    return f"M{start} {zero:g}{steps}V{zero:g}Z" if steps else ""
+    return f"M{start_x} {zero_y:g}{steps}V{zero_y:g}Z" if steps else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One system in a chart.
+    """The position of one system in a scatter chart.
 
     Attributes:
         number: The system's rank by quality, from 1.
@@ -250,14 +259,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The text next to a mark in a chart: the names of the mark's systems.
+    """A label in a scatter chart: the names of the systems at one point.
 
     Attributes:
         text: The names.
         anchor: The value of SVG's ``text-anchor``: ``start``, ``middle`` or ``end``.
         x: The horizontal position.
         y: The vertical position of the text's baseline.
-        box: The area of the text.
+        box: The area that the text covers.
     """
 
     text: str
@@ -269,11 +278,11 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A rounded rectangle in a chart that shows one or more systems.
+    """A rounded rectangle in a scatter chart that shows one or more systems.
 
     Attributes:
         points: The systems.
-        kind: The class of the systems, such as ``better``; ``mixed`` if they differ.
+        kind: The class of the systems, such as ``better``; ``mixed`` if their classes differ.
         title: The text of the tooltip.
         text: The numbers of the systems, if there is no room for their names; otherwise empty.
         x: The horizontal position of the centre.
@@ -295,9 +304,9 @@ class Mark:
 
     @property
     def box(self) -> Box:
-        """The mark's rectangle for finding overlaps, a pixel smaller on each side.
+        """The area that other marks must not overlap: the mark without a pixel on each side.
 
-        The mark's corners are round, so marks that hardly touch may stay separate.
+        Because the mark's corners are round, marks that overlap by a pixel look separate.
         """
         across, down = self.width / 2 - 1.0, self.height / 2 - 1.0
         return Box(self.x - across, self.y - down, self.x + across, self.y + down)
@@ -335,10 +344,10 @@ class Scatter:
 
 
 def draw_cost_charts(comparison: Comparison) -> tuple[Scatter, ...]:
-    """Draw three charts: quality against money, against time, and against searches.
+    """Return up to three charts: nDCG@10 against price, against time, and against searches.
 
-    If no price is known, the first chart shows model calls. If all systems make the same number of
-    searches, the chart of searches is left out.
+    If no price is known, the first chart shows model calls instead, or is left out if no system
+    calls a model. If all systems make the same number of searches, the third chart is left out.
     """
     charts = []
     if any(figures.is_known(score.cost_usd) and score.cost_usd for score in comparison.systems):
@@ -386,17 +395,17 @@ def draw_cost_charts(comparison: Comparison) -> tuple[Scatter, ...]:
 
 def draw_scatter(
     comparison: Comparison,
-    name: str,
-    unit: str,
+    cost_name: str,
+    cost_unit: str,
     get_cost: Callable[[SystemScore], float | None],
     format_cost: Callable[[float | None], str],
 ) -> Scatter:
-    """Draw the chart of each system's nDCG@10 against its cost.
+    """Return a scatter chart of each system's nDCG@10 against one of its costs.
 
     Args:
-        comparison: The comparison.
-        name: The cost's name.
-        unit: The cost's unit.
+        comparison: The comparison of the systems.
+        cost_name: The cost's name, such as ``time``.
+        cost_unit: The cost's unit, such as ``searches per question``.
         get_cost: Returns a system's cost, or ``None`` if the cost is not known.
         format_cost: Formats a cost as text.
     """
@@ -407,7 +416,7 @@ def draw_scatter(
     # The margins keep the points away from the axes.
     across = make_axis([price for _, _, price in priced], AREA.left + 12.0, AREA.right - 12.0)
     qualities = [score.means[PRIMARY] for _, score, _ in priced]
-    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, has_zero=False, highest=1.0)
+    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, includes_zero=False, highest=1.0)
     points = tuple(
         Point(
             number=number,
@@ -415,8 +424,8 @@ def draw_scatter(
             kind=classify_system(comparison, score),
             title=f"{shorten_text(score.name, figures.NAME_LENGTH)}: {format_cost(price)}, "
             f"{PRIMARY} {figures.format_measure(score.means[PRIMARY])}",
-            x=across.place(price),
-            y=up.place(score.means[PRIMARY]),
+            x=across.compute_position(price),
+            y=up.compute_position(score.means[PRIMARY]),
         )
         for number, score, price in priced
     )
@@ -424,8 +433,8 @@ def draw_scatter(
     # A staircase: the quality stays until you pay for the next better system.
     steps = "".join(f"H{point.x:g}V{point.y:g}" for point in best[1:])
     return Scatter(
-        name=name,
-        unit=unit,
+        name=cost_name,
+        unit=cost_unit,
         across=across,
         up=up,
         points=points,
@@ -449,10 +458,11 @@ def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[in
 
 
 def draw_marks(points: Iterable[Point]) -> tuple[Mark, ...]:
-    """Return marks that show all *points*, best system first, with a name or a number each.
+    """Return marks that show all *points*, best system first.
 
-    The best systems get their names first. If a name does not fit, the mark shows a number instead.
-    Points whose marks would overlap share a mark.
+    Each mark has a label with the system's name or, if there is no room for the name, shows the
+    system's number. Better systems get their labels first. Points whose marks would overlap share a
+    mark.
     """
     # Each round turns at least one dot into a numbered mark, so the loop ends.
     dots = _merge_overlapping_marks([_make_mark([point], is_numbered=False) for point in points])
@@ -479,7 +489,7 @@ def draw_marks(points: Iterable[Point]) -> tuple[Mark, ...]:
 
 
 def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
-    """Merge marks that overlap, and return all marks, best system first."""
+    """Return *separate_marks*, best system first. Marks that overlap are merged into one."""
     marks: list[Mark] = []
     for added in separate_marks:
         mark = added
@@ -493,7 +503,10 @@ def _merge_overlapping_marks(separate_marks: Iterable[Mark]) -> list[Mark]:
 
 
 def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
-    """Return one mark for *points*. If *is_numbered* is true, the mark shows their numbers."""
+    """Return one mark for all *points*.
+
+    If *is_numbered* is true, the mark shows the systems' numbers.
+    """
     ordered = tuple(sorted(points, key=lambda point: point.number))
     kinds = {point.kind for point in ordered}
     text = (
@@ -516,7 +529,7 @@ def _make_mark(points: Iterable[Point], *, is_numbered: bool) -> Mark:
 
 
 def _place_labels(dots: Sequence[Mark], numbered_marks: Sequence[Mark]) -> list[Mark]:
-    """Return the *dots*, each with a label if there is room.
+    """Return *dots*, each with a label if there is room for the label.
 
     A label must be inside the chart, and must not cover another label, a dot or one of
     *numbered_marks*.
@@ -537,12 +550,12 @@ def _place_labels(dots: Sequence[Mark], numbered_marks: Sequence[Mark]) -> list[
 
 
 def _list_possible_labels(dot: Mark) -> Iterator[Label]:
-    """Yield a label for *dot* at each possible position, best position first.
+    """Yield a label for *dot* at each position around the dot, preferred positions first.
 
     The order is right, left, above, below, then the diagonals.
     """
     text = ", ".join(clean_text(point.name) for point in dot.points)
-    width, aside = _measure_label(text), dot.width / 2 + _GAP
+    width, aside = _estimate_text_width(text), dot.width / 2 + _GAP
     above, below = (
         dot.y - dot.height / 2 - _LABEL_HEIGHT / 2,
         dot.y + dot.height / 2 + _LABEL_HEIGHT / 2,
@@ -568,8 +581,8 @@ def _list_possible_labels(dot: Mark) -> Iterator[Label]:
         yield Label(text, anchor, round(x, 1), round(y + 0.35 * LABEL_FONT, 1), box)
 
 
-def _measure_label(text: str) -> float:
-    """Estimate the width of *text* in pixels, generously, because fonts differ."""
+def _estimate_text_width(text: str) -> float:
+    """Return the width of *text* in pixels. The estimate is generous, because fonts differ."""
     widths = (
         0.4
         if character in _NARROW

@@ -62,9 +62,10 @@ def format_gain(difference: Difference) -> str:
 
 
 def format_share(share: float | None) -> str:
-    """Format a share of the questions, such as ``5%``.
+    """Format a share from 0 to 1 as a percentage, such as ``5%``.
 
-    If a share other than 0 or 1 would round to ``0%`` or ``100%``, return ``<1%`` or ``>99%``.
+    A share above 0 that would round to ``0%`` becomes ``<1%``. A share below 1 that would round to
+    ``100%`` becomes ``>99%``.
     """
     if not is_known(share):
         return UNKNOWN
@@ -94,9 +95,9 @@ def format_duration(ms: float | None) -> str:
     )
 
 
-def format_rate(number: float | None) -> str:
-    """Format a rate, such as model calls per question, with two decimals: ``1.00``."""
-    return _format_fixed(number, 2)
+def format_rate(rate: float | None) -> str:
+    """Format a rate, such as model calls per question, with two decimals, such as ``1.00``."""
+    return _format_fixed(rate, 2)
 
 
 def format_dollars(usd: float | None) -> str:
@@ -123,36 +124,36 @@ def _format_fixed(number: float | None, digits: int) -> str:
 
 
 def describe_missing_time(comparison: Comparison) -> str:
-    """Return a remark if the added times do not include the model's time; otherwise ``""``."""
+    """Return a remark that the added times lack the model's time; ``""`` if they include it."""
     if comparison.counts_model_time or not any(score.llm_calls for score in comparison.systems):
         return ""
     return ", without the model’s own time"
 
 
-def count_relevant_first(score: SystemScore) -> int:
+def count_relevant_first_passages(score: SystemScore) -> int:
     """Return the number of questions for which the system's first passage is relevant."""
     return sum(rank > 1.0 - TOLERANCE for rank in score.per_query.values[_FIRST].values())
 
 
-def shorten_start(text: str, length: int) -> str:
-    """Shorten *text* to *length* characters by cutting off its start.
+def shorten_start(text: str, max_length: int) -> str:
+    """Return *text*, cut at its start if it is longer than *max_length* characters.
 
     Use this for ids, which often differ only at the end.
     """
     whole = clean_text(text)
-    return whole if len(whole) <= length else _ELLIPSIS + whole[1 - length :].lstrip()
+    return whole if len(whole) <= max_length else _ELLIPSIS + whole[1 - max_length :].lstrip()
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table.
+    """One column of a table with a row per system.
 
     Attributes:
         heading: The column's heading.
-        means: The meaning of the column's numbers.
-        number: Returns a system's number.
-        format: Formats the number as text.
-        wide: Whether the column is only in wide tables.
+        means: The explanation of the column's numbers.
+        number: Returns the number of a system.
+        format: Formats a number as text.
+        wide: Whether the column is shown only in wide tables.
     """
 
     heading: str
@@ -161,8 +162,8 @@ class Column:
     format: Callable[[float | None], str]
     wide: bool = False
 
-    def write(self, score: SystemScore) -> str:
-        """Return the column's text for the system of *score*."""
+    def format_value(self, score: SystemScore) -> str:
+        """Return the column's text for the system that *score* describes."""
         return self.format(self.number(score))
 
 
@@ -182,7 +183,7 @@ GAIN: Final = Column(
 FIRST: Final = Column(
     "first",
     "questions whose first passage is relevant",
-    lambda score: count_relevant_first(score) / len(score.runs),
+    lambda score: count_relevant_first_passages(score) / len(score.runs),
     format_share,
     wide=True,
 )
@@ -287,11 +288,11 @@ _COLUMNS: Final = (
 )
 
 
-def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column, ...]:
-    """Return the table's columns after the system's name.
+def choose_columns(comparison: Comparison, *, is_wide: bool = True) -> tuple[Column, ...]:
+    """Return the columns of the table of all systems, except the column with the names.
 
-    R@100 and the cost of searches are included if they are known. If *wide* is false, the table
-    fits into 120 characters.
+    R@100 and the cost of searches are included if they are known. If *is_wide* is false, only the
+    columns that fit into 120 characters are returned.
     """
     optional = {
         _DEEP: any(_DEEP in score.means for score in comparison.systems),
@@ -300,34 +301,34 @@ def choose_columns(comparison: Comparison, *, wide: bool = True) -> tuple[Column
     return tuple(
         column
         for column in _COLUMNS
-        if (wide or not column.wide) and optional.get(column.heading, True)
+        if (is_wide or not column.wide) and optional.get(column.heading, True)
     )
 
 
 def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
     """Return the column headings for `rows`: first the system's name, then the figures."""
-    return ["system", *(column.heading for column in choose_columns(comparison, wide=wide))]
+    return ["system", *(column.heading for column in choose_columns(comparison, is_wide=wide))]
 
 
 def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
     """Return one row per system, in the comparison's order: its name and its figures.
 
     An unknown number is a dash. A gain is in points (hundredths) of nDCG@10, with its 95% interval.
-    A gain with ``*`` is significant after Holm's correction. R@100 is included if it was measured.
-    The cost of searches is included if ``store.readPrice`` is set. *wide* adds MRR@10, P@5, MAP,
-    the share of questions that got better and the price of +0.01 nDCG@10.
+    ``*`` marks a gain that is significant after Holm's correction. R@100 is included if it was
+    measured. The cost of searches is included if ``store.readPrice`` is set. If *wide* is true, the
+    rows have six more figures, such as MRR@10, P@5 and MAP.
     """
-    columns = choose_columns(comparison, wide=wide)
+    columns = choose_columns(comparison, is_wide=wide)
     return [
-        [clean_text(score.name), *(_write_cell(column, comparison, score) for column in columns)]
+        [clean_text(score.name), *(_format_cell(column, comparison, score) for column in columns)]
         for score in comparison.systems
     ]
 
 
-def _write_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
-    """Return the text of *column* for one system. A significant gain ends with ``*``."""
+def _format_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
+    """Return the text of *column* for one system. A significant gain is marked with ``*``."""
     if column is not GAIN:
-        return column.write(score)
+        return column.format_value(score)
     if score.name == comparison.baseline:
         return UNKNOWN
     # A space in place of the mark keeps the numbers of the column aligned.

@@ -11,11 +11,11 @@ from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.figures import choose_columns, headings, rows
 from qtmiddleware.kit.evaluation.reporting.verdicts import (
     Decision,
-    HurtFinder,
-    HurtQuestion,
+    WorseQuestion,
+    WorstQuestionFinder,
     collect_notes,
     find_best_system,
-    write_headline_and_details,
+    format_headline_and_details,
 )
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 
@@ -34,21 +34,21 @@ def markdown(
 ) -> str:
     """Return the comparison as GitHub Markdown.
 
-    The text has a headline, the verdict, notes, figures and the time of each stage. It also lists
-    the questions that lost most with the best system, with the queries that the system searched.
-    Names and texts are escaped.
+    The Markdown has a headline, the verdict, notes, figures and the time of each stage. At the end,
+    it lists the questions that lost most with the best system, and the queries that the system
+    searched for them. Names and texts are escaped.
 
     Args:
         comparison: The comparison.
-        data: The data set, for question texts that the systems did not report.
+        data: The data set. It has the texts of questions that the systems did not report.
         decision: A decision to state instead of the verdict.
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
-    headline, details = write_headline_and_details(comparison, decision)
+    headline, details = format_headline_and_details(comparison, decision)
     sections = [
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
-        *_write_details(details, decision),
+        *_format_details(details, decision),
         (
             f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: "
             f"{format_count(count, 'question')}{passages}"
@@ -57,18 +57,21 @@ def markdown(
             f"> **Note:** {escape_text(note, _NOTE_LENGTH)}"
             for note in collect_notes(comparison, data)
         ),
-        _write_figures_table(comparison),
-        _write_stages(comparison),
-        _write_worst_questions(comparison, data, decision),
-        _write_method(comparison),
+        _format_figures_table(comparison),
+        _format_stages(comparison),
+        _format_worst_questions(comparison, data, decision),
+        _describe_method(comparison),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def escape_text(text: str, length: int) -> str:
-    """Return *text* on one line, cut to *length* characters and escaped for Markdown."""
+def escape_text(text: str, max_length: int) -> str:
+    """Return *text* on one line, cut to *max_length* characters and escaped for Markdown."""
     line = (
-        shorten_text(text, length).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        shorten_text(text, max_length)
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
     )
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _ADDRESS.sub(lambda match: f"{match[1] or match[3]}&#{ord(match[2] or match[4])};", line)
@@ -77,17 +80,21 @@ def escape_text(text: str, length: int) -> str:
     )
 
 
-def write_table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with column *titles* and *lines* of cells.
+def format_table(column_titles: Sequence[str], table_rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with *column_titles* and *table_rows*.
 
     Titles and cells must be escaped already. The first column is aligned left, the others right.
     """
-    ruled = [list(titles), ["---", *["---:"] * (len(titles) - 1)], *map(list, lines)]
+    ruled = [
+        list(column_titles),
+        ["---", *["---:"] * (len(column_titles) - 1)],
+        *map(list, table_rows),
+    ]
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def _write_figures_table(comparison: Comparison) -> str:
-    """Return the table of all figures, with an explanation of its columns."""
+def _format_figures_table(comparison: Comparison) -> str:
+    """Return a Markdown table of all figures, and an explanation of the table's columns."""
     # Only names need escaping. Numbers contain no markup.
     lines = [
         [escape_text(name, _NAME_LENGTH), *map(str.strip, cells)]
@@ -99,25 +106,26 @@ def _write_figures_table(comparison: Comparison) -> str:
         for column in choose_columns(comparison)
     )
     return (
-        f"{write_table(headings(comparison, wide=True), lines)}\n\n"
+        f"{format_table(headings(comparison, wide=True), lines)}\n\n"
         f"{escape_text(meanings, 10 * _NOTE_LENGTH)}."
     )
 
 
-def _write_stages(comparison: Comparison) -> str:
-    """Return a Markdown list with the time of each stage per system; empty if no time is known."""
+def _format_stages(comparison: Comparison) -> str:
+    """Return a Markdown list of each system's time per stage; ``""`` if no time is known."""
     lines = []
     for score in comparison.systems:
         times = ", ".join(
-            _write_stage_times(stage, percentiles) for stage, percentiles in score.stages_ms.items()
+            _format_stage_times(stage, percentiles)
+            for stage, percentiles in score.stages_ms.items()
         )
         if times:
             lines.append(f"- {escape_text(score.name, _NAME_LENGTH)}: {times}")
     return "\n".join(["### Time of each stage: p50 / p95, ms", "", *lines]) if lines else ""
 
 
-def _write_stage_times(stage: str, percentiles: Percentiles) -> str:
-    """Return a stage's name with its median and 95th percentile, in milliseconds."""
+def _format_stage_times(stage: str, percentiles: Percentiles) -> str:
+    """Return the name of *stage* with its median time and 95th percentile, in milliseconds."""
     p50, p95 = (
         figures.format_milliseconds(percentiles.p50),
         figures.format_milliseconds(percentiles.p95),
@@ -125,11 +133,11 @@ def _write_stage_times(stage: str, percentiles: Percentiles) -> str:
     return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
-def _write_details(details: str, decision: Decision | None) -> list[str]:
-    """Return the paragraphs below the headline.
+def _format_details(details: str, decision: Decision | None) -> list[str]:
+    """Return the Markdown paragraphs below the headline.
 
-    If there is a *decision*, the paragraphs are a list of sentences, and the config as a code block
-    if there is one.
+    Without a *decision*, this is one paragraph with *details*. With a decision, these are a list
+    with *details* and the reasons and, if the decision has a config, the config as a code block.
     """
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
@@ -142,19 +150,19 @@ def _write_details(details: str, decision: Decision | None) -> list[str]:
     ]
 
 
-def _write_worst_questions(
-    comparison: Comparison, data: Dataset | None, decision: Decision | None
+def _format_worst_questions(
+    comparison: Comparison, dataset: Dataset | None, decision: Decision | None
 ) -> str:
-    """Return a Markdown list of the questions that lost most; empty if no question got worse.
+    """Return a Markdown list of the questions that lost most; ``""`` if no question got worse.
 
-    The list is for the system of *decision*. Without a decision, it is for the best system.
+    The losses are those of the system in *decision*, or of the best system without a decision.
     """
     best = find_best_system(comparison) if decision is None else comparison[decision.system]
-    hurt = HurtFinder(comparison, data).find(best)[:_WORST]
+    hurt = WorstQuestionFinder(comparison, dataset).find_questions(best)[:_WORST]
     if not hurt:
         return ""
     entries = "\n".join(
-        _write_question(number, question) for number, question in enumerate(hurt, 1)
+        _format_question(number, question) for number, question in enumerate(hurt, 1)
     )
     return (
         "### Questions that get worse most with"
@@ -162,8 +170,8 @@ def _write_worst_questions(
     )
 
 
-def _write_question(number: int, question: HurtQuestion) -> str:
-    """Return *question* as a Markdown list item, with the searched queries as sub-items."""
+def _format_question(number: int, question: WorseQuestion) -> str:
+    """Return *question* as a Markdown list item, with its search queries as sub-items."""
     # Markdown takes a line as a sub-item only if it is indented up to the item's text.
     indent = " " * (len(str(number)) + 2)
     text = escape_text(question.question, _TEXT_LENGTH) or "its text is not known"
@@ -180,7 +188,7 @@ def _write_question(number: int, question: HurtQuestion) -> str:
     return "\n".join(lines)
 
 
-def _write_method(comparison: Comparison) -> str:
+def _describe_method(comparison: Comparison) -> str:
     """Return a sentence on the statistical methods of the comparison."""
     count = len(comparison.challengers)
     return (

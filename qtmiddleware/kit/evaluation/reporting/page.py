@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
 from qtmiddleware.kit.evaluation.measures import RESAMPLES
 from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
-from qtmiddleware.kit.evaluation.reporting.template import render
+from qtmiddleware.kit.evaluation.reporting.template import render_template
 
 if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation.judging import Judged
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """The details of one system on the page.
+    """The details of one system on the HTML page of a comparison.
 
     Attributes:
-        place: The system's index among the challengers, from 0.
-        score: The system's score.
+        place: The system's index among the systems except the baseline, from 0.
+        score: The system's figures.
         outcomes: The numbers of questions that got better, stayed the same, and got worse.
-        helped: The SVG path of the gains.
-        hurt: The SVG path of the losses.
-        longest_ms: The time of the slowest stage (p95), in milliseconds.
+        helped: The SVG path that shows the gains.
+        hurt: The SVG path that shows the losses.
+        longest_ms: The 95th percentile of the slowest stage's time, in milliseconds.
         worst: The questions that lost most, worst first.
     """
 
@@ -36,10 +36,13 @@ class Detail:
     helped: str
     hurt: str
     longest_ms: float
-    worst: tuple[verdicts.HurtQuestion, ...]
+    worst: tuple[verdicts.WorseQuestion, ...]
 
-    def scale(self, ms: float) -> float:
-        """Return the time *ms* as a percentage of `longest_ms`; 0 if the time is not known."""
+    def compute_bar_width(self, ms: float) -> float:
+        """Return the length of the bar for the time *ms*, as a percentage of `longest_ms`.
+
+        Returns 0 if the time is not known.
+        """
         return (
             round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
             if figures.is_known(ms)
@@ -58,13 +61,14 @@ def page(
 
     The page has the verdict, charts, tables, the worst questions and the method. Its content
     security policy forbids scripts and loading other files. Without *data*, the page shows a
-    question's text only if a system reported the queries it searched.
+    question's text only if a system reported its search queries.
 
     Args:
         comparison: The comparison.
-        data: The data set, for the texts of questions and passages, and to mark relevant passages.
+        data: The data set, with the texts of questions and passages, and with the judgements that
+            mark relevant passages.
         decision: A decision to state instead of the verdict.
-        judged: A judge's verdicts on answers, to show as well.
+        judged: A judge's verdicts on the answers; ``None`` if there was no judge.
 
     Raises:
         MissingExtra: jinja2 is not installed.
@@ -72,7 +76,7 @@ def page(
     best = (
         verdicts.find_best_system(comparison) if decision is None else comparison[decision.system]
     )
-    finder = verdicts.HurtFinder(comparison, data)
+    finder = verdicts.WorstQuestionFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_build_details(comparison, finder, up))
     # Without a script, a style rule shows the panel of the selected system.
@@ -80,10 +84,10 @@ def page(
         f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
         for detail in details
     )
-    headline, remark = verdicts.write_headline_and_details(comparison, decision)
+    headline, remark = verdicts.format_headline_and_details(comparison, decision)
     columns = figures.choose_columns(comparison)
     main_columns = [column for column in columns if not column.wide or column is figures.FIRST]
-    return render(
+    return render_template(
         "page.html.jinja",
         style="".join(panel_rules),
         comparison=comparison,
@@ -106,7 +110,7 @@ def page(
         columns=main_columns,
         more_columns=[column for column in columns if column not in main_columns],
         gain=figures.GAIN,
-        count_first=figures.count_relevant_first,
+        count_first=figures.count_relevant_first_passages,
         details=details,
         charts=charts,
         primary=PRIMARY,
@@ -116,9 +120,12 @@ def page(
 
 
 def _build_details(
-    comparison: Comparison, finder: verdicts.HurtFinder, gains_axis: charts.Axis
+    comparison: Comparison, finder: verdicts.WorstQuestionFinder, gains_axis: charts.Axis
 ) -> Iterator[Detail]:
-    """Yield the details of each system except the baseline. Gains are drawn on *gains_axis*."""
+    """Yield the details of each system except the baseline.
+
+    The charts of gains use *gains_axis*, so that they can be compared.
+    """
     for place, score in enumerate(comparison.challengers):
         helped, hurt = charts.draw_gains_and_losses(score, gains_axis)
         yield Detail(
@@ -133,5 +140,5 @@ def _build_details(
                 default=0.0,
             )
             or 1.0,
-            worst=finder.find(score),
+            worst=finder.find_questions(score),
         )

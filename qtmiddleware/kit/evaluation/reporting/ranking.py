@@ -11,7 +11,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.prompts import CRITERIA
 from qtmiddleware.kit.evaluation.ranking import FEWEST, RankedAnswers, RankedSystems, Standing
 from qtmiddleware.kit.evaluation.reporting import charts, figures
-from qtmiddleware.kit.evaluation.reporting.template import render
+from qtmiddleware.kit.evaluation.reporting.template import render_template
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import shorten_text
@@ -22,7 +22,9 @@ _ANSWER_LENGTH: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One system's mean cost of searching and answering. ``None`` means not known.
+    """One system's mean cost of searching and answering.
+
+    A cost that is not known is ``None``.
 
     Attributes:
         searches: Searches per question.
@@ -39,12 +41,13 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class RankedAnswer:
-    """One answer with its rank, as text for the page.
+    """An answer with its rank, as text for an HTML page.
 
     Attributes:
         heading: The rank, the names of the systems that gave the answer, and the scores.
         text: The answer.
-        said: The judge's remarks, each with a sign: plus for a strength, minus for a weakness.
+        said: The judge's remarks as (sign, text) pairs. The sign is plus for a strength and minus
+            for a weakness.
     """
 
     heading: str
@@ -54,14 +57,15 @@ class RankedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RankedQuestion:
-    """One question with its ranked answers, as text for the page.
+    """A question with its ranked answers, as text for an HTML page.
 
     Attributes:
         question: The question.
         reference: The reference answer.
         order: The ranking on one line, such as ``rules > raw``.
         answers: The answers, best first.
-        reasons: The judge's reasons, each with a legend of its letters, such as ``A is raw``.
+        reasons: The judge's reasons as (text, legend) pairs. The legend names the system behind
+            each letter in the text, such as ``A is raw``.
     """
 
     question: str = field(repr=False)
@@ -72,7 +76,7 @@ class RankedQuestion:
 
 
 def ranking_page(found: SideBySide) -> str:
-    """Return the judge's ranking as one HTML page with ranks, figures and reasons.
+    """Return the judge's ranking in *found* as one HTML page with ranks, figures and reasons.
 
     The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
     if nothing was ranked, and `MissingExtra` if jinja2 is not installed.
@@ -82,10 +86,10 @@ def ranking_page(found: SideBySide) -> str:
         raise ConfigError("a report needs a question with an ideal answer", path="found")
     standings = ranked.standings
     ends = [end for standing in standings for end in (*(standing.interval or ()), standing.place)]
-    return render(
+    return render_template(
         "ranking.html.jinja",
         ranked=ranked,
-        headline=write_ranking_verdict(ranked),
+        headline=describe_ranking(ranked),
         lede=ranked.summary(),
         judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
         standings=standings,
@@ -97,13 +101,13 @@ def ranking_page(found: SideBySide) -> str:
         criteria=[
             name for name in CRITERIA if any(name in standing.scores for standing in standings)
         ],
-        axis=charts.make_axis([1.0, *ends], 1.0, 99.0, has_zero=False),
+        axis=charts.make_axis([1.0, *ends], 1.0, 99.0, includes_zero=False),
         interval=_format_interval,
-        questions=list(_describe_questions(found)),
+        questions=list(_build_ranked_questions(found)),
     )
 
 
-def write_ranking_verdict(ranked: RankedSystems) -> str:
+def describe_ranking(ranked: RankedSystems) -> str:
     """Return a sentence that names the best system and compares it with the baseline."""
     standings = ranked.standings
     if not standings:
@@ -141,9 +145,9 @@ def _classify_standing(standing: Standing) -> str:
     return "better" if standing.is_ahead else "worse" if is_behind else "same"
 
 
-def _measure_cost(rows: Sequence[AskedQuestion], system: str) -> Cost:
-    """Return the mean cost of *system* over all questions."""
-    answers = [row[system] for row in rows]
+def _measure_cost(asked_questions: Sequence[AskedQuestion], system_name: str) -> Cost:
+    """Return the mean cost of the system called *system_name* over *asked_questions*."""
+    answers = [row[system_name] for row in asked_questions]
     traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
     prices = [trace.cost_usd for trace in traces]
     known_prices = [price for price in prices if price is not None]
@@ -158,20 +162,20 @@ def _measure_cost(rows: Sequence[AskedQuestion], system: str) -> Cost:
     )
 
 
-def _format_interval(interval: tuple[float, float] | None, *, signed: bool = True) -> str:
-    template = "{:+.2f}" if signed else "{:.2f}"
+def _format_interval(interval: tuple[float, float] | None, *, is_signed: bool = True) -> str:
+    template = "{:+.2f}" if is_signed else "{:.2f}"
     return "" if interval is None else f"[{', '.join(map(template.format, interval))}]"
 
 
-def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
-    """Yield each question that has a ranking, with its texts for the page."""
+def _build_ranked_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
+    """Yield each question that has a ranking, as text for an HTML page."""
     for row in comparison.questions:
         if (ranking := comparison.find_ranking(row.question)) is not None:
             yield RankedQuestion(
                 question=shorten_text(row.question.text, _QUESTION_LENGTH),
                 reference=shorten_text(row.question.reference, _ANSWER_LENGTH),
-                order=_write_ranking_line(ranking),
-                answers=tuple(_describe_answers(row, ranking)),
+                order=_format_ranking(ranking),
+                answers=tuple(_build_ranked_answers(row, ranking)),
                 reasons=tuple(
                     (
                         shorten_text(reason.text, _QUESTION_LENGTH),
@@ -182,8 +186,11 @@ def _describe_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
             )
 
 
-def _write_ranking_line(ranking: RankedAnswers) -> str:
-    """Return the ranking on one line, such as ``rules > raw``, or why there is no ranking."""
+def _format_ranking(ranking: RankedAnswers) -> str:
+    """Return *ranking* on one line, such as ``rules > raw``.
+
+    If there is no ranking, the line states the reason.
+    """
     if ranking.error:
         explanations = {
             "equal": "all answers are the same",
@@ -198,11 +205,16 @@ def _write_ranking_line(ranking: RankedAnswers) -> str:
     return " > ".join(" = ".join(names) for _, names in sorted(ranks.items()))
 
 
-def _describe_answers(row: AskedQuestion, ranking: RankedAnswers) -> Iterator[RankedAnswer]:
-    """Yield each distinct answer with the systems that gave it, best answer first."""
+def _build_ranked_answers(
+    asked_question: AskedQuestion, ranking: RankedAnswers
+) -> Iterator[RankedAnswer]:
+    """Yield each distinct answer to *asked_question*, best first, as text for an HTML page.
+
+    Systems with the same answer share an entry. Answers that are not in *ranking* come last.
+    """
     standings = {standing.system: standing for standing in ranking.standings}
     systems_by_text: dict[str, list[str]] = {}
-    for answer in row.systems:
+    for answer in asked_question.systems:
         text = f"No answer: {answer.error}" if answer.answer is None else answer.answer.text
         systems_by_text.setdefault(text, []).append(answer.system)
     # Answers that were not ranked, such as those of failed systems, come last.

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, write_table
-from qtmiddleware.kit.evaluation.reporting.template import render
+from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, format_table
+from qtmiddleware.kit.evaluation.reporting.template import render_template
 from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 
@@ -27,13 +27,13 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of the questions whose lists differ in the same way.
+    """The share of questions for which shadow mode would have had a certain effect.
 
     Attributes:
-        name: The difference in words, such as ``other passages``.
-        count: The number of questions.
-        percent: The percentage of all questions.
-        kind: The difference as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
+        name: The effect in words, such as ``other passages``.
+        count: The number of questions with this effect.
+        percent: The percentage of all questions with this effect.
+        kind: The effect as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
     """
 
     name: str
@@ -42,11 +42,11 @@ class Share:
     kind: str
 
 
-def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
-    """Return the report's headline and its details, both as sentences.
+def format_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
+    """Return the headline and the details of a report on shadow mode, both as sentences.
 
     The headline counts the questions whose first passage would change. The details state the other
-    changes, times, searches, model calls and price.
+    changes, and the time, searches, model calls and price per question.
     """
     questions = report.questions
     other_count, total_text = (
@@ -83,7 +83,7 @@ def write_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
 
 
 def list_shares(report: ShadowReport) -> list[Share]:
-    """Return three shares: the questions with other passages, another order, or the same list."""
+    """Return the shares of questions with other passages, with another order, and unchanged."""
     total = len(report.questions)
     counts = {
         kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
@@ -94,14 +94,14 @@ def list_shares(report: ShadowReport) -> list[Share]:
 
 
 def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the whole *report* as one HTML page, with both lists of each of the *examples*.
+    """Return the whole *report* as one HTML page. Both lists of each of *examples* are shown.
 
     The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
     if no question was logged, and `MissingExtra` if jinja2 is not installed.
     """
     _require_questions(report)
-    headline, lede = write_shadow_headline_and_details(report)
-    return render(
+    headline, lede = format_shadow_headline_and_details(report)
+    return render_template(
         "shadow.html.jinja",
         headline=headline,
         lede=lede,
@@ -110,8 +110,8 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
         plain=report.to_dict(),
         others=sum(not question.is_first_same for question in report.questions),
         shares=list_shares(report),
-        costs=_list_cost_rows(report),
-        votes=_list_verdict_rows(report),
+        costs=_build_cost_rows(report),
+        votes=_build_verdict_rows(report),
         examples=[
             (
                 shorten_text(question.query, _QUESTION_LENGTH),
@@ -125,12 +125,12 @@ def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -
 
 
 def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the whole *report* as GitHub Markdown, with both lists of each of the *examples*.
+    """Return the whole *report* as GitHub Markdown. Both lists of each of *examples* are shown.
 
     Raises `ConfigError` if no question was logged.
     """
     _require_questions(report)
-    headline, lede = write_shadow_headline_and_details(report)
+    headline, lede = format_shadow_headline_and_details(report)
     shares = [
         [share.name, f"{share.count:,}", figures.format_share(share.percent / 100)]
         for share in list_shares(report)
@@ -139,14 +139,14 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         f"# {headline}",
         escape_text(lede, _QUESTION_LENGTH),
         *(f"> **Note:** {escape_text(note, _QUESTION_LENGTH)}" for note in _collect_notes(report)),
-        write_table(["would get", "questions", "share"], shares),
-        write_table(["per question", "plain", "ours"], _list_cost_rows(report)),
+        format_table(["would get", "questions", "share"], shares),
+        format_table(["per question", "plain", "ours"], _build_cost_rows(report)),
         *(
-            [write_table(["the judge prefers", "questions"], votes)]
-            if (votes := _list_verdict_rows(report))
+            [format_table(["the judge prefers", "questions"], votes)]
+            if (votes := _build_verdict_rows(report))
             else []
         ),
-        *(_write_example(question) for question in examples),
+        *(_format_example(question) for question in examples),
     ]
     return "\n\n".join(paragraphs) + "\n"
 
@@ -164,7 +164,7 @@ def _format_count(count: int) -> str:
 
 
 def _format_price(record: dict[str, Any]) -> str:
-    """Return the price per 1,000 questions in words, from `ShadowReport.to_dict`."""
+    """Return the price per 1,000 questions in words. *record* is from `ShadowReport.to_dict`."""
     cost = record["costUsd"]
     return (
         "at an unknown price"
@@ -185,8 +185,8 @@ def _collect_notes(report: ShadowReport) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _list_cost_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
-    """Return the costs per question as rows: the cost's name, without and with qtmiddleware."""
+def _build_cost_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
+    """Return one row per cost: its name, and its values without and with qtmiddleware."""
     record = report.to_dict()
     cost = record["costUsd"]
 
@@ -208,8 +208,11 @@ def _list_cost_rows(report: ShadowReport) -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-def _list_verdict_rows(report: ShadowReport) -> list[list[str]]:
-    """Return a row with each verdict of the judge and its count; empty if nothing was judged."""
+def _build_verdict_rows(report: ShadowReport) -> list[list[str]]:
+    """Return one row per possible verdict: its name, and the number of questions that have it.
+
+    Returns an empty list if no question was judged.
+    """
     votes = report.count_verdicts()
     return [
         [name, f"{votes.get(name, 0):,}"]
@@ -219,7 +222,10 @@ def _list_verdict_rows(report: ShadowReport) -> list[list[str]]:
 
 
 def _describe_change(question: ShadowQuestion) -> str:
-    """Describe the difference between the two lists, and name the list that the judge prefers."""
+    """Return the difference between a question's two lists in words, such as ``2 new``.
+
+    If the lists were judged, the text also names the list that the judge prefers.
+    """
     list_change = f"{question.new_count} new" if question.new_count else "another order"
     first_change = "" if question.is_first_same else ", another first"
     preference = {None: "", "failed": "; the judge failed"}.get(
@@ -242,8 +248,8 @@ def _escape_cell(text: str) -> str:
     return escape_text(text, _NAME_LENGTH)
 
 
-def _write_example(question: ShadowQuestion) -> str:
-    """Return one question in Markdown: heading, change, and a table of both lists."""
+def _format_example(question: ShadowQuestion) -> str:
+    """Return *question* as a Markdown section: heading, difference, and a table of both lists."""
     rows = max(len(question.plain), len(question.ours))
     lists = [
         [_escape_cell(passage.name) for passage in passages]
@@ -257,5 +263,5 @@ def _write_example(question: ShadowQuestion) -> str:
     change = _describe_change(question)
     return (
         f"{heading}\n\n{change[:1].upper()}{change[1:]}.\n\n"
-        f"{write_table(['place', 'plain', 'ours'], lines)}"
+        f"{format_table(['place', 'plain', 'ours'], lines)}"
     )

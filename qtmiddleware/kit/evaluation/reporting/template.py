@@ -30,18 +30,18 @@ _POLICY: Final = (
 )
 
 
-def render(name: str, *, style: str = "", **values: Any) -> str:
-    """Render the template called *name* with *values*, and return the page.
+def render_template(template_name: str, *, style: str = "", **values: Any) -> str:
+    """Return an HTML page: the template called *template_name*, filled with *values*.
 
     The page's content security policy forbids scripts and loading other files. Raises
     `MissingExtra` if jinja2 is not installed.
 
     Args:
-        name: The template's file name.
+        template_name: The template's file name.
         style: CSS rules for this page only.
         values: The template's variables.
     """
-    template, raw = load_template_and_markup(name)
+    template, raw = load_template_and_markup(template_name)
     style = read_file("house.css") + read_file("page.css") + style
     policy = _POLICY.format(style=b64encode(sha256(style.encode()).digest()).decode())
     shared = {"figures": figures, "name_length": figures.NAME_LENGTH, "lede": "", "notes": ()}
@@ -49,30 +49,33 @@ def render(name: str, *, style: str = "", **values: Any) -> str:
 
 
 @cache
-def load_template_and_markup(name: str) -> tuple[jinja2.Template, type[Markup]]:
-    """Return the compiled template called *name*, and the class that marks text as safe HTML."""
+def load_template_and_markup(template_name: str) -> tuple[jinja2.Template, type[Markup]]:
+    """Return the compiled template called *template_name*, and the class `Markup`.
+
+    `Markup` marks text as safe HTML, which is not escaped.
+    """
     environment = build_environment(read_file, "eval")
     environment.filters.update(typeset=_set_minus_signs, count="{:,}".format)
     # markupsafe comes with jinja2, so it can be imported only after the check above.
     from markupsafe import Markup
 
-    return environment.get_template(name), Markup
+    return environment.get_template(template_name), Markup
 
 
-def build_environment(read_template: Callable[[str], str], extra: str) -> jinja2.Environment:
+def build_environment(read_template: Callable[[str], str], extra_name: str) -> jinja2.Environment:
     """Return a jinja2 environment that escapes every value.
 
     Args:
         read_template: Returns a template's text by its name.
-        extra: The extra of qtmiddleware that installs jinja2.
+        extra_name: The name of qtmiddleware's extra that installs jinja2.
 
     Raises:
-        MissingExtra: jinja2 is not installed. The message names *extra*.
+        MissingExtra: jinja2 is not installed. The message names *extra_name*.
     """
     try:
         import jinja2
     except ImportError as error:
-        raise MissingExtra("jinja2", extra) from error
+        raise MissingExtra("jinja2", extra_name) from error
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(read_template),
         autoescape=True,
@@ -84,9 +87,9 @@ def build_environment(read_template: Callable[[str], str], extra: str) -> jinja2
     return environment
 
 
-def read_file(name: str) -> str:
-    """Return the text of the file called *name* in the folder of this module."""
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+def read_file(file_name: str) -> str:
+    """Return the text of the file called *file_name* in this module's folder."""
+    return files(__package__).joinpath(file_name).read_text(encoding="utf-8")
 
 
 def _set_minus_signs(text: str) -> str:

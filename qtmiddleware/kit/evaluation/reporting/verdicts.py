@@ -36,20 +36,20 @@ def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
     """Return sentences on the system with the largest significant gain, and on its price.
 
     The first sentence counts the questions whose first passage is relevant. If no system has a
-    significant gain, the sentences say so. If there is a *decision*, they state the decision.
+    significant gain, the sentences say so. If *decision* is set, the sentences state the decision.
     """
-    return " ".join(filter(None, write_headline_and_details(comparison, decision)))
+    return " ".join(filter(None, format_headline_and_details(comparison, decision)))
 
 
-def write_headline_and_details(
+def format_headline_and_details(
     comparison: Comparison, decision: Decision | None = None
 ) -> tuple[str, str]:
-    """Return the headline and the details of the verdict, such as gain, interval and price.
+    """Return two texts on a comparison: a headline, and details such as gain, interval and price.
 
-    If there is a *decision*, return its headline and details instead.
+    If *decision* is set, the texts state the decision instead.
     """
     if decision is not None:
-        return _write_decision(comparison, decision)
+        return _format_decision(comparison, decision)
     best = find_winner(comparison)
     base = _quote_name(comparison.baseline)
     if best is not None:
@@ -106,7 +106,7 @@ class Decision:
 def find_winner(comparison: Comparison) -> SystemScore | None:
     """Return the system with the largest significant gain; ``None`` if no gain is significant.
 
-    Systems with only degraded answers are skipped.
+    Systems whose results are all degraded are skipped.
     """
     return _find_largest_gain([score for score in comparison.challengers if _is_better(score)])
 
@@ -124,12 +124,12 @@ def find_best_system(comparison: Comparison) -> SystemScore:
     )
 
 
-def collect_notes(comparison: Comparison, data: Dataset | None) -> tuple[str, ...]:
-    """Return the comparison's notes. If *data* has synthetic questions, the first note says so."""
+def collect_notes(comparison: Comparison, dataset: Dataset | None) -> tuple[str, ...]:
+    """Return the comparison's notes, and first a note if *dataset* has synthetic questions."""
     # The bench may have added such a note already.
     if (
-        data is None
-        or not data.is_synthetic
+        dataset is None
+        or not dataset.is_synthetic
         or any("synthetic" in note.casefold() for note in comparison.notes)
     ):
         return comparison.notes
@@ -145,10 +145,11 @@ def _format_without_plus(gain: float) -> str:
     return figures.format_points(gain).removeprefix("+")
 
 
-def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
-    """Return the headline and the details of *decision*.
+def _format_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
+    """Return two texts on *decision*: a headline and details.
 
-    The headline states the recommended system's effect. If no system is recommended, it says so.
+    If a system is recommended, the headline states the system's effect, and the details state the
+    decision. Otherwise, the headline states the decision.
     """
     if decision.system == comparison.baseline:
         return decision.headline, ""
@@ -162,22 +163,22 @@ def _write_decision(comparison: Comparison, decision: Decision) -> tuple[str, st
 
 
 def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:
-    """Return the number of relevant first passages as text, such as ``60 of 100 questions``."""
+    """Return how many first passages are relevant, as text such as ``60 of 100 questions``."""
     return (
-        f"{figures.count_relevant_first(score):,} of "
+        f"{figures.count_relevant_first_passages(score):,} of "
         f"{format_count(comparison.questions, 'question')}"
     )
 
 
 def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
-    """Return a sentence that counts relevant first passages and the questions that get worse.
+    """Return a sentence with the numbers of relevant first passages and of worse questions.
 
     If the system has no more relevant first passages than the baseline, the sentence begins with
-    the number of questions that get better.
+    the number of better questions instead.
     """
     before, after = (
-        figures.count_relevant_first(comparison[comparison.baseline]),
-        figures.count_relevant_first(score),
+        figures.count_relevant_first_passages(comparison[comparison.baseline]),
+        figures.count_relevant_first_passages(score),
     )
     helped, _, hurt = count_better_same_worse(score)
     total = f"{comparison.questions:,}"
@@ -204,7 +205,7 @@ def _conjugate_get(count: int) -> str:
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     """Return sentences on the time and the cost of the system *best*.
 
-    If *best* calls a model, the last sentence states the largest gain without a model.
+    If *best* calls a model, the last sentence states the largest gain of a system without a model.
     """
     adds = figures.format_duration(best.added_ms.p50)
     remark = figures.describe_missing_time(comparison) if best.llm_calls else ""
@@ -236,10 +237,10 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
 
 
 def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
-    """Return a sentence on a system that may be as good as *best*; empty if there is none.
+    """Return a sentence on a system that may be as good as *best*; ``""`` if there is none.
 
     Systems at half the cost or less are considered first, then other cheaper systems, then the
-    second best. A system that is significantly worse than *best* is passed over.
+    second best. Systems that are significantly worse than *best* are skipped.
     """
     others = [score for score in comparison.challengers if _is_better(score) and score is not best]
     # Of two systems with the same gain, the cheaper one comes first.
@@ -269,7 +270,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
 
 
 def _get_cost_key(score: SystemScore) -> tuple[float, float, float]:
-    """Return the key for sorting systems by cost: the model's price, then calls, then searches.
+    """Return a key that sorts systems by price, then by model calls, then by searches.
 
     An unknown price or number of searches counts as infinite.
     """
@@ -287,9 +288,10 @@ def _format_calls(score: SystemScore) -> str:
 
 
 def _format_cost(score: SystemScore, best: SystemScore) -> str:
-    """Return a system's cost in brackets, such as ``($0.32)``; empty if it calls no model.
+    """Return a system's cost in brackets, such as ``($0.32)``.
 
-    If the system differs from *best* only in its searches, return the number of searches instead.
+    If only the number of searches differs from *best*, this number is in the brackets. Otherwise,
+    the result is ``""`` if the system calls no model.
     """
     *price, searches = _get_cost_key(score)
     *best_price, best_searches = _get_cost_key(best)
@@ -305,7 +307,7 @@ def _format_cost(score: SystemScore, best: SystemScore) -> str:
 
 
 def _describe_gains_and_losses(comparison: Comparison) -> str:
-    """Describe the largest gain, which may be chance, and the significant losses."""
+    """Return a clause on the largest gain, which may be chance, and on significant losses."""
     best = _find_largest_gain(comparison.challengers)
     worse = [
         score
@@ -325,7 +327,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
 
 
 def _is_better(score: SystemScore) -> bool:
-    """Return whether a system has a significant gain, and an answer that is not degraded."""
+    """Return whether a system has a significant gain, and not only degraded results."""
     # If every answer is degraded, the gain does not come from the system's own settings.
     return (
         score.degraded < len(score.runs)
@@ -340,14 +342,14 @@ def _find_largest_gain(scores: Sequence[SystemScore]) -> SystemScore | None:
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage in a system's list.
+    """A passage that a system found for a question, as text for a report.
 
     Attributes:
         rank: The passage's rank, from 1.
         id: The passage's id.
         text: The first words of the passage; empty if its text is not known.
-        grade: The passage's grade; 0 if the passage is not judged. ``None`` if the question's
-            judgements are not known.
+        grade: The passage's grade for the question; 0 if the passage was not judged. ``None`` if
+            the question's judgements are not known.
     """
 
     rank: int
@@ -362,8 +364,8 @@ class FoundPassage:
 
 
 @dataclass(frozen=True, slots=True)
-class HurtQuestion:
-    """A question on which a system is worse than the baseline, with both lists of passages.
+class WorseQuestion:
+    """A question on which a system is worse than the baseline, as text for a report.
 
     All texts are cut to a readable length.
 
@@ -374,10 +376,10 @@ class HurtQuestion:
         gain: *after* minus *before*; always negative.
         before: The baseline's nDCG@10.
         after: The system's nDCG@10.
-        variants: The queries that the system searched.
-        raw: The baseline's first passages.
-        found: The system's first passages.
-        missed: The relevant passages that the system's first ten passages do not include.
+        variants: The system's search queries.
+        raw: The baseline's first ten passages.
+        found: The system's first ten passages.
+        missed: The relevant passages that are not among the system's first ten passages.
     """
 
     id: str
@@ -392,25 +394,29 @@ class HurtQuestion:
     missed: tuple[FoundPassage, ...] = field(repr=False)
 
 
-class HurtFinder:
-    """Finds the questions with the largest losses against the baseline."""
+class WorstQuestionFinder:
+    """Finds the questions on which a system loses most compared with the baseline."""
 
-    def __init__(self, comparison: Comparison, data: Dataset | None = None) -> None:
-        """Create a finder for *comparison*. *data* has the texts of questions and passages."""
+    def __init__(self, comparison: Comparison, dataset: Dataset | None = None) -> None:
+        """Create a finder for *comparison*. *dataset* has the texts of questions and passages."""
         self._base = comparison[comparison.baseline]
-        self._questions = {question.id: question for question in data.questions} if data else {}
-        self._qrels = data.qrels if data else {}
-        self._passages = {passage.id: passage for passage in data.passages} if data else {}
+        self._questions = (
+            {question.id: question for question in dataset.questions} if dataset else {}
+        )
+        self._qrels = dataset.qrels if dataset else {}
+        self._passages = {passage.id: passage for passage in dataset.passages} if dataset else {}
 
-    def find(self, score: SystemScore) -> tuple[HurtQuestion, ...]:
+    def find_questions(self, score: SystemScore) -> tuple[WorseQuestion, ...]:
         """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
             self._describe_question(score, question, gain)
             for question, gain in score.list_worst_questions(_WORST)
         )
 
-    def _describe_question(self, score: SystemScore, question_id: str, gain: float) -> HurtQuestion:
-        """Return one question with the system's list and the baseline's list."""
+    def _describe_question(
+        self, score: SystemScore, question_id: str, gain: float
+    ) -> WorseQuestion:
+        """Return one question with the passages that the system and the baseline found."""
         run, base, question = (
             score.runs[question_id],
             self._base.runs[question_id],
@@ -429,7 +435,7 @@ class HurtFinder:
         searched = next(
             (variant.text for variant in base.variants if variant.kind == "original"), ""
         )
-        return HurtQuestion(
+        return WorseQuestion(
             id=shorten_text(question_id, ID_LENGTH),
             question=shorten_text(question.text if question else searched, _QUESTION_LENGTH),
             history=tuple(
@@ -451,7 +457,7 @@ class HurtFinder:
     def _list_found_passages(
         self, ids: Sequence[str], grades: Mapping[str, int] | None
     ) -> tuple[FoundPassage, ...]:
-        """Return the first of the passages with these *ids*, with their texts and grades."""
+        """Return the passages with the first ten of *ids*, with their texts and grades."""
         return tuple(
             FoundPassage(
                 rank,
@@ -468,7 +474,7 @@ class HurtFinder:
 
 
 def _format_passage(passage: Passage) -> str:
-    """Return the passage's text. If the text begins with the title, add a colon after the title."""
+    """Return the passage's text. If it begins with the title, a colon follows the title."""
     title = passage.metadata.get("title")
     if not isinstance(title, str) or not passage.text.startswith(f"{title}\n"):
         return passage.text

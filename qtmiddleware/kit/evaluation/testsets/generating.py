@@ -192,13 +192,15 @@ def _write_checked_drafts(passages: Sequence[Passage], runner: PromptRunner) -> 
     """Let the model write a question about each of *passages*, and then check the questions."""
     drafts = [_Draft(passage) for passage in passages]
     for draft, reply in zip(
-        drafts, runner.run([build_question_prompt(passage) for passage in passages]), strict=True
+        drafts,
+        runner.run_prompts([build_question_prompt(passage) for passage in passages]),
+        strict=True,
     ):
         draft.read_question(reply)
     # A second prompt costs money, so only usable questions are checked.
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
-    for draft, reply in zip(checked, runner.run(prompts), strict=True):
+    for draft, reply in zip(checked, runner.run_prompts(prompts), strict=True):
         draft.read_check(reply)
     return drafts
 

@@ -380,7 +380,9 @@ class Trials:
         if self._known:
             name = "candidate"
             systems[name] = build_warm_system(self._bench, settings, self._dataset)
-        return compare_systems(systems, self._dataset, baseline=BASELINE, seed=self._seed)[name]
+        return compare_systems(systems, self._dataset, baseline_name=BASELINE, seed=self._seed)[
+            name
+        ]
 
 
 def build_warm_system(bench: Bench | OwnFunction, settings: Flat, dataset: Dataset) -> System:

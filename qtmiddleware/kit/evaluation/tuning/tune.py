@@ -123,7 +123,7 @@ def tune(
                 for name, trial in compared.items()
             },
             held_out,
-            baseline=BASELINE,
+            baseline_name=BASELINE,
             notes=(f"Measured on {len(held_out.questions)} questions that the tuning never saw.",),
             seed=seed,
             progress=progress,

@@ -359,7 +359,7 @@ class PineconeBase(ClosingStore):
     def _send_batch(self, batch: list[Row]) -> None:
         raise NotImplementedError
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         raise NotImplementedError
 
     def _remove_ids(self, ids: list[str]) -> None:

@@ -103,8 +103,8 @@ class PineconeTextStore(PineconeBase):
         records = [row.record for row in batch]
         self._call_index("upsert_records", WRITING, records=records, namespace=self._namespace)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
-        note = {"_id": id_, self._text_field: "about this index", **metadata}
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
+        note = {"_id": record_id, self._text_field: "about this index", **metadata}
         self._call_index("upsert_records", WRITING, records=[note], namespace=namespace)
 
     def _call_index(self, method: str, action: str, **arguments: Any) -> Any:
@@ -288,11 +288,11 @@ class SparsePineconeStore(PineconeBase):
         if wordless_ids := [row.passage.id for row in batch if row.record is None]:
             self._remove_ids(wordless_ids)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         # Only the record's metadata is read. Its vector is never searched, so any vector is fine.
         any_vector = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
-            [{"id": id_, "values": [], "sparse_values": any_vector, "metadata": metadata}],
+            [{"id": record_id, "values": [], "sparse_values": any_vector, "metadata": metadata}],
             namespace,
         )
 
@@ -407,11 +407,13 @@ class PineconeStore(PineconeBase):
     def _send_batch(self, batch: list[Row]) -> None:
         self._upsert_vectors([row.record for row in batch if row.record], self._namespace)
 
-    def _write_model_record(self, namespace: str, id_: str, metadata: dict[str, Any]) -> None:
+    def _write_model_record(self, namespace: str, record_id: str, metadata: dict[str, Any]) -> None:
         # Only the record's metadata is read, and its vector is never searched. Pinecone accepts no
         # vector of zeros.
         direction = [1.0] + [0.0] * (self._dimension - 1)
-        self._upsert_vectors([{"id": id_, "values": direction, "metadata": metadata}], namespace)
+        self._upsert_vectors(
+            [{"id": record_id, "values": direction, "metadata": metadata}], namespace
+        )
 
 
 class HybridPineconeStore(PineconeStore):

@@ -50,7 +50,7 @@ def better(question: Question, *, cost_usd: float | None = 0.002) -> Run:
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     return compare_systems(
-        {"raw": raw, "better": better}, DATA, baseline="raw", notes=["a note"], seed=3
+        {"raw": raw, "better": better}, DATA, baseline_name="raw", notes=["a note"], seed=3
     )
 
 
@@ -70,14 +70,14 @@ def test_money_is_told_for_a_thousand_questions_and_for_each_point(found: Compar
 
 def test_what_nobody_knows_the_price_of_has_none() -> None:
     score = compare_systems(
-        {"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="raw"
+        {"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline_name="raw"
     )["m"]
     assert (score.cost_usd, score.usd_per_thousand, score.usd_per_point) == (None, None, None)
 
 
 def test_what_gained_nothing_has_no_price_for_a_gain(found: Comparison) -> None:
     worse = compare_systems(
-        {"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline="raw"
+        {"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline_name="raw"
     )["worse"]
     assert (found["raw"].usd_per_point, worse.usd_per_point) == (None, None)
 

@@ -110,7 +110,7 @@ def test_systems_that_together_fail_on_every_question_leave_nothing_to_measure()
     half = [f"q{number}" for number in range(0, 8, 2)], [f"q{number}" for number in range(1, 8, 2)]
     with pytest.raises(KeyError):
         compare_systems(
-            {"raw": fails_on(*half[0]), "other": fails_on(*half[1])}, DATA, baseline="raw"
+            {"raw": fails_on(*half[0]), "other": fails_on(*half[1])}, DATA, baseline_name="raw"
         )
 
 

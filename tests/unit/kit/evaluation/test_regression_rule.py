@@ -348,7 +348,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
         qrels=dict(reversed(DATA.qrels.items())),
     )
     assert turned.data_hash != DATA.data_hash
-    Baseline.from_report(plain(), "base.json").check_data(turned)
+    Baseline.from_report(plain(), "base.json").check_dataset(turned)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
 )
 def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
-        Baseline.from_report(plain(), "base.json").check_data(data)
+        Baseline.from_report(plain(), "base.json").check_dataset(data)
     assert "Use the same --function, --data" in str(raised.value)
 
 
@@ -374,9 +374,9 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
     old = plain()
     for key in ("fingerprints", "settingsHash", "version"):
         del old[key]
-    Baseline.from_report(old, "base.json").check_data(DATA)
+    Baseline.from_report(old, "base.json").check_dataset(DATA)
     with pytest.raises(ConfigError, match="measured on other data,"):
-        Baseline.from_report(old, "base.json").check_data(DATA.select_questions({"a"}))
+        Baseline.from_report(old, "base.json").check_dataset(DATA.select_questions({"a"}))
 
 
 def test_that_no_system_is_in_both_is_refused() -> None:

@@ -40,16 +40,18 @@ def numbered(number: int, x: float, y: float, name: str = "") -> Point:
 def test_an_axis_holds_its_numbers_between_round_ones(
     numbers: list[float], zero: bool, count: int
 ) -> None:
-    found = make_axis(numbers, 10.0, 500.0, intervals=count, has_zero=zero)
+    found = make_axis(numbers, 10.0, 500.0, intervals=count, includes_zero=zero)
     assert 2 <= len(found.ticks) <= count + 3
     assert all(one < other for one, other in pairwise(found.ticks))
-    assert len({found.label(tick) for tick in found.ticks}) == len(found.ticks)
-    places = [found.place(number) for number in (*found.ticks, *filter(math.isfinite, numbers))]
+    assert len({found.format_tick(tick) for tick in found.ticks}) == len(found.ticks)
+    places = [
+        found.compute_position(number) for number in (*found.ticks, *filter(math.isfinite, numbers))
+    ]
     assert all(10.0 <= place <= 500.0 for place in places)
 
 
 def test_an_axis_is_marked_where_a_reader_would() -> None:
-    assert make_axis([0.61, 0.84], 0.0, 100.0, has_zero=False).ticks == (
+    assert make_axis([0.61, 0.84], 0.0, 100.0, includes_zero=False).ticks == (
         0.6,
         0.65,
         0.7,
@@ -58,7 +60,7 @@ def test_an_axis_is_marked_where_a_reader_would() -> None:
         0.85,
     )
     assert make_axis([1987.0], 0.0, 100.0).ticks == (0.0, 500.0, 1000.0, 1500.0, 2000.0)
-    assert make_axis([0.07], 0.0, 100.0).label(0.02) == "0.02"
+    assert make_axis([0.07], 0.0, 100.0).format_tick(0.02) == "0.02"
 
 
 @settings(deadline=None, max_examples=50)
@@ -166,7 +168,13 @@ def test_the_axis_of_quality_holds_every_interval() -> None:
     base = found["raw"].means[PRIMARY]
     for it in found.challengers:
         low, value, high = base + it.difference.low, it.means[PRIMARY], base + it.difference.high
-        assert 0.0 < axis.place(low) < axis.place(value) < axis.place(high) <= 100.0
+        assert (
+            0.0
+            < axis.compute_position(low)
+            < axis.compute_position(value)
+            < axis.compute_position(high)
+            <= 100.0
+        )
 
 
 def test_systems_are_numbered_by_quality_and_those_without_a_price_are_named() -> None:
@@ -215,11 +223,14 @@ def test_every_question_is_a_step_as_high_as_what_it_gained_or_lost(gained: list
     drawn = [list(map(float, re.findall(r"[-\d.]+", path))) for path in (helped, hurt)]
     for path in filter(None, drawn):
         left, zero, *steps, end = path
-        assert zero == end == up.place(0.0)
+        assert zero == end == up.compute_position(0.0)
         ends = steps[1::2]
         assert [left, *ends] == sorted({left, *ends})
         assert 0.0 <= left < ends[-1] <= len(gained)
-    highest, deepest = up.place(100 * max(gained)), up.place(100 * min(gained))
+    highest, deepest = (
+        up.compute_position(100 * max(gained)),
+        up.compute_position(100 * min(gained)),
+    )
     if helped:
         assert drawn[0][2] == highest
     if hurt:

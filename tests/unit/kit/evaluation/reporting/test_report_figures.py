@@ -147,8 +147,11 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
         {it: {it: 1} for it in "ab"},
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
-    found = compare_systems(systems, asked, baseline="raw")
-    assert [figures.count_relevant_first(found[name]) for name in ("raw", "ours")] == [1, 2]
+    found = compare_systems(systems, asked, baseline_name="raw")
+    assert [figures.count_relevant_first_passages(found[name]) for name in ("raw", "ours")] == [
+        1,
+        2,
+    ]
     assert cell(found, "raw", "first") == "50%"
 
 

@@ -11,13 +11,13 @@ from markdown_it import MarkdownIt
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.reporting import shadow_markdown, shadow_page
-from qtmiddleware.kit.evaluation.reporting.shadow import write_shadow_headline_and_details
+from qtmiddleware.kit.evaluation.reporting.shadow import format_shadow_headline_and_details
 from qtmiddleware.kit.evaluation.shadow import ShadowReport
 from tests.support.shadow_world import build_question, build_shadow_report
 
 
 def test_the_first_sentence_says_for_how_many_questions_another_passage_would_come_first() -> None:
-    headline, beside = write_shadow_headline_and_details(build_shadow_report())
+    headline, beside = format_shadow_headline_and_details(build_shadow_report())
     assert (
         headline
         == "Another passage would come first for 2 of 4 questions; 1 would get the same list."
@@ -51,7 +51,7 @@ def test_where_nothing_or_everything_changes_the_sentence_says_so(
     lists: list[str], headline: str
 ) -> None:
     report = ShadowReport(tuple(build_question("abc", ours) for ours in lists))
-    assert write_shadow_headline_and_details(report)[0] == headline
+    assert format_shadow_headline_and_details(report)[0] == headline
 
 
 def test_page_and_markdown_tell_the_same() -> None:
@@ -84,7 +84,7 @@ def test_what_a_judge_prefers_stands_with_each_question_and_in_sum() -> None:
 
 def test_a_price_that_is_not_known_is_told_as_unknown() -> None:
     report = ShadowReport((build_question("abc", "bac", cost_usd=None),))
-    assert "at an unknown price" in write_shadow_headline_and_details(report)[1]
+    assert "at an unknown price" in format_shadow_headline_and_details(report)[1]
     assert "<dd>unknown</dd>" in shadow_page(report)
 
 

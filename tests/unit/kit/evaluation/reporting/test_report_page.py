@@ -24,7 +24,7 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
 from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
 from qtmiddleware.kit.evaluation.reporting.template import load_template_and_markup
-from qtmiddleware.kit.evaluation.reporting.verdicts import HurtFinder
+from qtmiddleware.kit.evaluation.reporting.verdicts import WorstQuestionFinder
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Message
 from tests.support.report_world import comparison, data, run, score, several
@@ -139,7 +139,7 @@ def test_what_was_really_measured_is_told() -> None:
             "ours": lambda it: Run(("c", it.id), seconds_added=0.25, stages={"look": 3.0}),
         },
         asked,
-        baseline="raw",
+        baseline_name="raw",
     )
     text = Reading(page(found, asked)).text
     assert (
@@ -363,8 +363,8 @@ def test_one_question_has_one_figure_whichever_system_it_is_told_of() -> None:
     hurt = [score(name, {"q1": by, "q2": 0.9}) for name, by in (("a", -0.1), ("b", -0.3))]
     base = replace(score("raw", {"q1": 0.1805, "q2": 0.0}), difference=hurt[0].difference)
     found = replace(comparison(*hurt), systems=(base, *hurt))
-    finder = HurtFinder(found)
-    assert {finder.find(one)[0].before for one in hurt} == {0.6805}
+    finder = WorstQuestionFinder(found)
+    assert {finder.find_questions(one)[0].before for one in hurt} == {0.6805}
 
 
 def test_what_a_judge_said_is_told_in_its_own_words() -> None:

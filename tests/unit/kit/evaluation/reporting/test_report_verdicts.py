@@ -10,7 +10,7 @@ import pytest
 
 from qtmiddleware.kit.evaluation import Dataset, PerQuery, Question, Run
 from qtmiddleware.kit.evaluation.reporting import Decision, verdict
-from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH, HurtFinder
+from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH, WorstQuestionFinder
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score, several
 
@@ -219,7 +219,7 @@ def test_chunks_of_one_document_are_told_apart_however_long_its_name_is() -> Non
     found = comparison(ours)
     passages = tuple(Passage(id_, f"words of {id_[-2:]}") for id_ in ids)
     data = Dataset("a set", passages, (Question("q", "what?"),), {"q": dict.fromkeys(ids, 1)})
-    (hurt,) = HurtFinder(found, data).find(ours)
+    (hurt,) = WorstQuestionFinder(found, data).find_questions(ours)
     assert [one.text for one in hurt.missed] == ["words of 13"]
     shown = [one.id for one in (*hurt.found, *hurt.missed)]
     assert [id_[-3:] for id_ in shown] == ["#12", "#13"]

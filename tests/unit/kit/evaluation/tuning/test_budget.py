@@ -33,7 +33,9 @@ def scored(
             searches=searches,
         )
 
-    return compare_systems({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
+    return compare_systems({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline_name="raw")[
+        "it"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ def trial(found: int, *, asked: int = 0) -> Trial:
         number = int(question.id)
         return Run(("p",) if number < found else ("x",), llm_calls=int(number < asked))
 
-    score = compare_systems({"raw": lambda _: [("x", 1.0)], "it": run}, data, baseline="raw")["it"]
+    score = compare_systems({"raw": lambda _: [("x", 1.0)], "it": run}, data, baseline_name="raw")[
+        "it"
+    ]
     return Trial("rules", {}, score)
 
 
