@@ -64,7 +64,8 @@ class Question:
             query: The user's query.
             history: The conversation before the query.
             settings: The settings of this call.
-            glossary_terms: The glossary terms in the query with a certain meaning, each with its meaning.
+            glossary_terms: The glossary terms in the query whose meaning is certain, each with its
+                meaning.
             anchors: The dates to add to every prompt; ``None`` if the query does not depend on
                 today's date.
         """
