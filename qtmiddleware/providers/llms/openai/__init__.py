@@ -192,7 +192,7 @@ class OpenAIModel:
                     break
                 for piece in reader.feed(chunk):
                     yield self._add_costs(response, piece)
-        for piece in reader.read_rest():
+        for piece in reader.yield_rest_and_reply():
             yield self._add_costs(response, piece)
 
     async def _ayield_pieces(
@@ -224,7 +224,7 @@ class OpenAIModel:
                         break
                     for piece in reader.feed(chunk):
                         yield self._add_costs(response, piece)
-        for piece in reader.read_rest():
+        for piece in reader.yield_rest_and_reply():
             yield self._add_costs(response, piece)
 
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
