@@ -635,7 +635,7 @@ def _get_nonblank_text(value: Any) -> str | None:
 
 
 def _has_setter_code(class_: type, attribute_name: str) -> bool:
-    """Return whether setting the attribute *attribute_name* runs code of *class_*, such as a property setter.
+    """Return whether setting the attribute runs code of *class_*, such as a property setter.
 
     Such code may change data that a copy of the object shares with the original.
     """
