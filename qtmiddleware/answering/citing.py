@@ -101,7 +101,7 @@ class CitationReader:
         """Read the next *piece* of the answer, and return the text that can be shown now."""
         return self._read_tokens(piece, is_last=False)
 
-    def flush(self) -> str:
+    def flush_held_text(self) -> str:
         """Return the text that was held back, without trailing white space."""
         return self._read_tokens("", is_last=True)
 

@@ -54,7 +54,7 @@ class OpeningReader:
         self._held += piece
         return self._read_held_text(is_last=False)
 
-    def flush(self) -> str:
+    def flush_held_text(self) -> str:
         """Return the text that was held back, without unfinished reasoning."""
         return "" if self._held is None else self._read_held_text(is_last=True)
 
@@ -127,18 +127,19 @@ class AnswerReader:
         """Read *piece* and return the text that can be shown now."""
         return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
-    def flush(self) -> str:
+    def flush_held_text(self) -> str:
         """Return the text that was held back, at the end of the answer."""
         return self._record_shown_text(
-            self._citing.feed(self._opening.flush()) + self._citing.flush()
+            self._citing.feed(self._opening.flush_held_text()) + self._citing.flush_held_text()
         )
 
     def read_whole_answer(self, answer_text: str) -> None:
         """Read the whole answer at once."""
         self.feed(answer_text)
-        self.flush()
+        self.flush_held_text()
 
     def _record_shown_text(self, text: str) -> str:
+        """Record that *text* is shown, and return *text*."""
         if text:
             self._shown.append(text)
         return text

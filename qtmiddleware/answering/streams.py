@@ -78,6 +78,7 @@ class _BaseStream:
         return "".join(self._shown)
 
     def _record_shown_text(self, text: str) -> str:
+        """Record that *text* is shown, and return *text*."""
         self._shown.append(text)
         return text
 
@@ -135,7 +136,7 @@ class AnswerStream(_BaseStream):
                         for piece in pieces:
                             if text := reply.feed(piece):
                                 yield self._record_shown_text(text)
-                    if text := reply.reader.flush():
+                    if text := reply.reader.flush_held_text():
                         yield self._record_shown_text(text)
                 except ModelError as error:
                     # `finish_answer` decides whether a sub-answer can replace the failed answer.
@@ -179,7 +180,7 @@ class AsyncAnswerStream(_BaseStream):
     async def __anext__(self) -> str:
         return await anext(self._pieces)
 
-    async def _retrieve_once(self) -> None:
+    async def _retrieve_passages_once(self) -> None:
         if self._answer_flow.retrieval is None:
             await arun(self._answer_flow.retrieve_passages(), self._performer)
 
@@ -187,7 +188,7 @@ class AsyncAnswerStream(_BaseStream):
         """Yield the pieces that can be shown, and store the whole answer at the end."""
         answer_flow = self._answer_flow
         with answer_flow.observation as observation:
-            await self._retrieve_once()
+            await self._retrieve_passages_once()
             draft = await arun(answer_flow.build_draft(), self._performer)
             if isinstance(draft, Answer):
                 answer = observation.keep_result(draft)
@@ -205,7 +206,7 @@ class AsyncAnswerStream(_BaseStream):
                         async for piece in pieces:
                             if text := reply.feed(piece):
                                 yield self._record_shown_text(text)
-                    if text := reply.reader.flush():
+                    if text := reply.reader.flush_held_text():
                         yield self._record_shown_text(text)
                 except ModelError as error:
                     # `finish_answer` decides whether a sub-answer can replace the failed answer.
@@ -222,7 +223,7 @@ class AsyncAnswerStream(_BaseStream):
         self._answer_flow.abandon_answer()
 
     async def __aenter__(self) -> Self:
-        await self._retrieve_once()
+        await self._retrieve_passages_once()
         return self
 
     async def __aexit__(self, *_: object) -> None:

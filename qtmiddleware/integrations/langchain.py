@@ -444,10 +444,10 @@ def _find_k_name_and_default(runnable: Any) -> tuple[str | None, int | None]:
     return name, next((value for value in values if type(value) is int and value > 0), None)
 
 
-def _accepts_argument(method: Callable[..., Any], name: str) -> bool:
-    """Return whether *method* accepts a keyword argument *name*."""
+def _accepts_argument(method: Callable[..., Any], argument_name: str) -> bool:
+    """Return whether *method* accepts a keyword argument *argument_name*."""
     parameters = inspect.signature(method).parameters
-    return name in parameters or any(
+    return argument_name in parameters or any(
         parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
     )
 

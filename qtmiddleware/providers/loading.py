@@ -30,7 +30,7 @@ _log = get_logger("qtmiddleware.models")
 
 
 def load_model(
-    class_name: str, model: str, make_error: Callable[[str], Exception], **options: Any
+    class_name: str, model_name: str, make_error: Callable[[str], Exception], **options: Any
 ) -> Any:
     """Load a sentence-transformers model, and return it.
 
@@ -39,7 +39,7 @@ def load_model(
 
     Args:
         class_name: The model's class in sentence-transformers.
-        model: A name on the model hub, or the path of a folder.
+        model_name: A name on the model hub, or the path of a folder.
         make_error: Returns the exception to raise if the model cannot be loaded. It receives the
             message.
         **options: Arguments for the class. ``trust_remote_code`` is required.
@@ -54,29 +54,31 @@ def load_model(
         raise MissingExtra("sentence-transformers", "models") from error
     # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
     with _LOCK.lock, _silence_libraries():
-        folder = Path(model).expanduser()
-        if not folder.exists() and _is_path(model):
+        folder = Path(model_name).expanduser()
+        if not folder.exists() and _is_path(model_name):
             raise make_error(
-                f"the folder {model} does not exist; name a folder that holds a model, or a model"
-                " of the hub"
+                f"the folder {model_name} does not exist; name a folder that holds a model, or a"
+                " model of the hub"
             )
         # The libraries look in the working folder first. A stranger's folder there must not replace
         # the hub's model of the same name.
-        for planted in () if _is_path(model) else (model, f"sentence-transformers/{model}"):
+        for planted in (
+            () if _is_path(model_name) else (model_name, f"sentence-transformers/{model_name}")
+        ):
             if Path(planted).exists():
                 message = (
                     f"{planted} is both a folder here and a name on the model hub; write"
                     f" ./{planted} for the folder"
                 )
                 raise make_error(message)
-        hub_answered = folder.exists() or _can_reach_hub(model)
-        _log.info("loading %s", model, event="model_loading", model=model)
+        hub_answered = folder.exists() or _can_reach_hub(model_name)
+        _log.info("loading %s", model_name, event="model_loading", model=model_name)
         try:
             if options["trust_remote_code"]:
                 _restore_position_ids_function()
             return getattr(sentence_transformers, class_name)(
                 # The libraries may take a relative path for a name, and then ask the hub.
-                str(folder.absolute()) if folder.exists() else model,
+                str(folder.absolute()) if folder.exists() else model_name,
                 local_files_only=not hub_answered,
                 **options,
             )
@@ -85,7 +87,10 @@ def load_model(
             message = remove_credentials(str(error).strip()) or type(error).__name__
             raise make_error(
                 _explain_load_failure(
-                    model, hub_answered=hub_answered, is_folder=folder.exists(), message=message
+                    model_name,
+                    hub_answered=hub_answered,
+                    is_folder=folder.exists(),
+                    message=message,
                 )
             ) from error
 
@@ -100,24 +105,26 @@ def cut_text(model: Any, text: str) -> str:
     return replace_surrogates(text[:most])
 
 
-def _explain_load_failure(model: str, *, hub_answered: bool, is_folder: bool, message: str) -> str:
+def _explain_load_failure(
+    model_name: str, *, hub_answered: bool, is_folder: bool, message: str
+) -> str:
     if "trust_remote_code" in message:
         return (
-            f"the model {model!r} runs its own code; to allow that, pass"
+            f"the model {model_name!r} runs its own code; to allow that, pass"
             " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
         )
     message = message.splitlines()[0]
     if is_folder:
-        return f"the model in the folder {model} cannot be loaded: {message}"
+        return f"the model in the folder {model_name} cannot be loaded: {message}"
     if hub_answered:
         return (
-            f"the model {model!r} cannot be loaded: {message}; check the name (organisation/model),"
-            " or name a folder; a private model needs HF_TOKEN"
+            f"the model {model_name!r} cannot be loaded: {message}; check the name"
+            " (organisation/model), or name a folder; a private model needs HF_TOKEN"
         )
     return (
-        f"the model {model!r} is not on this machine, and the model hub cannot be reached: connect"
-        " once to download the model, name a folder that holds the model, or set HF_HOME to its"
-        " download folder"
+        f"the model {model_name!r} is not on this machine, and the model hub cannot be reached:"
+        " connect once to download the model, name a folder that holds the model, or set HF_HOME to"
+        " its download folder"
     )
 
 
@@ -133,21 +140,21 @@ def _restore_position_ids_function() -> None:
         setattr(module, name, moved)
 
 
-def _is_path(model: str) -> bool:
-    """Return whether *model* is a path rather than a name on the hub.
+def _is_path(model_name: str) -> bool:
+    """Return whether *model_name* is a path rather than a name on the hub.
 
     A name on the hub is one word, or two words with a slash between them.
     """
     return (
-        model.startswith((".", "~"))
-        or Path(model).is_absolute()
-        or model.count("/") > 1
-        or "\\" in model
+        model_name.startswith((".", "~"))
+        or Path(model_name).is_absolute()
+        or model_name.count("/") > 1
+        or "\\" in model_name
     )
 
 
-def _can_reach_hub(model: str) -> bool:
-    """Return whether the model hub answers a request for *model* within `HUB_TIMEOUT` seconds.
+def _can_reach_hub(model_name: str) -> bool:
+    """Return whether the model hub answers a request for *model_name* within `HUB_TIMEOUT` seconds.
 
     An answer that the hub has no such model counts too.
     """
@@ -155,7 +162,7 @@ def _can_reach_hub(model: str) -> bool:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        HfApi().model_info(model, timeout=HUB_TIMEOUT)
+        HfApi().model_info(model_name, timeout=HUB_TIMEOUT)
     except HfHubHTTPError as error:
         return error.response.status_code < 500
     except Exception:

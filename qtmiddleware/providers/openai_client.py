@@ -223,9 +223,9 @@ def limit_error_bodies(http_client: Any) -> None:
     """
     hooks = http_client.event_hooks
     begin, bound = (
-        (_astart_deadline, _aread_limited_body)
+        (_astart_deadline, _alimit_error_body)
         if hasattr(http_client, "aclose")
-        else (_start_deadline, _read_limited_body)
+        else (_start_deadline, _limit_error_body)
     )
     # These hooks come first, because another hook may read the body.
     http_client.event_hooks = {
@@ -263,7 +263,7 @@ async def _astart_deadline(request: Any) -> None:
     _start_deadline(request)
 
 
-def _read_limited_body(response: Any) -> None:
+def _limit_error_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         for chunk in response.iter_bytes():
@@ -275,7 +275,7 @@ def _read_limited_body(response: Any) -> None:
         response._content = bytes(body[:MOST_ERROR_BYTES])
 
 
-async def _aread_limited_body(response: Any) -> None:
+async def _alimit_error_body(response: Any) -> None:
     if not response.is_success:
         body = bytearray()
         async for chunk in response.aiter_bytes():

@@ -12,8 +12,8 @@ from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
-from qtmiddleware.providers.llms import as_language_model, has_language_model, make_shared_clients
-from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
+from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import Draining, ForkLock
@@ -296,7 +296,7 @@ class Components:
             client = self._client if clients is None else clients
             inner = self._inner_models.get_or_create_component(
                 (key, account),
-                lambda: as_language_model(client, settings),
+                lambda: make_language_model(client, settings),
                 has_default_settings=has_default_settings,
             )
             # One circuit breaker per service, key and model.
@@ -333,7 +333,7 @@ class Components:
         key = (options.model, options.trust_remote_code) if self._reranker is None else None
         return self._rerankers.get_or_create_component(
             key,
-            lambda: as_reranker(self._reranker, settings),
+            lambda: make_reranker(self._reranker, settings),
             has_default_settings=settings is self.config.settings,
         )
 

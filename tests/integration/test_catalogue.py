@@ -26,7 +26,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.config.keys import Key, list_all_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
@@ -400,7 +400,7 @@ def changed(key: Key, base: Settings) -> Settings:
 
 def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
-    model: Any = as_language_model(None, settings)
+    model: Any = make_language_model(None, settings)
     negotiator = model._negotiator
     return negotiator.negotiate_response(prompt).send(None), settings.llm.base_url
 

@@ -21,7 +21,7 @@ from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.rerankers import make_reranker
 from tests.support.model_server import ModelServer, Said
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.waiting import PATIENCE
@@ -145,7 +145,7 @@ class Bench:
         """The name of the reranker a configuration chooses, or that it may not."""
         try:
             settings = Config.load({"rerank": {"enabled": True, **config}}).settings
-            return as_reranker(None, settings).name
+            return make_reranker(None, settings).name
         except QtMiddlewareError as error:
             return type(error)
 

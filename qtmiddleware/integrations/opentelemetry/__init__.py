@@ -98,7 +98,7 @@ class _OpenSpan(NamedTuple):
     operation_token: Token[int] | None
 
 
-class _Account(NamedTuple):
+class _Usage(NamedTuple):
     """The counts and costs of a retrieval or an answer when it ended.
 
     The numbers are copied from the trace, because later steps add to the trace.
@@ -107,7 +107,7 @@ class _Account(NamedTuple):
         model_calls: The number of model calls.
         cost: The cost of the model calls in US dollars; ``None`` if it is unknown.
         stages: The stages with their durations.
-        cache_hits: The number of results that came from the cache.
+        cache_hits: The number of transformations that came from the cache.
         read_units: The read units of the searches, as reported by the vector store.
         read_cost: The cost of the searches in US dollars; ``None`` if it is unknown.
     """
@@ -120,7 +120,7 @@ class _Account(NamedTuple):
     read_cost: float | None = None
 
     @classmethod
-    def copy_from_trace(cls, trace: Trace) -> _Account:
+    def copy_from_trace(cls, trace: Trace) -> _Usage:
         """Return a copy of the current counts and costs in *trace*."""
         return cls(
             trace.llm_calls,
@@ -131,17 +131,17 @@ class _Account(NamedTuple):
             trace.read_cost_usd,
         )
 
-    def subtract(self, earlier_account: _Account) -> _Account:
-        """Return the model calls, cost and stages that were added after *earlier_account*."""
+    def subtract(self, earlier_usage: _Usage) -> _Usage:
+        """Return the model calls, cost and stages that were added after *earlier_usage*."""
         cost = (
             None
-            if self.cost is None or earlier_account.cost is None
-            else self.cost - earlier_account.cost
+            if self.cost is None or earlier_usage.cost is None
+            else self.cost - earlier_usage.cost
         )
-        return _Account(
-            self.model_calls - earlier_account.model_calls,
+        return _Usage(
+            self.model_calls - earlier_usage.model_calls,
             cost,
-            self.stages[len(earlier_account.stages) :],
+            self.stages[len(earlier_usage.stages) :],
         )
 
 
@@ -195,7 +195,7 @@ class OpenTelemetryObserver:
         self._has_meter = meter_provider is not None
         self._open: dict[int, _OpenSpan] = {}
         # Keyed by the id of the answer that the retrieval belongs to.
-        self._retrieval_accounts: dict[int, _Account] = {}
+        self._retrieval_usages: dict[int, _Usage] = {}
         self.dropped = 0
         self._ended = Outbox(self._count_dropped_span)
         self._spans = Outbox(self._count_dropped_span)
@@ -260,7 +260,7 @@ class OpenTelemetryObserver:
             or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics.")
         ):
             self._ended.put(
-                partial(self._finish_operation, operation, span, self._read_account(operation))
+                partial(self._finish_operation, operation, span, self._read_usage(operation))
             )
         if operation.parent is None:
             self._ended.start_thread()
@@ -268,31 +268,31 @@ class OpenTelemetryObserver:
                 self._is_registered = True
                 _register_exit_flush(self)
 
-    def _read_account(self, operation: Operation) -> _Account:
+    def _read_usage(self, operation: Operation) -> _Usage:
         """Return the counts and costs of *operation*, a retrieval or an answer.
 
         Those of an answer do not include its retrieval. For any other operation, all counts are 0.
         """
         result = operation.result
         if isinstance(result, Retrieval):
-            account = _Account.copy_from_trace(result.trace)
+            usage = _Usage.copy_from_trace(result.trace)
             if operation.parent is not None:
                 # Only the first retrieval of an answer is stored. Later ones are its sub-queries.
-                self._retrieval_accounts.setdefault(operation.parent.id, account)
-                _drop_oldest_entry(self._retrieval_accounts)
-            return account
-        retrieval_account = self._retrieval_accounts.pop(operation.id, None)
-        if isinstance(result, Answer) and retrieval_account is not None:
-            return _Account.copy_from_trace(result.retrieval.trace).subtract(retrieval_account)
-        return _Account()
+                self._retrieval_usages.setdefault(operation.parent.id, usage)
+                _drop_oldest_entry(self._retrieval_usages)
+            return usage
+        retrieval_usage = self._retrieval_usages.pop(operation.id, None)
+        if isinstance(result, Answer) and retrieval_usage is not None:
+            return _Usage.copy_from_trace(result.retrieval.trace).subtract(retrieval_usage)
+        return _Usage()
 
-    def _finish_operation(self, operation: Operation, span: Span | None, account: _Account) -> None:
+    def _finish_operation(self, operation: Operation, span: Span | None, usage: _Usage) -> None:
         """Record the metrics of *operation*, and queue the end of its *span*."""
         if span is not None:
             end_time = round((operation.began + operation.seconds) * 1e9)
-            attributes = dict(self._list_end_attributes(operation, account))
+            attributes = dict(self._list_end_attributes(operation, usage))
             self._spans.put(partial(_end_span, span, attributes, operation.outcome, end_time))
-        self._record_metrics(operation, span, account)
+        self._record_metrics(operation, span, usage)
         if operation.parent is None:
             self._spans.start_thread()
 
@@ -356,7 +356,7 @@ class OpenTelemetryObserver:
         return {name: value for name, value in attributes.items() if value}
 
     def _list_end_attributes(
-        self, operation: Operation, account: _Account
+        self, operation: Operation, usage: _Usage
     ) -> Iterator[tuple[str, Any]]:
         """Yield the attributes that are known at the end of *operation*."""
         yield Names.OUTCOME, operation.outcome
@@ -381,13 +381,13 @@ class OpenTelemetryObserver:
         elif operation.kind == "embedding":
             yield from _list_vector_attributes(operation)
         elif isinstance(result, Retrieval | Answer):
-            yield from _list_result_attributes(result, account)
+            yield from _list_result_attributes(result, usage)
         if self._captures_content:
             yield from _list_content_attributes(operation)
 
     # --- metrics ----------------------------------------------------------------------------------
 
-    def _record_metrics(self, operation: Operation, span: Span | None, account: _Account) -> None:
+    def _record_metrics(self, operation: Operation, span: Span | None, usage: _Usage) -> None:
         """Record the duration, tokens, degradations, read units and costs of *operation*."""
         row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
         # With the span as context, the metric's exemplars link to the span.
@@ -420,14 +420,14 @@ class OpenTelemetryObserver:
                     Names.REASON: _clean_label(entry.reason),
                 }
                 instruments[DEGRADATIONS].add(1, labels, context)
-        for stage in account.stages:
+        for stage in usage.stages:
             instruments[STAGES].record(
                 stage.ms / 1e3, {Names.STAGE: _clean_label(stage.name)}, context
             )
         if isinstance(result, Retrieval):
-            if account.read_units > 0:
-                instruments[READ_UNITS].add(account.read_units, None, context)
-            costs = "searches", account.read_cost
+            if usage.read_units > 0:
+                instruments[READ_UNITS].add(usage.read_units, None, context)
+            costs = "searches", usage.read_cost
         if costs[1]:
             instruments[COST].add(costs[1], {Names.COST_OF: costs[0]}, context)
 
@@ -470,13 +470,13 @@ def _restore_context(open_span: _OpenSpan) -> None:
     detach(open_span.context_token)
 
 
-def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time: int) -> None:
-    """Set the *attributes* and status of *span*, and end *span* at *end_time*, in nanoseconds."""
+def _end_span(span: Span, attributes: Mapping[str, Any], outcome: str, end_time_ns: int) -> None:
+    """Set the attributes and status of *span*, and end *span* at *end_time_ns* (nanoseconds)."""
     span.set_attributes(attributes)
     if outcome in ("failed", "late"):
         # No description: the exception's text may quote the question.
         span.set_status(StatusCode.ERROR)
-    span.end(end_time)
+    span.end(end_time_ns)
 
 
 def _find_error_type(operation: Operation) -> str:
@@ -551,12 +551,10 @@ def _list_vector_attributes(operation: Operation) -> Iterator[tuple[str, int]]:
         yield Names.DIMENSIONS, len(vectors[0])
 
 
-def _list_result_attributes(
-    result: Retrieval | Answer, account: _Account
-) -> Iterator[tuple[str, Any]]:
+def _list_result_attributes(result: Retrieval | Answer, usage: _Usage) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of *result*, a retrieval or an answer.
 
-    The counts and costs come from *account*.
+    The counts and costs come from *usage*.
     """
     trace = result.retrieval.trace if isinstance(result, Answer) else result.trace
     yield Names.STATUS, result.status
@@ -569,16 +567,16 @@ def _list_result_attributes(
                 for entry in degradations
             ),
         )
-    yield Names.MODEL_CALLS, account.model_calls
-    if account.cost is not None:
-        yield Names.COST, account.cost
+    yield Names.MODEL_CALLS, usage.model_calls
+    if usage.cost is not None:
+        yield Names.COST, usage.cost
     if isinstance(result, Answer):
         yield Names.FOUND, result.found
         return
-    yield Names.CACHE_HITS, account.cache_hits
-    yield Names.READ_UNITS, account.read_units
-    if account.read_cost is not None:
-        yield Names.READ_COST, account.read_cost
+    yield Names.CACHE_HITS, usage.cache_hits
+    yield Names.READ_UNITS, usage.read_units
+    if usage.read_cost is not None:
+        yield Names.READ_COST, usage.read_cost
     if result.confidence is not None:
         yield Names.CONFIDENCE, result.confidence
     yield Names.IS_UNSURE, result.is_unsure
@@ -625,11 +623,11 @@ def _register_exit_flush(observer: OpenTelemetryObserver) -> None:
     _observers.add(observer)
     # At exit, the function that was registered last runs first. Registering again makes this flush
     # run before the shutdown of a provider that was created meanwhile.
-    atexit.unregister(_flush_all)
-    atexit.register(_flush_all)
+    atexit.unregister(_flush_all_observers)
+    atexit.register(_flush_all_observers)
 
 
-def _flush_all() -> None:
+def _flush_all_observers() -> None:
     """Flush all registered observers, in at most `EXIT_SECONDS` seconds in total."""
     deadline = monotonic() + EXIT_SECONDS
     for observer in list(_observers):

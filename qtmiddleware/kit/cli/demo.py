@@ -49,7 +49,7 @@ from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -280,7 +280,7 @@ def _open_model(
                 "no model is called, and neither its time nor its price is in the figures."
             ),
         )
-    model = as_language_model(None, settings)
+    model = make_language_model(None, settings)
     if record_file is not None:
         return (
             RecordingModel(model, record_file),

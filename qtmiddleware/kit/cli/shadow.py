@@ -21,7 +21,7 @@ from qtmiddleware.kit.evaluation.shadow import (
     judge_lists,
     read_shadow_log,
 )
-from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms import has_language_model, make_language_model
 
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
@@ -83,10 +83,10 @@ def report_command(
         report_default_files({}, named_config=config)
         if not has_language_model(loaded.settings):
             raise ConfigError(NO_MODEL, path="judge")
-        # The chat model judges, but `as_language_model` opens the transformation model.
+        # The chat model judges, but `make_language_model` opens the transformation model.
         settings = replace(loaded.settings, transformation_model=loaded.settings.chat_model)
         summary = judge_lists(
-            summary, as_language_model(None, settings), max_questions=judge, seed=seed
+            summary, make_language_model(None, settings), max_questions=judge, seed=seed
         )
     sample = summary.pick_examples(examples)
     json_values = {

@@ -156,14 +156,14 @@ class _WorkerPool:
         self._done: queue.SimpleQueue[bytes | EngineError] = queue.SimpleQueue()
         self._is_closed = False
 
-    def put_batch(self, payload: bytes) -> None:
-        """Queue *payload*, a pickled batch, for the workers. Start a worker if one is missing.
+    def put_batch(self, pickled_batch: bytes) -> None:
+        """Queue *pickled_batch*, for the workers. Start a worker if one is missing.
 
         Raises `EngineError` if the workers were stopped or no worker can be started.
         """
         if self._is_closed:
             raise EngineError("the engine was closed while the work was running")
-        self._todo.put(payload)
+        self._todo.put(pickled_batch)
         if len(self._workers) < self._worker_count:
             self._start_worker()
 
@@ -242,11 +242,11 @@ class _WorkerPool:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(_ENDING_SECONDS)
                 process.kill()
-                self._done.put(self._explain_exit(process.wait()))
+                self._done.put(self._build_exit_error(process.wait()))
                 return
             payload = self._todo.get()
 
-    def _explain_exit(self, exit_code: int) -> EngineError:
+    def _build_exit_error(self, exit_code: int) -> EngineError:
         if self._is_closed:
             return EngineError("the engine was closed while the work was running")
         cause = f"ended with code {exit_code}; its output is on standard error"

@@ -91,7 +91,7 @@ class RayEngine:
 
         If a worker dies, its batch is retried up to `RETRIES` times. Then `EngineError` is raised.
         """
-        ray = self._connect()
+        ray = self._connect_to_ray()
         workers = self._workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
         feed = ray.remote(num_cpus=0)(_Feed).remote()
         try:
@@ -114,7 +114,7 @@ class RayEngine:
             self._folder.cleanup()
             self._folder = None
 
-    def _connect(self) -> Any:
+    def _connect_to_ray(self) -> Any:
         # Ray reads these variables on import, and so do the processes that it starts. `setdefault`
         # keeps the user's own values.
         for name, value in _RAY_ENVIRONMENT.items():
@@ -216,10 +216,10 @@ class _Feed:
         self._is_closed = False
         self._changed = asyncio.Condition()
 
-    async def put_batch(self, payload: bytes) -> None:
-        """Add *payload*, the next pickled batch. Batches are numbered from 0."""
+    async def put_batch(self, pickled_batch: bytes) -> None:
+        """Store *pickled_batch* under the next number. Batches are numbered from 0."""
         async with self._changed:
-            self._payloads[self._added_count] = payload
+            self._payloads[self._added_count] = pickled_batch
             self._added_count += 1
             self._changed.notify_all()
 
@@ -229,27 +229,29 @@ class _Feed:
             self._is_closed = True
             self._changed.notify_all()
 
-    async def drop_batch(self, number: int) -> None:
+    async def drop_batch(self, batch_number: int) -> None:
         """Remove batch *number* after it is done."""
-        self._payloads.pop(number, None)
+        self._payloads.pop(batch_number, None)
 
-    async def wait_for_batch(self, number: int) -> bool:
+    async def wait_for_batch(self, batch_number: int) -> bool:
         """Wait until batch *number* is added, and return ``True``.
 
         Returns ``False`` if the feed ends before.
         """
         async with self._changed:
-            await self._changed.wait_for(lambda: number < self._added_count or self._is_closed)
-        return number < self._added_count
+            await self._changed.wait_for(
+                lambda: batch_number < self._added_count or self._is_closed
+            )
+        return batch_number < self._added_count
 
-    async def take_batch(self, number: int) -> tuple[bytes, int]:
+    async def take_batch(self, batch_number: int) -> tuple[bytes, int]:
         """Return the pickled batch *number*, and how often the batch was taken before.
 
         If the batch is already done, the bytes are empty.
         """
-        payload = self._payloads.get(number, b"")
-        self._attempts[number] += 1
-        return payload, self._attempts[number] - 1
+        pickled_batch = self._payloads.get(batch_number, b"")
+        self._attempts[batch_number] += 1
+        return pickled_batch, self._attempts[batch_number] - 1
 
 
 class _Source:
@@ -286,23 +288,24 @@ class _Worker:
         import pyarrow as pa
         import ray
 
-        number = table["number"][0].as_py()
-        payload, deaths = ray.get(self._feed.take_batch.remote(number))
-        outcome: Outcome = Outcome(number)
+        batch_number = table["number"][0].as_py()
+        pickled_batch, deaths = ray.get(self._feed.take_batch.remote(batch_number))
+        outcome: Outcome = Outcome(batch_number)
         if deaths > RETRIES:
             outcome = Outcome(
-                number, error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}")
+                batch_number,
+                error=EngineError(f"{deaths} workers crashed on the same batch: {_ADVICE}"),
             )
-        elif payload:
-            outcome = self._process_batch(number, payload)
+        elif pickled_batch:
+            outcome = self._process_batch(batch_number, pickled_batch)
         return pa.table({"outcome": pa.array([outcome.pickle_outcome()], pa.large_binary())})
 
-    def _process_batch(self, number: int, payload: bytes) -> Outcome:
+    def _process_batch(self, batch_number: int, pickled_batch: bytes) -> Outcome:
         try:
             self._work = self._work or self._build()
-            return Outcome(number, self._work(pickle.loads(payload)))
+            return Outcome(batch_number, self._work(pickle.loads(pickled_batch)))
         except Exception as error:
-            return Outcome(number, error=error)
+            return Outcome(batch_number, error=error)
 
 
 def _build_dataset(build: Callable[[], Callable[[Any], Any]], feed: Any, worker_count: int) -> Any:

@@ -166,7 +166,7 @@ class CallableEmbedder:
     def queries(self) -> CallableEmbedder:
         """The embedder that calls the model's method for questions.
 
-        If the model embeds questions and passages in the same way, this is the embedder itself.
+        If the model has no separate method for questions, this is the embedder itself.
         """
         if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._function:
             return self
@@ -300,14 +300,14 @@ class CallableEmbedder:
         )
         if text_attempt.vectors and other_attempt.vectors:
             if (
-                yield from self._reads_whole_texts(
+                yield from self._has_embedded_whole_texts(
                     text_attempt.vectors[0], other_attempt.vectors[0]
                 )
             ):
                 self._argument_type = ArgumentType.ONE_TEXT
                 return (yield from self._embed_in_separate_calls(texts))
             text_attempt = text_attempt._replace(report="treated the text as a list of letters")
-        elif list_attempt.vectors and (yield from self._embeds_list_items_separately()):
+        elif list_attempt.vectors and (yield from self._can_embed_lists()):
             self._argument_type = ArgumentType.TEXT_LIST
             return list_attempt.vectors[: len(texts)]
         if (error := _find_service_error(text_attempt.error, list_attempt.error)) is not None:
@@ -318,7 +318,7 @@ class CallableEmbedder:
             f" of {len(sent)} texts it {list_attempt.report}"
         ) from (text_attempt.error or list_attempt.error)
 
-    def _reads_whole_texts(
+    def _has_embedded_whole_texts(
         self, vector: list[float], other_vector: list[float]
     ) -> Generator[_Arguments, Any, bool]:
         """Return whether the function embedded whole texts rather than their first letters.
@@ -332,7 +332,7 @@ class CallableEmbedder:
         attempt = yield from self._probe_function([_PROBES[0]])
         return _are_nearly_equal([vector, *(attempt.vectors or ())])
 
-    def _embeds_list_items_separately(self) -> Generator[_Arguments, Any, bool]:
+    def _can_embed_lists(self) -> Generator[_Arguments, Any, bool]:
         """Return whether a text gets the same vector in a list of two as in a list of one.
 
         This shows that the function takes lists, even if it returned equal vectors for different
@@ -364,7 +364,10 @@ class CallableEmbedder:
     def _try_function(
         self, argument: str | list[str], text_count: int
     ) -> Generator[_Arguments, Any, _Attempt]:
-        """Call the function with *argument*, and return its vectors or its error."""
+        """Call the function with *argument*, and return its vectors or its error.
+
+        If the result does not contain *text_count* valid vectors, the attempt has no vectors.
+        """
         try:
             (result,) = yield [argument]
         except Exception as error:
@@ -410,7 +413,7 @@ class _Attempt(NamedTuple):
 
     Attributes:
         vectors: The checked vectors; ``None`` if the call failed.
-        error: The function's exception; ``None`` if it raised none.
+        error: The function's exception; ``None`` if the function raised no exception.
         report: A description of the result for error messages.
     """
 

@@ -173,7 +173,7 @@ class OpenAIEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Close the client that the embedder made. The next use makes a new one."""
+        """Close the client that the embedder made. The next use makes a new client."""
         self._made_clients.close()
 
     @property
@@ -255,7 +255,7 @@ class OpenAIEmbedder:
             try:
                 return self._send_request(client, texts, deadline)
             except Exception as error:
-                pause = _choose_pause(error, tries) if tries <= max_retries else NEVER
+                pause = _choose_pause_seconds(error, tries) if tries <= max_retries else NEVER
                 # A retry after the deadline is useless, so the error is raised without waiting.
                 if pause >= deadline.remaining():
                     raise
@@ -355,7 +355,7 @@ def _is_quota_error(error: Exception) -> bool:
     return read_body_field(error, "code") == "insufficient_quota"
 
 
-def _choose_pause(error: Exception, failed_tries: int) -> float:
+def _choose_pause_seconds(error: Exception, failed_try_count: int) -> float:
     """Return the seconds to wait before a retry; infinite if a retry cannot help.
 
     If the service asks for a pause in *error*, that pause is returned. Otherwise, the pause doubles
@@ -370,5 +370,5 @@ def _choose_pause(error: Exception, failed_tries: int) -> float:
         return NEVER
     service_pause = read_retry_after(error)
     # The pause is random, so that callers that failed together do not retry at the same moment.
-    pause = min(FIRST_PAUSE * 2 ** (failed_tries - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
+    pause = min(FIRST_PAUSE * 2 ** (failed_try_count - 1), LONGEST_PAUSE) * random.uniform(0.75, 1)
     return pause if service_pause is None else service_pause

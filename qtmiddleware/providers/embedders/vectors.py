@@ -17,11 +17,10 @@ _MOST_TOKENS: Final = 10**12
 
 
 class Vectors(list[list[float]]):
-    """A list of vectors.
+    """A list of vectors, with the number of tokens that were embedded.
 
     Attributes:
-        input_tokens: The number of tokens in the texts, as the service counts them; 0 if it is
-            unknown.
+        input_tokens: The number of tokens, as counted by the service; 0 if it is unknown.
     """
 
     __slots__ = ("input_tokens",)
@@ -101,7 +100,7 @@ def read_vectors(answer: Any, text_count: int, model_name: str) -> Vectors:
         response = json.loads(answer) if isinstance(answer, bytes) else answer
         items = list(read_field(response, "data"))
         by_index = {
-            _read_index(item, position): _decode_vector(read_field(item, "embedding"))
+            _read_text_index(item, position): _decode_vector(read_field(item, "embedding"))
             for position, item in enumerate(items)
         }
     except (TypeError, ValueError, RecursionError):
@@ -130,12 +129,12 @@ def read_input_tokens(answer: Any) -> int:
     return next((count for count in counts if type(count) is int and 0 < count <= _MOST_TOKENS), 0)
 
 
-def _read_index(item: Any, position: int) -> int:
-    """Return the index of the text whose vector is in *item*; by default *position*.
+def _read_text_index(vector_entry: Any, position: int) -> int:
+    """Return the index of the text whose vector is in *vector_entry*; by default *position*.
 
     Some servers omit the index, and return the vectors in the order of the texts.
     """
-    index = read_field(item, "index")
+    index = read_field(vector_entry, "index")
     return index if isinstance(index, int) else position
 
 

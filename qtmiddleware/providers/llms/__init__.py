@@ -19,14 +19,14 @@ from qtmiddleware.protocols import LanguageModel
 if TYPE_CHECKING:
     from qtmiddleware.providers.llms.openai.clients import Clients
 
-__all__ = ["as_language_model", "has_language_model", "make_shared_clients"]
+__all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
 _ALLOWED = ", ".join(
     (*(row.clients for row in MODEL_PROVIDERS), "or an object with name, complete and acomplete")
 )
 
 
-def as_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
+def make_language_model(client_or_model: Any, settings: Settings) -> LanguageModel:
     """Return a language model that calls *client_or_model* with the options from *settings*.
 
     *client_or_model* is one of:

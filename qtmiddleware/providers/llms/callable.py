@@ -16,7 +16,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, build_safe_error
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_function_name
-from qtmiddleware.providers.llms.calls import check_time_left, complete_in_background
+from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
@@ -85,7 +85,7 @@ class CallableModel:
         self._fn = fn
         self._label = find_function_name(fn)
         self._call_sync: Any
-        self._call_sync, call_async, takes_model = _build_callers(fn, model)
+        self._call_sync, call_async, takes_model = _build_sync_and_async_callers(fn, model)
         # A plain function may return an awaitable, which must be awaited in the caller's loop.
         self._call_async = call_async or (
             lambda prompt: run_in_thread(partial(self._call_sync, prompt))
@@ -105,7 +105,7 @@ class CallableModel:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if self._call_sync is None:
             return complete_in_background(self.acomplete, prompt, deadline)
-        check_time_left(deadline)
+        require_seconds_left(deadline)
         try:
             answer = self._call_sync(prompt)
         except Exception as error:
@@ -124,7 +124,7 @@ class CallableModel:
     async def _await_reply(
         self, start_call: Callable[[], Any], prompt: Prompt, deadline: Deadline
     ) -> Reply:
-        seconds = check_time_left(deadline)
+        seconds = require_seconds_left(deadline)
         try:
             async with asyncio.timeout(None if seconds == NEVER else seconds) as scope:
                 answer = start_call()
@@ -173,7 +173,7 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
 
-def _build_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
+def _build_sync_and_async_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
     """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
 
     For a chat model, both functions are returned. For an async *fn*, the synchronous function is
@@ -219,7 +219,7 @@ def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     )
     if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), bool(fixed)
-    content = _build_text_prompt if _takes_text(chosen) else _make_messages
+    content = _build_text_prompt if _is_text_parameter(chosen) else _make_messages
     if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL) or (
         chosen.kind is chosen.POSITIONAL_OR_KEYWORD and chosen is parameters[0]
     ):
@@ -233,7 +233,7 @@ def _build_text_prompt(prompt: Prompt) -> str:
     return f"{prompt.system}\n\n{prompt.user}"
 
 
-def _takes_text(parameter: inspect.Parameter) -> bool:
+def _is_text_parameter(parameter: inspect.Parameter) -> bool:
     annotation = parameter.annotation
     type_name = (
         annotation
@@ -314,7 +314,7 @@ def read_answer(
     ):
         reply = read_reply(answer)
     else:
-        reply = _convert_message(answer, fn_name)
+        reply = _convert_to_reply(answer, fn_name)
     return replace(reply, cost_usd=_find_cost(answer, reply, find_prices))
 
 
@@ -325,7 +325,7 @@ def _is_legacy_completion(answer: Any) -> bool:
     )
 
 
-def _convert_message(answer: Any, fn_name: str) -> Reply:
+def _convert_to_reply(answer: Any, fn_name: str) -> Reply:
     raise_if_error(answer)
     choices = read_field(answer, "choices")
     inner = choices[0] if isinstance(choices, list | tuple) and choices else None
@@ -357,15 +357,20 @@ def _convert_message(answer: Any, fn_name: str) -> Reply:
     )
 
 
-def _find_text(holder: Any) -> str | None:
-    """Return the text in a field of *holder*, such as a message; ``None`` if there is none."""
+def _find_text(message_or_field: Any) -> str | None:
+    """Return the text in *message_or_field*, part of an answer; ``None`` if there is no text."""
     # A string or `None` has no fields.
-    if holder is None or isinstance(holder, str | bytes):
+    if message_or_field is None or isinstance(message_or_field, str | bytes):
         return None
-    if isinstance(read_field(holder, "content"), list | tuple):
-        return read_text(holder)
+    if isinstance(read_field(message_or_field, "content"), list | tuple):
+        return read_text(message_or_field)
     return next(
-        (text for name in _TEXT_FIELDS if isinstance(text := read_field(holder, name), str)), None
+        (
+            text
+            for name in _TEXT_FIELDS
+            if isinstance(text := read_field(message_or_field, name), str)
+        ),
+        None,
     )
 
 

@@ -13,8 +13,8 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def check_time_left(
-    deadline: Deadline, message: str = "no time was left to call the language model"
+def require_seconds_left(
+    deadline: Deadline, error_message: str = "no time was left to call the language model"
 ) -> float:
     """Return the seconds left until *deadline*; raise `ModelError` if none are left.
 
@@ -24,7 +24,7 @@ def check_time_left(
     seconds = deadline.remaining()
     if seconds <= 0:
         # A cancelled deadline has the time 0.
-        raise ModelError("timeout" if deadline.at > 0 else "cancelled", message)
+        raise ModelError("timeout" if deadline.at > 0 else "cancelled", error_message)
     return seconds
 
 
@@ -52,7 +52,7 @@ def find_request_timeout(deadline: Deadline) -> float:
 
     Raises `ModelError` if *deadline* has passed or was cancelled.
     """
-    return min(check_time_left(deadline), LONGEST_WAIT)
+    return min(require_seconds_left(deadline), LONGEST_WAIT)
 
 
 # The coroutine ends itself at the deadline, unless something blocks its loop. So the caller waits
@@ -70,7 +70,7 @@ def complete_in_background(
     Raises `ModelError` if the deadline passes (``timeout``) or the call is cancelled
     (``cancelled``). Errors of *acomplete* pass through unchanged.
     """
-    seconds = check_time_left(deadline)
+    seconds = require_seconds_left(deadline)
     try:
         return run_in_background_loop(partial(acomplete, prompt, deadline), seconds + _GRACE)
     except TimeoutError:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import REASONS, ConfigError, ModelError, build_safe_error, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.calls import check_time_left
+from qtmiddleware.providers.llms.calls import require_seconds_left
 from qtmiddleware.providers.llms.defects import find_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
@@ -33,7 +33,7 @@ class _NoReply(ModelError):
 def is_builtin_model(model: object) -> bool:
     """Return whether the class of *model* belongs to this package.
 
-    The error messages of other models may quote the prompt.
+    Only the error messages of such models are safe to log. Other models may quote the prompt.
     """
     return type(model).__module__.startswith("qtmiddleware.")
 
@@ -172,7 +172,7 @@ class GovernedModel:
     def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _RunningCall:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
-        seconds = check_time_left(deadline)
+        seconds = require_seconds_left(deadline)
         attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._min_seconds)
         if attempt is None:
             raise self.find_blocking_error() or ModelError(

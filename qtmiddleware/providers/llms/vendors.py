@@ -66,7 +66,7 @@ class Vendor(ABC):
     """The name of the async client's class; ``""`` if one client makes sync and async calls."""
 
     def accepts(self, candidate: Any) -> bool:
-        """Return whether *candidate* is a client of this vendor, or a tuple or list of them.
+        """Return whether *candidate* is this vendor's client, or a tuple or list of its clients.
 
         The vendor's package is not imported.
         """
@@ -306,7 +306,7 @@ class VendorModel(OpenAIModel):
         return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
-        """Load the modules and prices that the first request needs. Send nothing."""
+        """Load the modules and prices that the first request needs. No request is sent."""
         find_prices(self._model, self._price_list)
         if self._clients.has_sync_client:
             self._clients.get_sync_client()
@@ -328,13 +328,13 @@ class VendorModel(OpenAIModel):
             first_event = next(events, None)
         return self._read_events(first_event, events), 0
 
-    def _read_events(self, event: Any, later_events: Iterator[Any]) -> Iterator[JsonObject]:
+    def _read_events(self, first_event: Any, later_events: Iterator[Any]) -> Iterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
-            while event is not None:
-                if (chunk := read_chunk(event)) is not None:
+            while first_event is not None:
+                if (chunk := read_chunk(first_event)) is not None:
                     yield chunk
-                event = next(later_events, None)
+                first_event = next(later_events, None)
 
     async def _asend_request(
         self, request: dict[str, Any], deadline: Deadline, stack: AsyncExitStack
@@ -354,14 +354,14 @@ class VendorModel(OpenAIModel):
         return self._aread_events(first_event, events), 0
 
     async def _aread_events(
-        self, event: Any, later_events: AsyncIterator[Any]
+        self, first_event: Any, later_events: AsyncIterator[Any]
     ) -> AsyncIterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
         with _convert_errors():
-            while event is not None:
-                if (chunk := read_chunk(event)) is not None:
+            while first_event is not None:
+                if (chunk := read_chunk(first_event)) is not None:
                     yield chunk
-                event = await anext(later_events, None)
+                first_event = await anext(later_events, None)
 
 
 async def _yield_once(answer: Any) -> AsyncIterator[Any]:
@@ -498,15 +498,15 @@ def convert_vendor_error(error: Exception) -> Exception:
     return ServiceError(status, fields, _read_headers(response, fields))
 
 
-def _read_headers(response: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+def _read_headers(response: Any, body_fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the headers of *response*, with lower-case names.
 
-    Google asks for a pause in the body instead of a header. Such a pause in *fields*, the fields of
-    the body, is added as ``retry-after``.
+    Google asks for a pause in the body instead of a header. If *body_fields*, the fields of the
+    body, ask for a pause, it is added as ``retry-after``.
     """
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}
-    details = fields.get("details")
+    details = body_fields.get("details")
     for detail in details if isinstance(details, list) else ():
         pause = detail.get("retryDelay") if isinstance(detail, Mapping) else None
         if isinstance(pause, str):

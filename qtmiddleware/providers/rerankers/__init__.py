@@ -16,7 +16,7 @@ from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.retrieval.reranking import check_scores
 
-__all__ = ["as_reranker", "check_scores"]
+__all__ = ["check_scores", "make_reranker"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """The models of Pinecone that need no prefix ``pinecone/``."""
@@ -27,7 +27,7 @@ _ALLOWED: Final = (
 )
 
 
-def as_reranker(candidate: Any, settings: Settings) -> Reranker:
+def make_reranker(candidate: Any, settings: Settings) -> Reranker:
     """Return a reranker that scores texts with *candidate*.
 
     *candidate* is one of:
@@ -40,7 +40,7 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
     Raises `ConfigError` for any other object, and for async functions.
     """
     if candidate is None:
-        return _make_reranker(
+        return _make_reranker_for_model(
             settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code
         )
     if not isinstance(candidate, type):
@@ -67,7 +67,7 @@ def as_reranker(candidate: Any, settings: Settings) -> Reranker:
     )
 
 
-def _make_reranker(model_name: str, *, trust_remote_code: bool) -> Reranker:
+def _make_reranker_for_model(model_name: str, *, trust_remote_code: bool) -> Reranker:
     """Return a `PineconeReranker` if Pinecone hosts the model, else a `CrossEncoderReranker`."""
     if model_name in _HOSTED or model_name.startswith(_PINECONE):
         from qtmiddleware.providers.rerankers.pinecone import PineconeReranker

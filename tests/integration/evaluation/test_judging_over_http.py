@@ -9,7 +9,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.judging import judge
 from qtmiddleware.protocols import LanguageModel, Prompt
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from tests.support.judging_world import QUESTIONS, by_length, long, short
 from tests.support.model_server import ModelServer, Said, failure
 
@@ -29,7 +29,7 @@ def verdict(body: dict[str, Any]) -> Said:
 
 @pytest.fixture
 def model(bare_environment: None, model_server: ModelServer) -> LanguageModel:
-    return as_language_model(
+    return make_language_model(
         openai.OpenAI(base_url=model_server.url, api_key=SECRET, max_retries=0), Settings()
     )
 

@@ -9,7 +9,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation.testsets import generate_dataset
 from qtmiddleware.protocols import LanguageModel, Prompt
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from tests.support.model_server import ModelServer, Said, failure
 from tests.support.testset_world import bridges, writer
 
@@ -30,7 +30,7 @@ def service(model_server: ModelServer) -> ModelServer:
 
 @pytest.fixture
 def model(bare_environment: None, service: ModelServer) -> LanguageModel:
-    return as_language_model(
+    return make_language_model(
         openai.OpenAI(base_url=service.url, api_key=SECRET, max_retries=0), Settings()
     )
 

@@ -10,7 +10,7 @@ from pytest_httpserver import HTTPServer
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, failure
 
@@ -35,7 +35,7 @@ def clients(server: HTTPServer, **options: Any) -> tuple[Any, Any]:
 
 
 def model_of(pair: tuple[Any, Any]) -> Any:
-    return as_language_model(pair, Settings(transformation_model=DEPLOYMENT))
+    return make_language_model(pair, Settings(transformation_model=DEPLOYMENT))
 
 
 def test_a_deployment_is_asked_by_its_path_with_the_version_and_the_key(
@@ -63,7 +63,7 @@ def test_a_token_may_be_awaited(azure, httpserver, prompt) -> None:
         return "awaited"
 
     _, client = clients(httpserver, azure_ad_token_provider=fetch)
-    model = as_language_model(client, Settings(transformation_model=DEPLOYMENT))
+    model = make_language_model(client, Settings(transformation_model=DEPLOYMENT))
     assert model.complete(prompt, Deadline.after(30)).text == TEXT
     assert azure.keys == ["Bearer awaited"]
 
@@ -96,7 +96,9 @@ def test_a_deployment_that_is_not_there_is_rejected(httpserver, ask, prompt) -> 
         failure(404, "not there", code="DeploymentNotFound"),
         path="/openai/deployments/x",
     )
-    model = as_language_model(clients(httpserver, api_key="k"), Settings(transformation_model="x"))
+    model = make_language_model(
+        clients(httpserver, api_key="k"), Settings(transformation_model="x")
+    )
     with pytest.raises(ModelError) as caught:
         ask(model, prompt)
     assert caught.value.reason == "rejected"

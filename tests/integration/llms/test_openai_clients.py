@@ -584,7 +584,7 @@ def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
         "import sys, qtmiddleware.providers.llms, qtmiddleware.providers.llms.callable\n"
         "import qtmiddleware.providers.llms.recorded\n"
         "from qtmiddleware.config.settings import Settings\n"
-        "qtmiddleware.providers.llms.as_language_model(None, Settings())\n"
+        "qtmiddleware.providers.llms.make_language_model(None, Settings())\n"
         "print({'openai', 'pydantic', 'httpx', 'httpx2', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -668,7 +668,7 @@ def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[in
     try:
         for start, end in pairwise(places):
             heard += "".join(it for it in reader.feed(body[start:end]) if isinstance(it, str))
-        *left, reply = reader.read_rest()
+        *left, reply = reader.yield_rest_and_reply()
     except ModelError:
         return
     assert isinstance(reply, Reply)

@@ -21,7 +21,7 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai.requests import MOST_REQUESTS, THINKING_TOKENS
 from qtmiddleware.providers.openai_client import MOST_ERROR_BYTES
 from qtmiddleware.types import Deadline
@@ -52,7 +52,7 @@ def model_of(
     service: VendorService, way: bool, model: str | None = None, client: Any = None, **llm: Any
 ) -> Any:
     options = Settings(transformation_model=model or service.model, llm=LlmSettings(**llm))
-    return as_language_model(client or service.client(is_async=way), options)
+    return make_language_model(client or service.client(is_async=way), options)
 
 
 def ask(model: Any, way: bool, prompt: Prompt, seconds: float = 30.0) -> Reply:
@@ -562,14 +562,14 @@ import os, sys
 from pytest_httpserver import HTTPServer
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.types import Deadline
 from tests.support.vendor_services import VENDORS
 
 name, url = sys.argv[1:]
 service = VENDORS[name].__new__(VENDORS[name])
 service.url = url
-model = as_language_model(service.client(), Settings(transformation_model=service.model))
+model = make_language_model(service.client(), Settings(transformation_model=service.model))
 prompt = Prompt("rewrite", "1", "Rewrite.", "a question", (), "a question")
 model.complete(prompt, Deadline.after(30))
 child = os.fork()

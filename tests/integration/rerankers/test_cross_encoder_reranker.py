@@ -225,8 +225,8 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
         "import sys; from qtmiddleware.config.settings import Settings\n"
-        "from qtmiddleware.providers.rerankers import as_reranker\n"
-        "repr(as_reranker(None, Settings()).name)\n"
+        "from qtmiddleware.providers.rerankers import make_reranker\n"
+        "repr(make_reranker(None, Settings()).name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'pinecone'} & set(sys.modules)))"
     )
     done = subprocess.run(

@@ -92,7 +92,7 @@ def _read(text: str) -> None:
     reading = AnswerReader([Match("a", "", 1.0, text=text[:100_000])] * 3)
     for at in range(0, len(text), 4_096):
         reading.feed(text[at : at + 4_096])
-    reading.flush()
+    reading.flush_held_text()
 
 
 def _guarded(text: str) -> None:
@@ -115,7 +115,7 @@ def _streamed(text: str) -> None:
     for at in range(0, len(data), 16):
         for _ in reader.feed(data[at : at + 16]):
             pass
-    for _ in reader.read_rest():
+    for _ in reader.yield_rest_and_reply():
         pass
 
 

@@ -139,7 +139,7 @@ def _streamed(chunks: list[bytes]) -> tuple[str, str]:
     reader = StreamReader()
     try:
         pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
-        pieces += reader.read_rest()
+        pieces += reader.yield_rest_and_reply()
     except ModelError as error:
         return error.reason, ""
     text = "".join(piece for piece in pieces if isinstance(piece, str))
@@ -163,7 +163,7 @@ def answer(data: bytes) -> None:
 
 def _read(passage: str, pieces: list[str]) -> tuple[str, bool, list[int], int]:
     reading = AnswerReader([Match(str(at), "", 1.0, text=passage) for at in range(3)])
-    given = "".join([*map(reading.feed, pieces), reading.flush()])
+    given = "".join([*map(reading.feed, pieces), reading.flush_held_text()])
     check(given == reading.text, "the pieces are the whole")
     for it in reading.citations:
         check(

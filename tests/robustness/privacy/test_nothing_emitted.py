@@ -23,7 +23,7 @@ from qtmiddleware.kit.evaluation.testsets import generate_dataset
 from qtmiddleware.kit.stores.pinecone import PineconeStore, PineconeTextStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
@@ -548,7 +548,7 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
 
 @pytest.mark.parametrize("fails", [failing_model, lambda messages: f"no: {messages} {OPENAI_KEY}"])
 def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) -> None:
-    asked = as_language_model(fails, Settings())
+    asked = make_language_model(fails, Settings())
     passages = [
         Passage(f"{n}#0", f"{PASSAGE} and every other spring, {n}. " * 6, {"a": METADATA})
         for n in range(12)

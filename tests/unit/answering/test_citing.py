@@ -19,7 +19,7 @@ def read(
     citing = CitationReader(count, passages)
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     given = [citing.feed(text[a:b]) for a, b in pairwise(places)]
-    return "".join(given) + citing.flush(), citing
+    return "".join(given) + citing.flush_held_text(), citing
 
 
 def numbers(text: str, count: int = 9, passages: tuple[str, ...] = ()) -> list[int]:

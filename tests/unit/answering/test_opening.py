@@ -15,7 +15,7 @@ def read(text: str, cuts: tuple[int, ...] = ()) -> tuple[str, bool]:
     opening = OpeningReader()
     places = [0, *sorted({min(cut, len(text)) for cut in cuts}), len(text)]
     given_out = "".join(opening.feed(text[a:b]) for a, b in pairwise(places))
-    return given_out + opening.flush(), opening.is_answered
+    return given_out + opening.flush_held_text(), opening.is_answered
 
 
 @pytest.mark.parametrize(

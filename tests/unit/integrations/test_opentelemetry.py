@@ -34,10 +34,10 @@ from qtmiddleware.integrations.opentelemetry.names import CONTENT, METRICS, SPAN
 from qtmiddleware.kit.embedding import MiniLMEmbedder
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.openai_client import read_host_and_port
-from qtmiddleware.providers.rerankers import as_reranker
+from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.observing import describe_model
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Operation
@@ -243,11 +243,11 @@ def test_the_provider_is_told_by_the_address_unless_it_is_given(
 
 def test_the_clients_of_other_vendors_are_their_provider() -> None:
     with anthropic.Anthropic(api_key="k") as client:
-        model = as_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
+        model = make_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
     vendor = {"provider": "anthropic", "server": ("api.anthropic.com", 443)}
     assert describe_model(model) == {"model": "claude-haiku-4-5", **vendor}
     hosted = describe_model(
-        as_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
+        make_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
     )
     assert hosted == {"model": "pinecone-rerank-v0", "provider": "pinecone"}
     assert describe_model(MiniLMEmbedder()) == {"model": "all-MiniLM-L6-v2", "provider": ""}
@@ -463,7 +463,7 @@ async def test_a_retrieval_has_its_own_calls_and_cost_and_its_answer_the_others(
         "retrieval": (1, 0.25),
         "answer": (1, 0.5),
     }
-    assert not telemetry.observer._retrieval_accounts
+    assert not telemetry.observer._retrieval_usages
     points = telemetry.points()
     assert points["qtmiddleware.cost"] == [({"qtmiddleware.cost.of": "models"}, 0.75)]
     stages = {
@@ -511,7 +511,7 @@ def test_an_answer_that_fails_leaves_its_retrieval_with_what_that_cost(
         telemetry.wrap(plain, {**REWRITE, "answer": {"timeoutMs": 50_000}}, script).answer(QUERY)
     assert (telemetry.span("retrieval").attributes or {})[Names.MODEL_CALLS] == 1
     assert Names.COST not in (telemetry.span("answer").attributes or {})
-    assert not telemetry.observer._retrieval_accounts
+    assert not telemetry.observer._retrieval_usages
 
 
 def test_a_degraded_retrieval_says_what_went_wrong_and_is_no_error(telemetry: Telemetry) -> None:

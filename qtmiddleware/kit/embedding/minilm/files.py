@@ -163,8 +163,8 @@ def download_files(folder: Path) -> None:
         raise EmbeddingError(f"the download from {base} into {folder} failed: {cause}") from error
 
 
-def _fetch_file(url: str, target: Path, official_hash: str) -> None:
-    """Download *url* to *target*, and check its sha256.
+def _fetch_file(url: str, target_path: Path, official_hash: str) -> None:
+    """Download *url* to *target_path*, and check its sha256.
 
     Raises `EmbeddingError` if the hash is not *official_hash*.
     """
@@ -173,7 +173,7 @@ def _fetch_file(url: str, target: Path, official_hash: str) -> None:
 
     # Two processes may download at the same time. A rename replaces the file as a whole, so a
     # reader never sees half a file.
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{target_path.name}.", dir=target_path.parent)
     try:
         with os.fdopen(handle, "wb") as file, urlopen(url, timeout=TIMEOUT) as response:
             digest = hashlib.sha256()
@@ -189,7 +189,7 @@ def _fetch_file(url: str, target: Path, official_hash: str) -> None:
                 f"{url} sent a file that is not the official one (its sha256 is not"
                 f" {official_hash})"
             )
-        Path(name).replace(target)
+        Path(name).replace(target_path)
     except HTTPException as error:
         raise OSError(f"{type(error).__name__} from {url}") from error
     finally:

@@ -52,7 +52,7 @@ from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Passage, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder
-from qtmiddleware.providers.llms import as_language_model, has_language_model
+from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
@@ -558,7 +558,7 @@ def open_model(
 
     Raises `ConfigError` if *client* is not a model, and `StoreError` if the cache cannot be used.
     """
-    model = as_language_model(client, settings)
+    model = make_language_model(client, settings)
     llm = settings.llm
     # With any other address or option, the model may reply differently, so these are in the key.
     address = llm.base_url or [

@@ -37,7 +37,7 @@ from qtmiddleware.kit.index.ingestion.publishing import Publication
 from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
 from qtmiddleware.kit.index.retriever import StoreRetriever, open_retriever
 from qtmiddleware.protocols import LanguageModel, Store
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.logs import get_logger
@@ -248,7 +248,7 @@ def ingest(
 
 
 def _open_context_model(client: Any, settings: Settings) -> LanguageModel:
-    model = as_language_model(client, settings)
+    model = make_language_model(client, settings)
     # `Contexts` stops asking after repeated failures, so the circuit breaker is switched off: while
     # open, it would fail chunks that the model could serve.
     return GovernedModel(model, settings, Breaker(0, 1.0))

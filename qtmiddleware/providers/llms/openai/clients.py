@@ -81,7 +81,7 @@ class Clients:
         self._per_process = ClientPerProcess()
         # Weak references to the loops that have a client made here, to close it from elsewhere.
         self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
-        self.in_use: Final = Draining(self._close_without_waiting)
+        self.in_use: Final = Draining(self._close_clients_without_waiting)
 
     @property
     def has_sync_client(self) -> bool:
@@ -134,7 +134,9 @@ class Clients:
     async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        Raises `ModelError` if the user gave only a sync client.
+        This is a copy of the user's async client, made for this loop. If the client cannot be
+        copied, it is returned itself. If the user gave no client, a client made for this loop is
+        returned. Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._user_async_client
         if not self._makes_clients and given_client is None:
@@ -174,7 +176,7 @@ class Clients:
         self._per_process.close()
         if self._forget_background_client():
             with suppress(TimeoutError):
-                run_in_background_loop(self._close_in_running_loop, _CLOSE_SECONDS)
+                run_in_background_loop(self._close_client_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
         """Close the clients that `close` closes, and also the client made for the running loop.
@@ -182,13 +184,13 @@ class Clients:
         The user's clients stay open. The next call makes new clients.
         """
         self._per_process.close()
-        await self._close_in_running_loop()
+        await self._close_client_in_running_loop()
         if self._forget_background_client():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
-                    await await_in_background_loop(self._close_in_running_loop)
+                    await await_in_background_loop(self._close_client_in_running_loop)
 
-    def _close_without_waiting(self) -> None:
+    def _close_clients_without_waiting(self) -> None:
         """Close the sync client of this process, and ask each event loop to close its client."""
         self._per_process.close()
         for loop_ref in self._loops.values():
@@ -210,7 +212,7 @@ class Clients:
         process, self._background_process = self._background_process, None
         return process == os.getpid()
 
-    async def _close_in_running_loop(self) -> None:
+    async def _close_client_in_running_loop(self) -> None:
         """Close the client that was made for the running event loop."""
         _, lifetime = _find_loop_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
@@ -308,7 +310,10 @@ def _resolve_address(base_url: str | None) -> str:
 
 
 def can_stream(client: Any) -> bool:
-    """Return whether *client* can stream its answers. Only an unchanged client of the SDK can."""
+    """Return whether *client* can stream its answers.
+
+    Only an unchanged client of the SDK can; `is_vendor_client` tells what that is.
+    """
     return is_vendor_client(client, _RESOURCE)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.llms.calls import check_time_left
+from qtmiddleware.providers.llms.calls import require_seconds_left
 from qtmiddleware.providers.openai_client import choose_reason
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
@@ -49,7 +49,7 @@ class Collector:
         """
         self._size += len(chunk)
         check_size(self._size, MOST_BYTES)
-        check_time_left(self._deadline, _STILL_SENDING)
+        require_seconds_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
     def take_bytes(self) -> bytes:
@@ -187,11 +187,11 @@ def _find_token_count(usage: Any, field_names: Sequence[str]) -> int:
     )
 
 
-def _parse_json(raw: bytes | bytearray | str) -> Any:
-    if not raw.strip():
+def _parse_json(json_text: bytes | bytearray | str) -> Any:
+    if not json_text.strip():
         raise ModelError("empty", "the model's answer is empty")
     try:
-        return json.loads(raw)
+        return json.loads(json_text)
     except (ValueError, RecursionError):
         # The decoder's error quotes what it read, so it does not become the cause.
         raise ModelError(
@@ -244,7 +244,7 @@ def raise_if_refused(message: Any, finish_reason: str) -> None:
 
 
 def read_text(message: Any) -> str:
-    """Return the text of *message*; ``""`` if it has none. Several texts are joined."""
+    """Return the text of *message*, or all its texts joined; ``""`` if there is no text."""
     content = read_field(message, "content")
     if isinstance(content, str):
         return content
@@ -382,14 +382,14 @@ class StreamReader:
         if not self._is_stream:
             self._completion = completion
             return
-        text = self._read_completion(completion)
-        self._add_size(len(text))
+        text = self._read_completion_text(completion)
+        self._add_chunk_size(len(text))
         if text:
             yield text
         self._check_deadline()
 
     def _feed_bytes(self, chunk: bytes) -> Iterator[str]:
-        self._add_size(len(chunk))
+        self._add_chunk_size(len(chunk))
         # A stream of events never begins with "{", so this server sends a whole completion.
         if self._body is None and not self._first_byte:
             self._first_byte = chunk.lstrip()[:1]
@@ -398,23 +398,23 @@ class StreamReader:
             self._body.add(chunk)
             return
         for event_data in self._events.feed(chunk):
-            if text := self._read_event(event_data):
+            if text := self._read_event_text(event_data):
                 yield text
             self._check_deadline()
         self._check_deadline()
 
-    def _add_size(self, size: int) -> None:
-        self._size += size
+    def _add_chunk_size(self, chunk_size: int) -> None:
+        self._size += chunk_size
         check_size(self._size, MOST_STREAM_BYTES)
 
     def _check_deadline(self) -> None:
         if not self.is_whole:
-            check_time_left(self._deadline, _STILL_SENDING)
+            require_seconds_left(self._deadline, _STILL_SENDING)
         elif self._deadline.passed:
             # The answer is complete; at most its cost is missing.
             self.is_done = True
 
-    def read_rest(self) -> Iterator[str | Reply]:
+    def yield_rest_and_reply(self) -> Iterator[str | Reply]:
         """Yield the rest of the text, then the whole `Reply`.
 
         Raises `ModelError` if there is no text or the stream was cut off.
@@ -427,7 +427,7 @@ class StreamReader:
             yield reply
             return
         rest = "".join(
-            self._read_event(event_data) for event_data in self._events.read_last_event()
+            self._read_event_text(event_data) for event_data in self._events.read_last_event()
         ) + self._take_text(is_last=True)
         if not self.is_whole:
             if self._has_begun:
@@ -452,7 +452,7 @@ class StreamReader:
             id_source=self._id_source,
         )
 
-    def _read_event(self, event_data: bytes) -> str:
+    def _read_event_text(self, event_data: bytes) -> str:
         if self.is_done or not event_data.strip():
             return ""
         if event_data.startswith(b"[DONE]"):
@@ -463,9 +463,9 @@ class StreamReader:
         except (ValueError, RecursionError):
             # The decoder's error quotes what it read, so it does not become the cause.
             raise ModelError("unparsable", "a piece of the model's answer is not JSON") from None
-        return self._read_completion(completion)
+        return self._read_completion_text(completion)
 
-    def _read_completion(self, completion: Any) -> str:
+    def _read_completion_text(self, completion: Any) -> str:
         raise_if_error(completion)
         self._has_begun = True
         if read_field(completion, "usage"):

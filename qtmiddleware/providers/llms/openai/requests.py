@@ -92,9 +92,9 @@ class ProviderCapabilities:
     stream: int = 0
     reasoning_effort: int = 0
 
-    def merge(self, other: ProviderCapabilities) -> ProviderCapabilities:
-        """Return capabilities with the higher level of each option, in *self* or *other*."""
-        return ProviderCapabilities(*map(max, astuple(self), astuple(other)))
+    def merge(self, other_capabilities: ProviderCapabilities) -> ProviderCapabilities:
+        """Return capabilities that have, for each option, the higher of the two levels."""
+        return ProviderCapabilities(*map(max, astuple(self), astuple(other_capabilities)))
 
     def simplify(self, option: RequestOption) -> ProviderCapabilities | None:
         """Return a copy in which *option* is one level higher; ``None`` at the last level."""
@@ -283,7 +283,7 @@ class Negotiator:
     Args:
         model: The model's name.
         find_host: Returns the provider's host.
-        temperature: The temperature; ``None`` sends none.
+        temperature: The temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         response_format: The response format, without fallbacks. ``None`` tries a JSON schema first,

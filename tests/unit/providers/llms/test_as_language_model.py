@@ -9,7 +9,7 @@ import pytest
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.llms import as_language_model
+from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
@@ -19,7 +19,7 @@ SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http
 
 
 def test_nothing_given_is_the_model_of_the_settings() -> None:
-    model = as_language_model(None, SETTINGS)
+    model = make_language_model(None, SETTINGS)
     assert isinstance(model, OpenAIModel)
     assert repr(model) == "OpenAIModel('small', host='localhost')"
     assert model.can_async
@@ -34,33 +34,34 @@ def test_a_client_is_asked_for_the_model_of_the_settings() -> None:
         "async": async_client,
         "both": (async_client, sync_client),
     }.items():
-        model: Any = as_language_model(client, SETTINGS)
+        model: Any = make_language_model(client, SETTINGS)
         assert isinstance(model, OpenAIModel)
         assert model.name == "small"
         found[name] = model.can_async
     assert found == {"sync": False, "async": True, "both": True}
     assert (
-        repr(as_language_model(sync_client, SETTINGS)) == "OpenAIModel('small', host='one.example')"
+        repr(make_language_model(sync_client, SETTINGS))
+        == "OpenAIModel('small', host='one.example')"
     )
     sync_client.close()
 
 
 def test_a_model_is_itself() -> None:
     model = RecordedModel([])
-    assert as_language_model(model, SETTINGS) is model
+    assert make_language_model(model, SETTINGS) is model
 
 
 def test_a_function_that_names_no_model_is_asked_for_the_one_of_the_settings(prompt) -> None:
     def completion(model: str, messages: Any = ()) -> str:
         return model
 
-    model = as_language_model(completion, SETTINGS)
+    model = make_language_model(completion, SETTINGS)
     assert (model.name, model.complete(prompt, Deadline()).text) == ("small", "small")
 
 
 def test_a_function_is_a_model() -> None:
     for _ in range(2):
-        model = as_language_model(lambda messages: "{}", SETTINGS)
+        model = make_language_model(lambda messages: "{}", SETTINGS)
         assert isinstance(model, CallableModel)
 
 
@@ -82,7 +83,7 @@ STRANGE = ["gpt-4o", 7, {}, [], (), object(), openai.OpenAI, OpenAIModel, Simple
 @pytest.mark.parametrize("given", STRANGE)
 def test_anything_else_is_a_config_error_that_says_what_is_accepted(given: Any) -> None:
     with pytest.raises(ConfigError, match=r"openai\.OpenAI") as caught:
-        as_language_model(given, SETTINGS)
+        make_language_model(given, SETTINGS)
     assert caught.value.path == "client"
     for accepted in (
         "AsyncOpenAI",

@@ -111,7 +111,7 @@ def test_a_streamed_reply_has_the_names_of_its_first_chunk(usage: Any) -> None:
     ]
     for piece in stream(events):
         list(reader.feed(piece.encode()))
-    *_, reply = reader.read_rest()
+    *_, reply = reader.yield_rest_and_reply()
     assert (reply.text, reply.model, reply.id) == ("one two", MODEL, "c")
 
 

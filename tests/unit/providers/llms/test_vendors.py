@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.providers.llms import anthropic, as_language_model, google, mistral
+from qtmiddleware.providers.llms import anthropic, google, make_language_model, mistral
 from qtmiddleware.providers.llms.vendors import DEFAULT_MODELS, VendorModel, convert_vendor_error
 from qtmiddleware.providers.openai_client import convert_client_error
 from tests.support.vendor_services import VENDORS
@@ -31,7 +31,7 @@ def service(request: pytest.FixtureRequest) -> Any:
 def test_a_client_belongs_to_one_vendor(service) -> None:
     client = service.client()
     assert [name for name, it in PROVIDERS.items() if it.accepts(client)] == [service.name]
-    assert isinstance(as_language_model(client, Settings(transformation_model="m")), VendorModel)
+    assert isinstance(make_language_model(client, Settings(transformation_model="m")), VendorModel)
 
 
 def test_a_client_of_a_class_made_of_the_vendors_is_the_vendors(service) -> None:
@@ -68,15 +68,15 @@ def test_a_class_a_resource_and_half_a_pair_are_not_accepted(service) -> None:
 @pytest.mark.parametrize("name", sorted(DEFAULT_MODELS))
 def test_the_default_of_openai_is_refused_before_anything_is_sent(service, name: str) -> None:
     with pytest.raises(ConfigError, match="set transformationModel") as caught:
-        as_language_model(service.client(), Settings(transformation_model=name))
+        make_language_model(service.client(), Settings(transformation_model=name))
     assert (caught.value.path, caught.value.value) == ("transformationModel", name)
 
 
 def test_no_package_of_a_vendor_is_loaded_to_find_out() -> None:
     code = (
-        "import sys; from qtmiddleware.providers.llms import as_language_model\n"
+        "import sys; from qtmiddleware.providers.llms import make_language_model\n"
         "from qtmiddleware.config.settings import Settings\n"
-        "as_language_model(lambda messages: '', Settings())\n"
+        "make_language_model(lambda messages: '', Settings())\n"
         "print({'anthropic', 'mistralai', 'google.genai'} & set(sys.modules))"
     )
     done = subprocess.run(

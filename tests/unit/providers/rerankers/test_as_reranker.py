@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.rerankers import CallableReranker, as_reranker, check_scores
+from qtmiddleware.providers.rerankers import CallableReranker, check_scores, make_reranker
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
@@ -49,20 +49,20 @@ def settings_of(**options: Any) -> Settings:
     ],
 )
 def test_without_a_reranker_the_settings_name_one(model: str, kind: type, name: str) -> None:
-    made = as_reranker(None, settings_of(model=model))
+    made = make_reranker(None, settings_of(model=model))
     assert isinstance(made, kind)
     assert made.name == name
 
 
 def test_the_default_is_the_cross_encoder_of_the_settings() -> None:
-    assert as_reranker(None, Settings()).name == "cross-encoder/ms-marco-MiniLM-L6-v2"
+    assert make_reranker(None, Settings()).name == "cross-encoder/ms-marco-MiniLM-L6-v2"
 
 
 def test_code_of_a_model_runs_only_where_the_settings_say_so() -> None:
     with pytest.raises(ConfigError) as caught:
-        as_reranker(None, settings_of(model=JINA))
+        make_reranker(None, settings_of(model=JINA))
     assert caught.value.path == "rerank.trustRemoteCode"
-    assert as_reranker(None, settings_of(model=JINA, trust_remote_code=True)).name == JINA
+    assert make_reranker(None, settings_of(model=JINA, trust_remote_code=True)).name == JINA
 
 
 def test_a_reranker_stays_what_it_is() -> None:
@@ -73,7 +73,7 @@ def test_a_reranker_stays_what_it_is() -> None:
             return [0.0] * len(texts)
 
     own = Own()
-    assert as_reranker(own, Settings()) is own
+    assert make_reranker(own, Settings()) is own
 
 
 def test_an_object_that_predicts_is_a_cross_encoder_even_where_it_can_be_called() -> None:
@@ -84,14 +84,14 @@ def test_an_object_that_predicts_is_a_cross_encoder_even_where_it_can_be_called(
         def __call__(self, features: Any) -> None:
             pytest.fail("was called")
 
-    made = as_reranker(Model(), Settings())
+    made = make_reranker(Model(), Settings())
     assert isinstance(made, CrossEncoderReranker)
     assert made.name == "Model"
     assert made.rerank("q", ["a", "abc"]) == [1.0, 3.0]
 
 
 def test_a_function_becomes_a_reranker() -> None:
-    made = as_reranker(lengths, Settings())
+    made = make_reranker(lengths, Settings())
     assert isinstance(made, Reranker)
     assert made.name == "lengths"
     assert made.rerank("q", ("a", "abc")) == [0.1, 0.3]
@@ -116,14 +116,14 @@ class AsyncReranker:
 )
 def test_what_is_async_is_refused_at_once(given_reranker: Any) -> None:
     with pytest.raises(ConfigError, match=r"plain.*async") as caught:
-        as_reranker(given_reranker, Settings())
+        make_reranker(given_reranker, Settings())
     assert caught.value.path == "reranker"
 
 
 @pytest.mark.parametrize("given_reranker", ["a-name", 7, [], CrossEncoderReranker, object()])
 def test_anything_else_says_what_it_may_be(given_reranker: Any) -> None:
     with pytest.raises(ConfigError, match=r"rerank\.model.*CrossEncoder.*plain function") as caught:
-        as_reranker(given_reranker, Settings())
+        make_reranker(given_reranker, Settings())
     assert caught.value.path == "reranker"
 
 
