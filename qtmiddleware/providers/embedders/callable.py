@@ -166,7 +166,7 @@ class CallableEmbedder:
     def queries(self) -> CallableEmbedder:
         """The embedder that calls the model's method for questions.
 
-        If the model embeds questions and passages in the same way, this is the embedder itself.
+        If the model has no separate method for questions, this is the embedder itself.
         """
         if _find_embedding_methods(self._embedder, QUERY_METHODS)[0] == self._function:
             return self
@@ -364,7 +364,10 @@ class CallableEmbedder:
     def _try_function(
         self, argument: str | list[str], text_count: int
     ) -> Generator[_Arguments, Any, _Attempt]:
-        """Call the function with *argument*, and return its vectors or its error."""
+        """Call the function with *argument*, and return its vectors or its error.
+
+        If the result does not contain *text_count* valid vectors, the attempt has no vectors.
+        """
         try:
             (result,) = yield [argument]
         except Exception as error:
@@ -410,7 +413,7 @@ class _Attempt(NamedTuple):
 
     Attributes:
         vectors: The checked vectors; ``None`` if the call failed.
-        error: The function's exception; ``None`` if it raised none.
+        error: The function's exception; ``None`` if the function raised no exception.
         report: A description of the result for error messages.
     """
 

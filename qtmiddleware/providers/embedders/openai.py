@@ -173,7 +173,7 @@ class OpenAIEmbedder:
         return vectors
 
     def close(self) -> None:
-        """Close the client that the embedder made. The next use makes a new one."""
+        """Close the client that the embedder made. The next use makes a new client."""
         self._made_clients.close()
 
     @property

@@ -15,8 +15,8 @@ from qtmiddleware.runtime.forking import ForkLock
 class SentenceTransformersEmbedder:
     """Embeds texts with a sentence-transformers model.
 
-    Vectors are normalised to length 1. Questions and passages are embedded in the same way, with
-    the model's default prompt if it has one. The model cuts texts that are too long.
+    Vectors are normalised to length 1. If the model has a default prompt, the prompt is used for
+    questions and for passages. The model cuts texts that are too long.
 
     The model is loaded on first use, and downloaded if necessary. Thread-safe: one thread embeds at
     a time, because the tokenizers cannot be shared.
@@ -25,10 +25,10 @@ class SentenceTransformersEmbedder:
         model: The model's name on the model hub, or its folder.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: The number of texts per batch.
-        trust_remote_code: Whether the model may run the code that comes with it. Some models need
-            this.
-        dimensions: The number of values to keep of each vector, from the first; by default all.
-            Use it with models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
+        trust_remote_code: Whether to run code that comes with the model. Some models need their own
+            code.
+        dimensions: The length to which vectors are cut; by default they are not cut. Use it with
+            models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
     Raises:
         MissingExtra: The extra ``models`` is missing at the first use.

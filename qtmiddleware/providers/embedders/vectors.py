@@ -17,11 +17,10 @@ _MOST_TOKENS: Final = 10**12
 
 
 class Vectors(list[list[float]]):
-    """A list of vectors.
+    """A list of vectors, with the number of tokens that were embedded.
 
     Attributes:
-        input_tokens: The number of tokens in the texts, as the service counts them; 0 if it is
-            unknown.
+        input_tokens: The number of tokens, as counted by the service; 0 if it is unknown.
     """
 
     __slots__ = ("input_tokens",)

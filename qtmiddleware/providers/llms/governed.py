@@ -33,7 +33,7 @@ class _NoReply(ModelError):
 def is_builtin_model(model: object) -> bool:
     """Return whether the class of *model* belongs to this package.
 
-    The error messages of other models may quote the prompt.
+    Only the error messages of such models are safe to log. Other models may quote the prompt.
     """
     return type(model).__module__.startswith("qtmiddleware.")
 

@@ -66,7 +66,7 @@ class Vendor(ABC):
     """The name of the async client's class; ``""`` if one client makes sync and async calls."""
 
     def accepts(self, candidate: Any) -> bool:
-        """Return whether *candidate* is a client of this vendor, or a tuple or list of them.
+        """Return whether *candidate* is this vendor's client, or a tuple or list of its clients.
 
         The vendor's package is not imported.
         """
@@ -306,7 +306,7 @@ class VendorModel(OpenAIModel):
         return find_provider(self._clients.host, self._vendor.provider)
 
     def warm_up(self) -> None:
-        """Load the modules and prices that the first request needs. Send nothing."""
+        """Load the modules and prices that the first request needs. No request is sent."""
         find_prices(self._model, self._price_list)
         if self._clients.has_sync_client:
             self._clients.get_sync_client()

@@ -45,7 +45,7 @@ class CrossEncoderReranker:
         model: A name on the model hub, a folder, or a ``sentence_transformers.CrossEncoder``.
         device: The torch device (``cpu``, ``cuda``, ...); by default the best available.
         batch_size: The number of question-passage pairs per batch.
-        trust_remote_code: Whether the model may run the code that comes with it.
+        trust_remote_code: Whether to run code that comes with the model.
         max_length: The maximum number of tokens per pair; by default the model's maximum. Longer
             texts are cut.
 

@@ -71,7 +71,7 @@ class PineconeReranker:
         return scores
 
     def close(self) -> None:
-        """Close the client that this reranker made. The next use makes a new one."""
+        """Close the client that this reranker made. The next use makes a new client."""
         with self._lock.lock:
             client, self._made_client = self._made_client, None
         if callable(close := getattr(client, "close", None)):

@@ -68,14 +68,14 @@ class OpenAIModel:
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
             several models share. By default, clients are made on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.
-        base_url: The address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
-        temperature: The temperature; ``None`` sends none.
+        base_url: The service's address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
+        temperature: The temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
-        reasoning_effort: An effort, ``auto``, or ``None`` to send none.
-        input_price: US dollars per million input tokens, if the model's price is unknown.
-        output_price: US dollars per million output tokens, if the model's price is unknown.
+        reasoning_effort: The reasoning effort, ``auto``, or ``None`` to send no effort.
+        input_price: US dollars per million input tokens; by default the model's list price.
+        output_price: US dollars per million output tokens; by default the model's list price.
     """
 
     _price_list = OPENAI
@@ -230,8 +230,8 @@ class OpenAIModel:
     def _add_costs(self, response: Response, piece: str | Reply) -> str | Reply:
         """Return *piece*. If it is a `Reply`, add the number of calls and the cost.
 
-        A `Reply` also proves that the provider accepted the request's options, so they are
-        remembered.
+        A `Reply` also proves that the provider accepted the request's options. So the accepted
+        options are remembered for later requests.
         """
         if isinstance(piece, str):
             return piece
@@ -240,9 +240,9 @@ class OpenAIModel:
         return replace(piece, calls=response.calls, cost_usd=usd)
 
     def warm_up(self) -> None:
-        """Load the modules, prices and clients that the first request needs. Send nothing.
+        """Load the modules, prices and clients that the first request needs. No request is sent.
 
-        Raises `ModelError` if there is no key.
+        Raises `ModelError` if there is no API key.
         """
         # The SDK imports these modules when a client or a request is first used.
         import pydantic

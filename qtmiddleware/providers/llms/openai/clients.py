@@ -134,7 +134,9 @@ class Clients:
     async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        Raises `ModelError` if the user gave only a sync client.
+        This is a copy of the user's async client, made for this loop. If the client cannot be
+        copied, it is returned itself. If the user gave no client, a client made for this loop is
+        returned. Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._user_async_client
         if not self._makes_clients and given_client is None:
@@ -308,7 +310,10 @@ def _resolve_address(base_url: str | None) -> str:
 
 
 def can_stream(client: Any) -> bool:
-    """Return whether *client* can stream its answers. Only an unchanged client of the SDK can."""
+    """Return whether *client* can stream its answers.
+
+    Only an unchanged client of the SDK can; `is_vendor_client` tells what that is.
+    """
     return is_vendor_client(client, _RESOURCE)
 
 

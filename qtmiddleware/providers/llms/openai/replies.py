@@ -244,7 +244,7 @@ def raise_if_refused(message: Any, finish_reason: str) -> None:
 
 
 def read_text(message: Any) -> str:
-    """Return the text of *message*; ``""`` if it has none. Several texts are joined."""
+    """Return the text of *message*, or all its texts joined; ``""`` if there is no text."""
     content = read_field(message, "content")
     if isinstance(content, str):
         return content

@@ -283,7 +283,7 @@ class Negotiator:
     Args:
         model: The model's name.
         find_host: Returns the provider's host.
-        temperature: The temperature; ``None`` sends none.
+        temperature: The temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         response_format: The response format, without fallbacks. ``None`` tries a JSON schema first,
