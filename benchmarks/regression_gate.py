@@ -26,7 +26,7 @@ from typing import Any, Final, cast
 from benchmarks.quality.report import RESULTS, circumstances, table, told
 from benchmarks.quality.sets import Prepared, Source, prepared
 from qtmiddleware.kit.evaluation import PRIMARY, SYSTEMS, Question, Run, compute_measures
-from qtmiddleware.kit.evaluation.gate import GateResult, Rule, find_changes
+from qtmiddleware.kit.evaluation.gate import GateResult, Rule, measure_changes
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 from qtmiddleware.kit.evaluation.reporting import format_comment
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
@@ -352,7 +352,7 @@ def _draw(values: Values, ids: Sequence[str]) -> Values:
 def _ask(before: Values, after: Values, size: int, seed: str) -> tuple[bool, bool, bool]:
     """Whether the gate fails on *size* questions, and by which of its tests: the mean, the counts."""
     ids = Random(seed).sample(sorted(before), min(size, len(before)))
-    (change,) = find_changes({"": _draw(before, ids)}, {"": _draw(after, ids)})
+    (change,) = measure_changes({"": _draw(before, ids)}, {"": _draw(after, ids)})
     return change.verdict == "worse", change.has_significant_loss, change.has_mostly_losses
 
 
@@ -398,7 +398,7 @@ def _share_changed(one: Values, other: Values) -> float:
 def _count_found(before: Mapping[str, Values], after: Mapping[str, tuple[str, Values]]) -> str:
     rows = []
     for what, (name, values) in after.items():
-        (change,) = find_changes({"": before[name]}, {"": values})
+        (change,) = measure_changes({"": before[name]}, {"": values})
         of = len(change.gains)
         moved = f"{100 * change.difference.gain:+.1f} ({100 * change.worse_count / of:.0f}, {100 * change.better_count / of:.0f})"
         found = [
@@ -429,7 +429,7 @@ def _show_comments(
         old, new = (
             {name: _draw(values, ids) for name, values in side.items()} for side in (then, now)
         )
-        comment = format_comment(GateResult("base.json", Rule(), find_changes(old, new)))
+        comment = format_comment(GateResult("base.json", Rule(), measure_changes(old, new)))
         yield f"### The comment {what}\n\n" + "\n".join(
             f"> {line}".rstrip() for line in comment.rstrip().splitlines()
         )

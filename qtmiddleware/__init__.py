@@ -12,7 +12,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qtmiddleware.moved import MOVED, install
+from qtmiddleware.moved import MOVED, install_import_finder
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream as AnswerStream
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-install()
+install_import_finder()
 
 # The application decides where log records go. Without this handler, Python would write warnings to
 # stderr.

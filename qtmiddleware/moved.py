@@ -113,7 +113,7 @@ class _AliasLoader:
         module.__spec__ = self._spec
 
 
-def install() -> None:
+def install_import_finder() -> None:
     """Make the moved modules importable by their old names. A second call changes nothing."""
     if MovedModules not in sys.meta_path:
         sys.meta_path.insert(0, MovedModules)

@@ -137,20 +137,20 @@ def _build_entry_point_error(group: str, entry_name: str, problem: str) -> Confi
 # --- transforms -----------------------------------------------------------------------------------
 
 
-def find_transform(name: str, configured: Mapping[str, Any]) -> TransformRow:
+def find_transform(name: str, configured_transforms: Mapping[str, Any]) -> TransformRow:
     """Return the transform *name* from the config or, if it is not there, from a package.
 
     The same definition always gives the same object.
 
     Args:
         name: The transform's name.
-        configured: The definitions in the config, by name.
+        configured_transforms: The definitions in the config, by name.
 
     Raises:
         UnknownPlugin: Neither the config nor an installed package has a transform of this name.
         ConfigError: The definition of the transform is not valid.
     """
-    if (definition := configured.get(name)) is not None:
+    if (definition := configured_transforms.get(name)) is not None:
         fields = tuple(read_field_weights(definition["fields"]).items())
         return _build_transform_row(name, definition["prompt"], fields)
     part = load_plugin(TRANSFORM_GROUP, name)

@@ -177,18 +177,21 @@ def count_terms(
 
 
 def _find_pairs_at_beginning(
-    text: str, terms_by_form: Mapping[str, str], counts: Mapping[str, int], query_pairs: Set[Pair]
+    text: str,
+    terms_by_form: Mapping[str, str],
+    term_counts: Mapping[str, int],
+    query_pairs: Set[Pair],
 ) -> Set[Pair]:
     """Return the *query_pairs* that occur in the first `_READ` characters of *text*.
 
     Args:
         text: The text to search.
         terms_by_form: Maps each form of a word to its term.
-        counts: How often each term occurs in the text. If no pair has both of its terms in the
-            text, the text is not read.
+        term_counts: How often each term occurs in the text. The text is read only if it contains
+            both terms of some pair.
         query_pairs: The pairs to search for.
     """
-    if not any(term in counts and next_term in counts for term, next_term in query_pairs):
+    if not any(term in term_counts and next_term in term_counts for term, next_term in query_pairs):
         return frozenset()
     return query_pairs & set(pairwise(map(terms_by_form.get, _split_words(text[:_READ]))))
 
@@ -255,10 +258,11 @@ def compute_idf(document_frequencies: Mapping[_Term, int], text_count: int) -> d
 
 
 def shorten_texts(texts: Sequence[str]) -> Sequence[str]:
-    """Return *texts*, with excerpts of long texts if all texts exceed `MOST_READ` bytes together.
+    """Return *texts*, shortened to about `MOST_READ` bytes together.
 
-    Each text may have an equal part of `MOST_READ`. A longer text is replaced by excerpts that are
-    evenly spread from its beginning to its end.
+    If the texts have fewer bytes, they are returned unchanged. Otherwise, each text may keep an
+    equal part of `MOST_READ`. A longer text is replaced by excerpts that are evenly spread over the
+    text.
     """
     # A character has at most four bytes, so short texts need not be encoded to be measured.
     if 4 * sum(map(len, texts)) <= MOST_READ:

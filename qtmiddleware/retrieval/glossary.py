@@ -219,7 +219,7 @@ def choose_term_meanings(
       other *keywords*.
     - If two meanings tie, or if no text contains both a meaning and a keyword, the term is not
       used.
-    - A certain term that may also be a common word, such as TAB, is checked in the same texts.
+    - A certain term that may also be a common word, such as TAB, must pass the same check.
 
     Args:
         terms: The terms of the question.

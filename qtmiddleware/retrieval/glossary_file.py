@@ -173,7 +173,7 @@ def _build_row(term: str, other_forms: list[str], location: object) -> Row:
 
     *location* is the file and line, or the config key, for error messages.
     """
-    forms = [_check_form(form, location) for form in (term, *other_forms)]
+    forms = [_normalise_form(form, location) for form in (term, *other_forms)]
     _check_form_count(len(forms), location)
     if len(forms) < 2:
         raise _build_config_error(
@@ -220,7 +220,9 @@ def _split_forms(form_list: str, location: str) -> list[str]:
 
     *location* is the file and line, or the config key, for error messages.
     """
-    forms = [_check_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(form_list)]
+    forms = [
+        _normalise_form(_ESCAPED.sub(r"\1", form), location) for form in _COMMA.split(form_list)
+    ]
     _check_form_count(len(forms), location)
     return forms
 
@@ -235,7 +237,7 @@ def _read_configured_terms(terms: Mapping[str, str], source: str) -> Iterator[Ro
         yield _build_row(term, _split_forms(forms, location), location)
 
 
-def _check_form(form: str, location: object) -> str:
+def _normalise_form(form: str, location: object) -> str:
     """Return *form* with single spaces between words.
 
     Raises:

@@ -84,7 +84,7 @@ def read_history(history: Any) -> History:
 
 
 def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
-    """Return whether *query* certainly starts a new topic.
+    """Return whether *query* clearly starts a new topic.
 
     Both of these must be true:
 

@@ -188,9 +188,10 @@ def _score_all_words(
     original_scores: Sequence[float | None],
     weight: float | None,
 ) -> _WordEvidence | None:
-    """Return the evidence of the words of several queries; ``None`` if no text contains a word.
+    """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
 
-    A fixed *weight* comes from the settings; it is also used for a single query.
+    *weight* is the weight of words in the settings. ``None`` chooses a weight that fits
+    *original_scores*.
     """
     queries, text_terms = _count_query_terms(keywords, texts)
     evidence, reason = _score_texts(queries, text_terms), ""
@@ -291,8 +292,7 @@ def measure_strength_and_reason(
 ) -> tuple[float, str]:
     """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
 
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`), limited to the range from 0 to
-    1
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
 
     - The lead is the largest *coverage* minus the coverage of the first passage.
     - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
@@ -327,9 +327,9 @@ def _protect_first_passages(
 ) -> list[int]:
     """Return *order*, changed so that few of the original first *top_k* passages are replaced.
 
-    A new passage enters the first *top_k* only if it contains clearly more of the question's words
-    than the passage that it replaces. New passages are tried in their order, the best one first.
-    Each replaces the lowest of the original passages for which this is true.
+    A new passage enters the first *top_k* only by replacing an original passage with clearly fewer
+    of the question's words. New passages are tried in their order, the best one first. Each
+    replaces the lowest original passage that it can.
 
     Args:
         order: The candidates' positions before the reranking, best candidate first.

@@ -163,7 +163,7 @@ class _Column:
 
     @property
     def is_distinguishing(self) -> bool:
-        """Whether the values of this field distinguish passages without being ids."""
+        """Whether the field distinguishes passages by values that are not ids."""
         return len(self.counts) > 1 and (
             not self.has_no_repeats or self.kind in ("periods", "versions")
         )

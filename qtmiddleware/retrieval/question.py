@@ -40,7 +40,7 @@ class Question:
 
     __slots__ = (
         "_anchors",
-        "_facts",
+        "_glossary_terms",
         "_history",
         "_is_last_round",
         "_settings",
@@ -55,7 +55,7 @@ class Question:
         query: str,
         history: tuple[Message, ...],
         settings: Settings,
-        facts: GlossaryTerms = (),
+        glossary_terms: GlossaryTerms = (),
         anchors: Anchors | None = None,
     ) -> None:
         """Build the prompts of the first round.
@@ -64,7 +64,8 @@ class Question:
             query: The user's query.
             history: The conversation before the query.
             settings: The settings of this call.
-            facts: The glossary terms in the query with a certain meaning, each with its meaning.
+            glossary_terms: The glossary terms in the query whose meaning is certain, each with its
+                meaning.
             anchors: The dates to add to every prompt; ``None`` if the query does not depend on
                 today's date.
         """
@@ -73,18 +74,18 @@ class Question:
         self.degradations: list[Degradation] = []
         self._history = history
         self._settings = settings
-        self._facts = tuple(facts)
+        self._glossary_terms = tuple(glossary_terms)
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
         self.prompts = self._add_anchors(
-            self._limit_prompts(build_prompts(settings, query, history, facts))
+            self._limit_prompts(build_prompts(settings, query, history, glossary_terms))
             if self._is_last_round
-            else (build_standalone_prompt(settings, query, history, facts),)
+            else (build_standalone_prompt(settings, query, history, glossary_terms),)
         )
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
         """Return *prompts*, with dates if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates_to, prompts))
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
 
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0
@@ -108,7 +109,7 @@ class Question:
             tuple((message.role, message.content) for message in self._history),
             # Without terms, the key is the same as before glossaries existed, so that
             # transformations in a shared cache stay valid.
-            *((self._facts,) if self._facts else ()),
+            *((self._glossary_terms,) if self._glossary_terms else ()),
         )
 
     def can_use_transformation(self, transformation: Transformation) -> bool:
@@ -148,7 +149,7 @@ class Question:
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_prompts(
-            build_prompts(self._settings, self.query, (), self._facts), calls_made=1
+            build_prompts(self._settings, self.query, (), self._glossary_terms), calls_made=1
         )
         self.prompts = self._add_anchors(prompts)
         return bool(self.prompts)
@@ -201,7 +202,7 @@ class Question:
         reference = original_query
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            guarded_form = _guard_texts(form, original_query, spans, language, self._facts)
+            guarded_form = _guard_texts(form, original_query, spans, language, self._glossary_terms)
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
                 transformation, standalone=guarded_form.standalone, notes=notes
@@ -210,7 +211,7 @@ class Question:
                 reference = transformation.standalone
                 spans = find_protected_spans(reference, language=language)
                 spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
-        guarded = _guard_texts(transformation, reference, spans, language, self._facts)
+        guarded = _guard_texts(transformation, reference, spans, language, self._glossary_terms)
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)
@@ -249,7 +250,7 @@ def _guard_texts(
     query: str,
     spans: Sequence[Span],
     language: str,
-    facts: GlossaryTerms,
+    glossary_terms: GlossaryTerms,
 ) -> Transformation:
     """Return *transformation* without texts that lack one of the *spans* of *query*.
 
@@ -262,5 +263,5 @@ def _guard_texts(
         # Models may answer in English, which is easy to detect. Other languages with the same
         # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),
-        glossary=facts,
+        glossary=glossary_terms,
     )

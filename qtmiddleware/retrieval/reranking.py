@@ -8,7 +8,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
 from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import read_texts, to_number
+from qtmiddleware.retrieval.responses import convert_to_float, read_texts
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
 from qtmiddleware.types import Deadline, Degradation, Trace
 
@@ -65,7 +65,7 @@ def _read_rerank_scores(
 
     If there are no usable scores, a degradation is recorded and ``None`` is returned.
     """
-    if outcome.ok:
+    if outcome.has_succeeded:
         try:
             scores = check_scores(outcome.value, passage_count)
         except ModelError as error:
@@ -98,7 +98,7 @@ def check_scores(scores: Any, passage_count: int) -> list[float]:
         and not isinstance(values, str | bytes)
         and len(values) == passage_count
     ):
-        numbers = [number for score in values if (number := to_number(score)) is not None]
+        numbers = [number for score in values if (number := convert_to_float(score)) is not None]
         if len(numbers) == passage_count:
             return numbers
     raise ModelError(

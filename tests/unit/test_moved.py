@@ -84,5 +84,5 @@ def test_a_module_that_did_not_move_has_no_new_name(name: str) -> None:
 
 def test_installing_twice_changes_nothing() -> None:
     before = list(sys.meta_path)
-    qtmiddleware.moved.install()
+    qtmiddleware.moved.install_import_finder()
     assert sys.meta_path == before

@@ -36,7 +36,7 @@ logger: Final = get_logger("qtmiddleware.judging")
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The judge's reason for an opinion. The text may call the answers A, B and so on.
+    """The judge's reason for preferring an answer. The text may call the answers A, B and so on.
 
     Attributes:
         text: The reason in the judge's words.
@@ -151,7 +151,7 @@ class Ballot:
 class Judge:
     """Asks a language model to rank several texts for each question.
 
-    For each question, the model ranks the texts several times, each time in another random order.
+    The model ranks the texts several times: in random orders, and in the reverse of each order.
     """
 
     def __init__(

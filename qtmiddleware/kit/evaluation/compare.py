@@ -81,8 +81,8 @@ def compare(
 
     Args:
         fn: Your retrieval function, wrapped or not. Its first argument is the question. If *fn* is
-            not wrapped, it is wrapped with *options*. If it is, each system's settings override the
-            settings of *fn*, and the system ``yours`` keeps them.
+            not wrapped, it is wrapped with *options*. If *fn* is wrapped, each system's settings
+            override the settings of *fn*, and the system ``yours`` has the settings of *fn*.
         queries: The questions' texts by id, or `Question`s, which may have a history.
         qrels: The grades, by question id and passage id.
         systems: Settings by the system's name, or names from `SYSTEMS`. Default: the systems that
@@ -279,7 +279,8 @@ def compare_systems(
 def require_measurable_dataset(dataset: Dataset) -> None:
     """Raise `ConfigError` if *dataset* cannot be measured.
 
-    It must have at least one question, no blank question, and at least one relevant passage.
+    A data set must have at least one question, no blank question, and at least one relevant
+    passage.
     """
     if not dataset.questions:
         raise ConfigError(
@@ -397,11 +398,11 @@ def _parse_grades(question_id: str, grades: Any) -> dict[str, int]:
 def _run_and_time_system(
     system_name: str, system: System, dataset: Dataset, progress: Progress | None
 ) -> tuple[dict[str, Run], dict[str, float]]:
-    """Ask *system* every question in *dataset*, and return the runs and their times.
+    """Ask *system* every question in *dataset*, and return the results and their times.
 
     Returns:
-        The run of each question, by the question's id.
-        The seconds that each call took, by the question's id.
+        The system's result for each question, by question id.
+        The seconds that the system took for each question, by question id.
     """
     runs: dict[str, Run] = {}
     seconds: dict[str, float] = {}

@@ -279,7 +279,7 @@ def _update_hash(digest: hashlib._Hash, *values: Any) -> None:
 
 
 def _load_objects(file: Path, build_object: Callable[[dict[str, Any]], T]) -> tuple[T, ...]:
-    """Return the results of *build_object* for each line of *file*, a parsed JSON object.
+    """Return one object per line of *file*: the result of *build_object* for the line's JSON.
 
     Raises `ConfigError` if a line is not a JSON object with a unique ``_id``.
     """
@@ -410,7 +410,7 @@ def _read_qrels(
 def _parse_judgement(columns: Sequence[str]) -> tuple[str, str, int]:
     """Return the question id, the passage id and the grade in *columns*.
 
-    Raises `ValueError` if *columns* are not the columns of a judgement.
+    Raises `ValueError` if *columns* do not form a judgement.
     """
     is_whole = len(columns) in (3, 4) and _GRADE.fullmatch(columns[-1])
     if not is_whole or int(columns[-1]) > HIGHEST_GRADE:

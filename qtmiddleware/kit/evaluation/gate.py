@@ -25,9 +25,9 @@ from qtmiddleware.kit.evaluation.measures import (
     TOLERANCE,
     Comparison,
     Difference,
+    compute_sign_test_p_value,
     correct_p_values,
     measure_difference,
-    run_sign_test,
 )
 from qtmiddleware.preprocessing.text import format_count
 
@@ -233,10 +233,10 @@ def _parse_value(value: Any) -> float:
     return float(value)
 
 
-def _require_text_values(texts: Any) -> dict[str, str]:
-    if not all(isinstance(text, str) for text in texts.values()):
+def _require_text_values(mapping: Any) -> dict[str, str]:
+    if not all(isinstance(text, str) for text in mapping.values()):
         raise TypeError
-    return dict(texts)
+    return dict(mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,14 +302,14 @@ class Change:
         }
 
 
-def find_changes(
-    before: Values,
-    after: Values,
+def measure_changes(
+    baseline_values: Values,
+    new_values: Values,
     rule: Rule | None = None,
     *,
     seed: int = 0,
 ) -> tuple[Change, ...]:
-    """Return the change and the verdict of each system that is in both *before* and *after*.
+    """Return the change and the verdict of each system that is in both measurements.
 
     If *rule* has no bound, a system is worse in two cases:
 
@@ -323,7 +323,9 @@ def find_changes(
     Raises `MissingExtra` if scipy is not installed.
     """
     changes = [
-        _measure_change(name, before[name], after[name], seed) for name in after if name in before
+        _measure_change(name, baseline_values[name], new_values[name], seed)
+        for name in new_values
+        if name in baseline_values
     ]
     tests: dict[str, float] = {}
     # Either test can make a system worse, so the correction counts both.
@@ -335,16 +337,24 @@ def find_changes(
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
-def _measure_change(system: str, before: _Scores, after: _Scores, seed: int) -> Change:
-    """Return the change of the system called *system*, with p-values that are not yet corrected."""
+def _measure_change(
+    system_name: str, baseline_scores: _Scores, new_scores: _Scores, seed: int
+) -> Change:
+    """Return the change of one system, with p-values that are not yet corrected."""
     gains: dict[str, float] = {}
     # Sorted, because the result of resampling depends on the order of the gains.
-    for id_ in sorted(before.keys() | after.keys()):
-        gain = after.get(id_, 0.0) - before.get(id_, 0.0)
+    for id_ in sorted(baseline_scores.keys() | new_scores.keys()):
+        gain = new_scores.get(id_, 0.0) - baseline_scores.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
-    then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(system, then, now, measure_difference(list(gains.values()), seed=seed), gains)
-    return replace(change, sign_p=run_sign_test(change.better_count, change.worse_count))
+    then, now = (
+        fsum(values.values()) / max(1, len(gains)) for values in (baseline_scores, new_scores)
+    )
+    change = Change(
+        system_name, then, now, measure_difference(list(gains.values()), seed=seed), gains
+    )
+    return replace(
+        change, sign_p=compute_sign_test_p_value(change.better_count, change.worse_count)
+    )
 
 
 def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
@@ -417,7 +427,7 @@ def compare_with_baseline(
     *,
     model_name: str | None = None,
 ) -> GateResult:
-    """Return whether each system of *comparison* is worse than in *baseline*, according to *rule*.
+    """Compare the systems of *comparison* with *baseline*, and return the verdict by *rule*.
 
     Args:
         baseline: The earlier measurement.
@@ -442,7 +452,7 @@ def compare_with_baseline(
     return GateResult(
         baseline.name,
         rule,
-        find_changes(before, after, rule, seed=comparison.seed),
+        measure_changes(before, after, rule, seed=comparison.seed),
         missing=tuple(name for name in before if name not in after),
         new=tuple(name for name in after if name not in before),
         notes=(*conditions, *_describe_failures(before, after)),
@@ -466,11 +476,14 @@ def _describe_changed_conditions(
         yield f"The settings of {join_names(changed)} changed."
 
 
-def _describe_failures(before: Values, after: Values) -> Iterator[str]:
+def _describe_failures(baseline_values: Values, new_values: Values) -> Iterator[str]:
     """Yield sentences on the questions that failed in one measurement, but not in the other."""
     # A question that failed has no value.
-    systems = before.keys() & after.keys()
-    then, now = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
+    systems = baseline_values.keys() & new_values.keys()
+    then, now = (
+        {id_ for name in systems for id_ in values[name]}
+        for values in (baseline_values, new_values)
+    )
     for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
         if failed:
             count = format_count(len(failed), "question")

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge, Reason, average_scores
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, run_sign_test
+from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, compute_sign_test_p_value
 from qtmiddleware.kit.evaluation.prompts import ANSWERS, CRITERIA
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.protocols import LanguageModel
@@ -139,7 +139,7 @@ class Judged:
         Ties are ignored. The p-value is 1.0 if there are no wins and no losses. Raises
         `MissingExtra` if scipy is not installed.
         """
-        return run_sign_test(self.wins, self.losses)
+        return compute_sign_test_p_value(self.wins, self.losses)
 
     @property
     def is_significant(self) -> bool:
@@ -228,8 +228,9 @@ def judge(
 ) -> Judged:
     """Ask *model* which of two systems answers each question better, given a reference answer.
 
-    The reference answer is ``answer`` in the question's metadata. Questions without one are
-    skipped. The model sees the answers as A and B, without the systems' names, once in each order.
+    The reference answer is ``answer`` in the question's metadata. Questions without a reference
+    answer are skipped. The model sees the answers as A and B, without the systems' names, once in
+    each order.
     A system wins if its answer is better in both orders. Otherwise the result is a tie. If the
     answers are equal, the result is a tie and the model is not asked.
 
@@ -262,7 +263,7 @@ def judge(
             path="challenger_name",
             value=challenger_name,
         )
-    run_sign_test(0, 0)  # Raises without scipy, before any answer is paid for.
+    compute_sign_test_p_value(0, 0)  # Raises without scipy, before any answer is paid for.
     panel = Judge(ANSWERS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 
     def build_ballot(question: Question) -> Ballot:

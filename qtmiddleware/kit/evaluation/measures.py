@@ -104,9 +104,9 @@ def compute_measures(
     return PerQuery(values)
 
 
-def _build_rank_scores(ids: Sequence[str]) -> dict[str, float]:
-    """Return a score for each of *ids*, best first: 0 for the first id, -1 for the next one."""
-    return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(ids))}
+def _build_rank_scores(passage_ids: Sequence[str]) -> dict[str, float]:
+    """Return a score for each of *passage_ids*: 0 for the first id, -1 for the next, and so on."""
+    return {id_: -float(rank) for rank, id_ in enumerate(dict.fromkeys(passage_ids))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     return Difference(gain, low, high, float(test.pvalue))
 
 
-def run_sign_test(better_count: int, worse_count: int) -> float:
+def compute_sign_test_p_value(better_count: int, worse_count: int) -> float:
     """Return the p-value of a two-sided sign test on the numbers of better and worse questions.
 
     If both numbers are 0, the p-value is 1.0. Raises `MissingExtra` if scipy is not installed.
@@ -214,8 +214,7 @@ def correct_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return *p_values*, corrected for the number of tests by Holm's method.
 
     *p_values* maps the name of each test to its p-value. The k-th smallest of n p-values is
-    multiplied by (n - k + 1). Corrected p-values are at most 1, and none is below a p-value that
-    was smaller before.
+    multiplied by (n - k + 1). Corrected p-values are at most 1, and their order stays the same.
 
     Source: Holm 1979.
     """

@@ -207,8 +207,8 @@ def format_ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def find_language(retrieval: Retrieval) -> str:
-    """Return the language code of the question in *retrieval*; empty if it is unknown."""
+def find_question_language(retrieval: Retrieval) -> str:
+    """Return the code of the question's language; ``""`` if the language is unknown."""
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
     language = "" if retrieval.evidence is None else retrieval.evidence.language
@@ -250,7 +250,7 @@ class _Explainer:
         known_keys = self._final.keys() | {
             key for ranking in retrieval.rankings for key in ranking.keys
         }
-        self._keys_before = [_find_key(match, known_keys) for match in before]
+        self._keys_before = [_find_passage_key(match, known_keys) for match in before]
         self._plain = _rank_keys(self._keys_before)
 
     def explain_retrieval(self) -> Movements:
@@ -442,7 +442,7 @@ class _Explainer:
             yield "kept, because the plain search returned it"
 
     def _drop_function_words(self, words: Sequence[str]) -> list[str]:
-        return drop_function_words(words, find_language(self._retrieval)) if words else []
+        return drop_function_words(words, find_question_language(self._retrieval)) if words else []
 
     def _get_original_rank(self, movement: Movement) -> int | None:
         """Return a passage's rank in the search for the unchanged question.
@@ -453,7 +453,7 @@ class _Explainer:
 
 
 def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
-    """Return whether *new_rank* is higher in a list than *old_rank*.
+    """Return whether a passage that moved from *old_rank* to *new_rank* moved up.
 
     Returns ``None`` if the ranks are equal or a rank is ``None``.
     """
@@ -477,7 +477,7 @@ def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
     return places
 
 
-def _find_key(match: Match, known_keys: Collection[Key]) -> Key:
+def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
     """Return the key of the passage *match*.
 
     Usually, this is the passage's id with its namespace. If several passages have the same id,
@@ -501,7 +501,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
     )
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
-    # A key that includes the text has the id before the null character (see `_find_key`).
+    # A key that includes the text has the id before the null character (see `_find_passage_key`).
     rows = zip(ranking.keys, ranking.items, ranking.scores, retrieval.matches, strict=False)
     return tuple(
         Match(
@@ -518,7 +518,7 @@ def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
 
 
 def _join_texts(texts: Sequence[str]) -> str:
-    """Return *texts* as an English list. If the list is long, it ends with ``and 3 more``."""
+    """Return *texts* as an English list. A long list is cut and ends in, say, ``and 3 more``."""
     if len(texts) > _MOST_NAMED:
         return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
     return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))

@@ -21,7 +21,7 @@ ASKED_FOR_IDS: Final = 20
 
 
 class RunMemory(Protocol):
-    """Stores the systems' results during a measurement, so that it can continue if interrupted."""
+    """Stores the systems' results, so that an interrupted measurement can continue."""
 
     def load_run(self, system_key: str, question_id: str) -> Run | None:
         """Return the stored result of a system for a question; ``None`` if there is none.
@@ -140,7 +140,7 @@ class OwnFunction:
         memory = None if is_gated else self.memory
         name = build_system_key(settings, passage_count)
 
-        def run(question: Question) -> Run:
+        def run_question(question: Question) -> Run:
             result = None if memory is None else memory.load_run(name, question.id)
             if result is None:
                 result = self._ask_function(function, question, arguments)
@@ -151,7 +151,7 @@ class OwnFunction:
                 self.ids.check_run(result)
             return result
 
-        return run
+        return run_question
 
     def _ask_function(self, function: Any, question: Question, arguments: Mapping[str, Any]) -> Run:
         """Return the result of *function* for *question*; an exception becomes `Run.error`."""

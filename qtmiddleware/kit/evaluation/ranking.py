@@ -174,9 +174,13 @@ class RankedSystems:
                 average_scores([standing.scores for standing in standings]),
                 firsts=sum(standing.rank == 1 for standing in standings),
                 questions=len(standings),
-                interval=estimate_interval([standing.place for standing in standings], self.seed),
+                interval=estimate_mean_interval(
+                    [standing.place for standing in standings], self.seed
+                ),
                 lead=fmean(leads[name]) if name in leads else None,
-                lead_interval=estimate_interval(leads[name], self.seed) if name in leads else None,
+                lead_interval=estimate_mean_interval(leads[name], self.seed)
+                if name in leads
+                else None,
             )
             for name, standings in by_system.items()
         )
@@ -414,7 +418,7 @@ def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
 
 
 def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_index: int) -> bool:
-    """Return whether the judge prefers the control to the answer that the control repeats.
+    """Return whether the judge prefers the control, an answer written out twice, to the answer.
 
     *opinions* are pairs: an order of the texts, then its reverse. In more than half of the pairs,
     the judge must prefer the control both times.
@@ -425,9 +429,9 @@ def _prefers_control(opinions: Sequence[Opinion], control_index: int, original_i
 
 
 def _rank_without_control(marks: Sequence[Mark]) -> list[Mark]:
-    """Return the opinions *marks*, with ranks computed again as if there were no control.
+    """Return *marks*, the judge's opinions of the answers, with ranks that leave out the control.
 
-    *marks* must not include the opinion of the control.
+    The control is an answer written out twice. *marks* must not include its opinion.
     """
     places = [mark.place for mark in marks]
     return [
@@ -455,9 +459,9 @@ def _measure_agreement(rankings: Sequence[Sequence[Mark]]) -> float:
     )
 
 
-def _compare_ranks(place: float, other_place: float) -> int:
-    """Return -1 if *place* is better than *other_place*, 0 if they are equal, 1 if it is worse."""
-    return (place > other_place) - (place < other_place)
+def _compare_ranks(rank: float, other_rank: float) -> int:
+    """Return -1 if *rank* is better than *other_rank*, 0 if they are equal, 1 if it is worse."""
+    return (rank > other_rank) - (rank < other_rank)
 
 
 def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
@@ -466,7 +470,7 @@ def _find_best_indices(marks: Sequence[Mark]) -> frozenset[int]:
     return frozenset(index for index, mark in enumerate(marks) if mark.place == best)
 
 
-def estimate_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
+def estimate_mean_interval(values: Sequence[float], seed: int) -> tuple[float, float]:
     """Return the 95 % percentile bootstrap interval of the mean of *values*: low, then high."""
     # Plain Python, because ranking answers needs no other package.
     random, tail = Random(seed), (1.0 - CONFIDENCE) / 2
@@ -481,7 +485,8 @@ def _round_interval(interval: tuple[float, float] | None) -> list[float] | None:
 def _assign_ranks(standings: Iterable[Standing]) -> tuple[Standing, ...]:
     """Return *standings*, best first, with their ranks.
 
-    They are sorted by `Standing.place`, then by `Standing.score`. Equal standings share a rank.
+    Standings are sorted by `Standing.place`, then by `Standing.score`. Equal standings share a
+    rank.
     """
     ordered = sorted(standings, key=lambda standing: (standing.place, -standing.score))
     ranked: list[Standing] = []

@@ -280,8 +280,8 @@ def judge_lists(
 
     Raises:
         ConfigError: The log does not contain the texts.
-        ModelError: Every judgement failed, at least one of them without a reply. This is the error
-            of the first judgement.
+        ModelError: Every judgement failed, and not only because of unreadable replies. This is the
+            error of the first judgement.
     """
     changed = [
         index for index, question in enumerate(report.questions) if question.change != "same"

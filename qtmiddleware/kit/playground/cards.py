@@ -14,7 +14,7 @@ from qtmiddleware.kit.evaluation.movement import (
     build_search_labels,
     drop_function_words,
     explain_movement,
-    find_language,
+    find_question_language,
 )
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
@@ -349,7 +349,7 @@ def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tu
         for text in retrieval.transformation.texts(name)
     ]
     # If a question has too many typos to tell its language, the model's texts tell it.
-    language = find_language(retrieval) or next(
+    language = find_question_language(retrieval) or next(
         filter(None, (extract_keywords(text).language for text in texts)), ""
     )
     return _join_content_words([preprocess(state.question)], language), _join_content_words(

@@ -26,6 +26,7 @@ from qtmiddleware.retrieval.responses.fields import (
     ROW,
     build_shape_error,
     build_similar_container,
+    convert_to_float,
     find_kind,
     get_field,
     get_nested_value,
@@ -36,7 +37,6 @@ from qtmiddleware.retrieval.responses.fields import (
     remove_field,
     replace_nested_items,
     replace_nested_value,
-    to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
     NAMES,
@@ -68,6 +68,7 @@ __all__ = [
     "ADVICE",
     "SearchResult",
     "Shape",
+    "convert_to_float",
     "describe_missing_text",
     "estimate_chars",
     "find_shape",
@@ -89,7 +90,6 @@ __all__ = [
     "replace_score",
     "suggest_id_field",
     "suggest_score_field",
-    "to_number",
     "wait_for_response",
 ]
 
@@ -648,7 +648,7 @@ def get_read_units(response: Any) -> float | None:
         usage = get_field(response, "usage")
         if usage is ABSENT or usage is None:
             return None
-        units = [to_number(get_field(usage, name)) for name in ("read_units", "readUnits")]
+        units = [convert_to_float(get_field(usage, name)) for name in ("read_units", "readUnits")]
     except Exception:
         # Reading a response may raise anything. Missing read units are no reason to lose it.
         return None
@@ -668,8 +668,8 @@ def get_read_units(response: Any) -> float | None:
 def wait_for_response(response: Any) -> Any:
     """Return the result of *response* if it is a future or an async result of a pool.
 
-    The function waits until this result is there. Any other response is returned unchanged, also an
-    awaitable, because the caller can await it.
+    The function waits until this result is there. Any other response is returned unchanged. This
+    includes awaitables, because the caller can await them.
 
     Raises:
         Exception: The error of the future.

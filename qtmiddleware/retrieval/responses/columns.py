@@ -1,7 +1,8 @@
 """Read the ids, scores, texts and metadata of many items at once.
 
-The results are the same as for reading each item. This is faster, because field names are looked up
-only once, in the first item. Items with other fields than the first item are read one by one.
+This gives the same results as reading each item separately. It is faster, because field names are
+looked up only once, in the first item. Items with other fields than the first item are read one by
+one.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.responses.fields import (
     OBJECT,
     Names,
+    convert_to_float,
     find_kind,
     is_number,
     list_instance_names,
-    to_number,
 )
 from qtmiddleware.retrieval.responses.items import (
     IDS,
@@ -219,7 +220,7 @@ def _read_scores(
                 score = value
                 break
             if is_number(value):
-                score = to_number(value)
+                score = convert_to_float(value)
                 break
         scores.append(score)
     return scores

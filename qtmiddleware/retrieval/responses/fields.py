@@ -94,7 +94,10 @@ def pick_field_names(holder: Any, names: Names) -> Sequence[str]:
 
 
 def list_instance_names(holder: Any) -> tuple[str, ...]:
-    """Return the names of *holder*'s instance attributes, after the columns if it is a row."""
+    """Return the names of *holder*'s instance attributes.
+
+    If *holder* is a database row, the names of its columns come first.
+    """
     names = getattr(holder, "__dict__", None) or ()
     return (*_list_columns(holder), *names) if find_kind(type(holder)) is ROW else tuple(names)
 
@@ -119,15 +122,17 @@ def _list_columns(row: Any) -> tuple[str, ...]:
     return tuple(row._fields if hasattr(type(row), "_fields") else row.keys())
 
 
-def _get_column(row: Any, name: str) -> Any:
-    """Return the value of the first column *name* of *row*, a database row."""
-    return row[row._fields.index(name)] if hasattr(type(row), "_fields") else row[name]
+def _get_column(row: Any, column_name: str) -> Any:
+    """Return the value of the first column *column_name* of *row*, a database row."""
+    return (
+        row[row._fields.index(column_name)] if hasattr(type(row), "_fields") else row[column_name]
+    )
 
 
-def has_field(holder: Any, name: str) -> bool:
-    """Return whether *holder*, which is not a mapping, has an attribute or column *name*."""
+def has_field(holder: Any, field_name: str) -> bool:
+    """Return whether *holder*, which is not a mapping, has an attribute or column *field_name*."""
     class_: type = type(holder)
-    return _has_declared_name(name, class_, list_instance_names(holder))
+    return _has_declared_name(field_name, class_, list_instance_names(holder))
 
 
 @lru_cache(maxsize=1_024)
@@ -140,16 +145,16 @@ Path = Sequence[str | int]
 """The names of nested fields, the outermost first."""
 
 
-def get_field(holder: Any, name: str | int) -> Any:
-    """Return the value of the field *name* of *holder*; `ABSENT` if there is no such field."""
+def get_field(holder: Any, field_name: str | int) -> Any:
+    """Return the value of *holder*'s field *field_name*; `ABSENT` if there is no such field."""
     kind = MAPPING if type(holder) is dict else find_kind(type(holder))
     if kind is MAPPING:
-        return holder.get(name, ABSENT)
-    if isinstance(name, int):
-        return holder[name]
-    if kind is ROW and name in _list_columns(holder):
-        return _get_column(holder, name)
-    return getattr(holder, name, ABSENT) if has_field(holder, name) else ABSENT
+        return holder.get(field_name, ABSENT)
+    if isinstance(field_name, int):
+        return holder[field_name]
+    if kind is ROW and field_name in _list_columns(holder):
+        return _get_column(holder, field_name)
+    return getattr(holder, field_name, ABSENT) if has_field(holder, field_name) else ABSENT
 
 
 def get_nested_value(holder: Any, path: Path) -> Any:
@@ -175,7 +180,7 @@ def list_fields(holder: Any) -> Mapping[str, Any]:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether *value* is a sequence of items, not text or bytes.
+    """Return whether *value* is a sequence of items. Text and bytes do not count.
 
     A numpy array must have one dimension and contain objects or strings.
     """
@@ -205,7 +210,7 @@ def is_number(value: Any) -> bool:
     return type(value) is float or (hasattr(value, "__float__") and not isinstance(value, bool))
 
 
-def to_number(value: Any) -> float | None:
+def convert_to_float(value: Any) -> float | None:
     """Return *value* as a finite float; ``None`` if it is not a finite number."""
     if type(value) is float:
         return value if isfinite(value) else None
@@ -261,7 +266,7 @@ def replace_nested_value(holder: Any, path: Path, value: Any) -> Any:
 def replace_nested_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     """Return a copy of *holder* with *items* in the list at *path*.
 
-    A tuple or numpy array there stays a tuple or numpy array.
+    If there is a tuple or numpy array at *path*, its type is kept.
 
     Raises:
         ResponseShapeError: No copy can be made.
@@ -271,8 +276,8 @@ def replace_nested_items(holder: Any, path: Path, items: Sequence[Any]) -> Any:
     )
 
 
-def remove_field(holder: Any, name: str) -> Any:
-    """Return a copy of *holder* without the field *name*.
+def remove_field(holder: Any, field_name: str) -> Any:
+    """Return a copy of *holder* without the field *field_name*.
 
     *holder* is a mapping or a view of a dict. It is returned unchanged if it lacks the field.
 
@@ -280,14 +285,16 @@ def remove_field(holder: Any, name: str) -> Any:
         ResponseShapeError: No copy can be made.
     """
     fields = holder if isinstance(holder, Mapping) else list_fields(holder)
-    if name not in fields:
+    if field_name not in fields:
         return holder
-    remaining = {key: value for key, value in fields.items() if key != name}
+    remaining = {key: value for key, value in fields.items() if key != field_name}
     class_: Any = type(holder)
     try:
         return remaining if class_ is dict else class_(remaining)
     except Exception as error:
-        raise build_shape_error(holder, f"{name!r} cannot be left out of a copy of type") from error
+        raise build_shape_error(
+            holder, f"{field_name!r} cannot be left out of a copy of type"
+        ) from error
 
 
 def build_shape_error(value: Any, problem: str) -> ResponseShapeError:
@@ -304,24 +311,26 @@ def build_shape_error(value: Any, problem: str) -> ResponseShapeError:
     return ResponseShapeError(f"{problem} {shape}; {ADVICE}", shape=shape)
 
 
-def _copy_with_field(holder: Any, name: str | int, value: Any) -> Any:
-    """Return a shallow copy of *holder* with *value* in the field *name*.
+def _copy_with_field(holder: Any, field_name: str | int, value: Any) -> Any:
+    """Return a shallow copy of *holder* with *value* in the field *field_name*.
 
     Raises:
         ResponseShapeError: No copy can be made.
     """
     try:
         if isinstance(holder, Mapping):
-            return _copy_mapping(holder, name, value)
+            return _copy_mapping(holder, field_name, value)
         return (
-            _copy_sequence(holder, name, value)
-            if isinstance(name, int)
-            else _copy_object(holder, name, value)
+            _copy_sequence(holder, field_name, value)
+            if isinstance(field_name, int)
+            else _copy_object(holder, field_name, value)
         )
     except ResponseShapeError:
         raise
     except Exception as error:
-        raise build_shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
+        raise build_shape_error(
+            holder, f"{field_name!r} cannot be changed in a copy of type"
+        ) from error
 
 
 def _copy_sequence(holder: Sequence[Any], index: int, value: Any) -> Any:
@@ -330,47 +339,47 @@ def _copy_sequence(holder: Sequence[Any], index: int, value: Any) -> Any:
     return getattr(class_, "_make", class_)((*holder[:index], value, *holder[index + 1 :]))
 
 
-def _copy_mapping(holder: Mapping[Any, Any], name: str | int, value: Any) -> Mapping[Any, Any]:
-    """Return a copy of *holder*, a mapping, with *value* under the key *name*.
+def _copy_mapping(holder: Mapping[Any, Any], key: str | int, value: Any) -> Mapping[Any, Any]:
+    """Return a copy of *holder*, a mapping, with *value* under the key *key*.
 
     The copy is a dict if *holder* is read-only.
     """
     if type(holder) is dict or not isinstance(holder, MutableMapping):
-        return {**holder, name: value}
+        return {**holder, key: value}
     copied = _make_shallow_copy(holder)
-    copied[name] = value
+    copied[key] = value
     return copied  # type: ignore[no-any-return]
 
 
-def _copy_object(holder: Any, name: str, value: Any) -> Any:
-    """Return a copy of *holder*, an object, with *value* in the attribute *name*."""
+def _copy_object(holder: Any, attribute_name: str, value: Any) -> Any:
+    """Return a copy of *holder*, an object, with *value* in the attribute *attribute_name*."""
     class_ = type(holder)
     if hasattr(class_, "__struct_fields__"):
         return class_(
             **{
-                field: value if field == name else getattr(holder, field)
+                field: value if field == attribute_name else getattr(holder, field)
                 for field in class_.__struct_fields__
             }
         )
     if hasattr(class_, "model_copy"):
-        return holder.model_copy(update={name: value})
+        return holder.model_copy(update={attribute_name: value})
     if isinstance(holder, tuple):
-        return holder._replace(**{name: value})  # type: ignore[attr-defined]
+        return holder._replace(**{attribute_name: value})  # type: ignore[attr-defined]
     store = getattr(holder, "__dict__", {}).get("_data_store")
     if isinstance(store, dict):
         # The copy module cannot copy OpenAPI models, and their constructors would validate every
         # item again.
         copied = object.__new__(class_)
-        copied.__dict__.update(holder.__dict__, _data_store={**store, name: value})
+        copied.__dict__.update(holder.__dict__, _data_store={**store, attribute_name: value})
         return copied
-    if isinstance(getattr(class_, name, None), property) and name in (
+    if isinstance(getattr(class_, attribute_name, None), property) and attribute_name in (
         fields := list_fields(holder)
     ):
         # A view of a dict, such as Pinecone's Document.
-        return class_({**fields, name: value})
+        return class_({**fields, attribute_name: value})
     copied = _make_shallow_copy(holder)
     # Frozen classes raise an error in their own __setattr__, so the one of `object` is called.
-    object.__setattr__(copied, name, value)
+    object.__setattr__(copied, attribute_name, value)
     return copied
 
 

@@ -20,6 +20,7 @@ from qtmiddleware.retrieval.responses.fields import (
     Names,
     Path,
     build_shape_error,
+    convert_to_float,
     find_kind,
     get_field,
     get_nested_value,
@@ -29,7 +30,6 @@ from qtmiddleware.retrieval.responses.fields import (
     list_fields,
     pick_field_names,
     replace_nested_value,
-    to_number,
 )
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
@@ -140,7 +140,8 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
 def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
     """Return whether *item* has an id, a text, or another field with several words.
 
-    *text_field* and *id_field* name the fields. If they are ``None``, the usual names are tried.
+    *text_field* and *id_field* name the fields of the text and the id. If they are ``None``, the
+    usual names are tried.
     """
     try:
         check_item(item, text_field, id_field)
@@ -216,7 +217,7 @@ def read_score(item: Any, score_field: str | None = None) -> float | None:
         _read_scores(item) if score_field is None else _read_named_field(item, score_field)
     ):
         if is_number(value):
-            return to_number(value)
+            return convert_to_float(value)
     return None
 
 
@@ -486,29 +487,29 @@ def _read_scores(item: Any) -> Iterable[Any]:
     return (get_nested_value(item, path) for path in _find_score_paths(item))
 
 
-def _read_named_field(item: Any, name: str) -> Iterator[Any]:
-    """Yield the values of the field *name* in *item*. A dot separates the names of nested fields.
+def _read_named_field(item: Any, field_name: str) -> Iterator[Any]:
+    """Yield the values of the field *field_name* in *item*.
 
-    The field is searched in the metadata, in the document or node inside *item*, and in *item*
-    itself, in this order.
+    A dot in *field_name* separates the names of nested fields. The field is searched in the
+    metadata, in the document or node inside *item*, and in *item* itself, in this order.
     """
     for root in (read_metadata(item), _unwrap_item(item), item):
-        for path in ((name,), name.split(".")):
+        for path in ((field_name,), field_name.split(".")):
             if (value := get_nested_value(root, path)) is not ABSENT:
                 yield value
 
 
-def _find_field_paths(item: Any, name: str) -> Iterator[Path]:
-    """Yield the paths to all fields called *name* in *item*, in its metadata and in its node.
+def _find_field_paths(item: Any, field_name: str) -> Iterator[Path]:
+    """Yield the paths to all fields called *field_name* in *item*, in its metadata and in its node.
 
-    A dot in *name* separates the names of nested fields.
+    A dot in *field_name* separates the names of nested fields.
     """
     starts: Sequence[Path] = (
         [(0,), (2,)][: len(item) - 1] if find_kind(type(item)) is PLAIN else [(_NODE,), ()]
     )
     for start in starts:
         for middle in (*METADATA, None):
-            for inner in ((name,), name.split(".")):
+            for inner in ((field_name,), field_name.split(".")):
                 path = (*start, *inner) if middle is None else (*start, middle, *inner)
                 if get_nested_value(item, path) is not ABSENT:
                     yield path
@@ -547,9 +548,9 @@ def _list_values(holder: Any, names: Names) -> Iterable[Any]:
     return (get(holder, name) for name in pick_field_names(holder, names))
 
 
-def get_attribute(holder: Any, name: str) -> Any:
-    """Return the attribute *name* of *holder*, or ``None`` if it does not exist."""
-    return getattr(holder, name, None)
+def get_attribute(holder: Any, attribute_name: str) -> Any:
+    """Return the attribute *attribute_name* of *holder*, or ``None`` if it does not exist."""
+    return getattr(holder, attribute_name, None)
 
 
 def _list_item_fields(item: Any) -> Mapping[str, Any]:
@@ -633,12 +634,12 @@ def _get_nonblank_text(value: Any) -> str | None:
     return value if isinstance(value, str) and value and not value.isspace() else None
 
 
-def _has_setter_code(class_: type, name: str) -> bool:
-    """Return whether setting the attribute *name* runs code of *class_*, such as a property setter.
+def _has_setter_code(class_: type, attribute_name: str) -> bool:
+    """Return whether setting the attribute runs code of *class_*, such as a property setter.
 
     Such code may change data that a copy of the object shares with the original.
     """
-    descriptor = getattr(class_, name, None)
+    descriptor = getattr(class_, attribute_name, None)
     settable = (
         hasattr(type(descriptor), "__set__") and getattr(descriptor, "fset", descriptor) is not None
     )

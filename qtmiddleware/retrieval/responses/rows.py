@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from qtmiddleware.retrieval.responses.fields import (
     PLAIN,
+    convert_to_float,
     find_kind,
     is_number,
     replace_nested_value,
-    to_number,
 )
 
 # Some scripts put no spaces between words, so CJK punctuation counts too.
@@ -39,15 +39,15 @@ class PlainRow(dict[str, Any]):
         super().__init__(zip(names, row, strict=True))
         self.row, self.names, self.key = row, names, _build_key(row)
 
-    def replace_score(self, score: float, name: str) -> PlainRow:
-        """Return a copy of the row with *score* in the field *name*.
+    def replace_score(self, score: float, field_name: str) -> PlainRow:
+        """Return a copy of the row with *score* in the field *field_name*.
 
         If there is no such field, the row itself is returned.
         """
-        if name not in self.names:
+        if field_name not in self.names:
             return self
         return PlainRow(
-            replace_nested_value(self.row, (self.names.index(name),), score), self.names
+            replace_nested_value(self.row, (self.names.index(field_name),), score), self.names
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -132,7 +132,7 @@ def may_be_scores(column: Sequence[Any]) -> bool:
     numbers = [value for value in column if value is not None]
     if all(hasattr(value, "__index__") for value in numbers) or not all(map(is_number, numbers)):
         return False
-    floats = [to_number(value) for value in numbers]
+    floats = [convert_to_float(value) for value in numbers]
     return None not in floats and floats == sorted(floats, reverse=floats[0] > floats[-1])  # type: ignore[operator,type-var]
 
 

@@ -52,18 +52,18 @@ class Box(NamedTuple):
         is_beside = self.right <= other.left or other.right <= self.left
         return not is_beside and self.top < other.bottom and other.top < self.bottom
 
-    def grow(self, horizontal: float, vertical: float) -> Box:
+    def add_margins(self, horizontal_margin: float, vertical_margin: float) -> Box:
         """Return this box, enlarged by a margin on each side.
 
         Args:
-            horizontal: The margin on the left and on the right.
-            vertical: The margin at the top and at the bottom.
+            horizontal_margin: The margin on the left and on the right.
+            vertical_margin: The margin at the top and at the bottom.
         """
         return Box(
-            self.left - horizontal,
-            self.top - vertical,
-            self.right + horizontal,
-            self.bottom + vertical,
+            self.left - horizontal_margin,
+            self.top - vertical_margin,
+            self.right + horizontal_margin,
+            self.bottom + vertical_margin,
         )
 
     def contains(self, other: Box) -> bool:
@@ -116,23 +116,23 @@ class Axis:
 
 def make_axis(
     numbers: Iterable[float],
-    start: float,
-    end: float,
+    start_position: float,
+    end_position: float,
     *,
     intervals: int = 5,
     includes_zero: bool = True,
-    highest: float = _LARGEST,
+    upper_limit: float = _LARGEST,
 ) -> Axis:
-    """Return an axis from *start* to *end* that covers all *numbers*, with ticks at round numbers.
+    """Return an axis that covers all *numbers*, with ticks at round numbers.
 
     Args:
         numbers: The numbers to cover. Infinite numbers and NaN are ignored. If all numbers are
             equal, the axis extends beyond them.
-        start: The position of the smallest number on the axis.
-        end: The position of the largest number on the axis.
+        start_position: The position of the smallest number on the axis.
+        end_position: The position of the largest number on the axis.
         intervals: The approximate number of intervals between ticks.
         includes_zero: Whether the axis must include 0.
-        highest: A limit for the axis if all numbers are equal: the axis extends at most to this
+        upper_limit: A limit for the axis if all numbers are equal: the axis extends at most to this
             number.
     """
     finite = (min(max(number, -_LARGEST), _LARGEST) for number in numbers if isfinite(number))
@@ -146,7 +146,7 @@ def make_axis(
             if low == 0
             else (low - abs(low) / 2, high + abs(high) / 2)
         )
-        high = min(high, highest)
+        high = min(high, upper_limit)
     # The next round step (1, 2 or 5 times a power of ten) gives about the wanted number of ticks.
     # The tolerances keep rounding errors from adding a step or a tick.
     rough_step = (high - low) / max(1, intervals)
@@ -155,7 +155,12 @@ def make_axis(
     first_tick, last_tick = floor(low / step + 1e-9), ceil(high / step - 1e-9)
     ticks = tuple(round(place * step, 12) for place in range(first_tick, last_tick + 1))
     return Axis(
-        first_tick * step, last_tick * step, start, end, ticks, max(0, -floor(log10(step) + 1e-9))
+        first_tick * step,
+        last_tick * step,
+        start_position,
+        end_position,
+        ticks,
+        max(0, -floor(log10(step) + 1e-9)),
     )
 
 
@@ -416,7 +421,9 @@ def draw_scatter(
     # The margins keep the points away from the axes.
     across = make_axis([price for _, _, price in priced], AREA.left + 12.0, AREA.right - 12.0)
     qualities = [score.means[PRIMARY] for _, score, _ in priced]
-    up = make_axis(qualities, AREA.bottom - 12.0, AREA.top + 12.0, includes_zero=False, highest=1.0)
+    up = make_axis(
+        qualities, AREA.bottom - 12.0, AREA.top + 12.0, includes_zero=False, upper_limit=1.0
+    )
     points = tuple(
         Point(
             number=number,
@@ -429,7 +436,10 @@ def draw_scatter(
         )
         for number, score, price in priced
     )
-    best = [points[place] for place in find_frontier([price for _, _, price in priced], qualities)]
+    best = [
+        points[place]
+        for place in find_frontier_indices([price for _, _, price in priced], qualities)
+    ]
     # A staircase: the quality stays until you pay for the next better system.
     steps = "".join(f"H{point.x:g}V{point.y:g}" for point in best[1:])
     return Scatter(
@@ -444,7 +454,7 @@ def draw_scatter(
     )
 
 
-def find_frontier(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
+def find_frontier_indices(costs: Sequence[float], qualities: Sequence[float]) -> list[int]:
     """Return the indices of the systems on the Pareto frontier, cheapest first.
 
     A system is on the frontier if every cheaper system has a lower quality, and no system with the
@@ -537,7 +547,11 @@ def _place_labels(dots: Sequence[Mark], numbered_marks: Sequence[Mark]) -> list[
     marks, names = (*dots, *numbered_marks), list[Box]()
     labelled = []
     for dot in dots:
-        occupied = [*names, *(mark.box.grow(*_CLEAR) for mark in marks if mark is not dot), dot.box]
+        occupied = [
+            *names,
+            *(mark.box.add_margins(*_CLEAR) for mark in marks if mark is not dot),
+            dot.box,
+        ]
         free = (
             candidate
             for candidate in _list_possible_labels(dot)

@@ -136,8 +136,9 @@ def _format_stage_times(stage: str, percentiles: Percentiles) -> str:
 def _format_details(details: str, decision: Decision | None) -> list[str]:
     """Return the Markdown paragraphs below the headline.
 
-    Without a *decision*, this is one paragraph with *details*. With a decision, these are a list
-    with *details* and the reasons and, if the decision has a config, the config as a code block.
+    Without a *decision*, the only paragraph is *details*. With a decision, the first paragraph is a
+    list of *details* and the decision's reasons. If the decision has a config, a code block with
+    the config follows.
     """
     if decision is None:
         return [escape_text(details, 10 * _NOTE_LENGTH)]
@@ -158,7 +159,7 @@ def _format_worst_questions(
     The losses are those of the system in *decision*, or of the best system without a decision.
     """
     best = find_best_system(comparison) if decision is None else comparison[decision.system]
-    hurt = WorstQuestionFinder(comparison, dataset).find_questions(best)[:_WORST]
+    hurt = WorstQuestionFinder(comparison, dataset).find_worst_questions(best)[:_WORST]
     if not hurt:
         return ""
     entries = "\n".join(

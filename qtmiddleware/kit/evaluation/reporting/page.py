@@ -39,7 +39,7 @@ class Detail:
     worst: tuple[verdicts.WorseQuestion, ...]
 
     def compute_bar_width(self, ms: float) -> float:
-        """Return the length of the bar for the time *ms*, as a percentage of `longest_ms`.
+        """Return the width of the bar for the time *ms*, as a percentage of `longest_ms`.
 
         Returns 0 if the time is not known.
         """
@@ -140,5 +140,5 @@ def _build_details(
                 default=0.0,
             )
             or 1.0,
-            worst=finder.find_questions(score),
+            worst=finder.find_worst_questions(score),
         )

@@ -107,16 +107,16 @@ def ranking_page(found: SideBySide) -> str:
     )
 
 
-def describe_ranking(ranked: RankedSystems) -> str:
+def describe_ranking(ranked_systems: RankedSystems) -> str:
     """Return a sentence that names the best system and compares it with the baseline."""
-    standings = ranked.standings
+    standings = ranked_systems.standings
     if not standings:
         return "There is no ranking."
     best = [standing for standing in standings if standing.rank == standings[0].rank]
     names = " and ".join(
         f"“{shorten_text(standing.system, figures.NAME_LENGTH)}”" for standing in best
     )
-    if len(ranked.questions) == 1:
+    if len(ranked_systems.questions) == 1:
         return f"{names} answered best."
     leader = max(best, key=lambda standing: standing.firsts)
     verb = "gives" if len(best) == 1 else "give"

@@ -49,7 +49,7 @@ def _describe_possible_loss(gate_result: GateResult) -> str:
 def format_sentences(gate_result: GateResult) -> tuple[str, ...]:
     """Return the result as sentences: the headline, each system's change, and changed conditions.
 
-    Examples of conditions are the version of qtmiddleware and the model.
+    A changed condition is, for example, another version of qtmiddleware or another model.
     """
     return (
         f"{format_headline(gate_result)} The baseline is {gate_result.baseline}.",

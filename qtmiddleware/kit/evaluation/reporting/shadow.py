@@ -27,7 +27,7 @@ _SHARES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share of questions for which shadow mode would have had a certain effect.
+    """The share of questions on which qtmiddleware would have had a certain effect.
 
     Attributes:
         name: The effect in words, such as ``other passages``.
@@ -163,9 +163,12 @@ def _format_count(count: int) -> str:
     return f"{count:,}" if count else "none"
 
 
-def _format_price(record: dict[str, Any]) -> str:
-    """Return the price per 1,000 questions in words. *record* is from `ShadowReport.to_dict`."""
-    cost = record["costUsd"]
+def _format_price(figures_record: dict[str, Any]) -> str:
+    """Return the price per 1,000 questions in words.
+
+    *figures_record* is the result of `ShadowReport.to_dict`.
+    """
+    cost = figures_record["costUsd"]
     return (
         "at an unknown price"
         if cost is None

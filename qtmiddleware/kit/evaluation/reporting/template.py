@@ -55,7 +55,7 @@ def load_template_and_markup(template_name: str) -> tuple[jinja2.Template, type[
     `Markup` marks text as safe HTML, which is not escaped.
     """
     environment = build_environment(read_file, "eval")
-    environment.filters.update(typeset=_set_minus_signs, count="{:,}".format)
+    environment.filters.update(typeset=_insert_minus_signs, count="{:,}".format)
     # markupsafe comes with jinja2, so it can be imported only after the check above.
     from markupsafe import Markup
 
@@ -92,6 +92,6 @@ def read_file(file_name: str) -> str:
     return files(__package__).joinpath(file_name).read_text(encoding="utf-8")
 
 
-def _set_minus_signs(text: str) -> str:
+def _insert_minus_signs(text: str) -> str:
     """Replace each hyphen before a number with a minus sign. Hyphens in names stay."""
     return _MINUS.sub("\N{MINUS SIGN}", text)

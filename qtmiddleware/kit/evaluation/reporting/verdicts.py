@@ -108,7 +108,9 @@ def find_winner(comparison: Comparison) -> SystemScore | None:
 
     Systems whose results are all degraded are skipped.
     """
-    return _find_largest_gain([score for score in comparison.challengers if _is_better(score)])
+    return _find_largest_gain(
+        [score for score in comparison.challengers if _has_significant_gain(score)]
+    )
 
 
 def find_best_system(comparison: Comparison) -> SystemScore:
@@ -174,7 +176,7 @@ def _describe_first_passages(comparison: Comparison, score: SystemScore) -> str:
     """Return a sentence with the numbers of relevant first passages and of worse questions.
 
     If the system has no more relevant first passages than the baseline, the sentence begins with
-    the number of better questions instead.
+    the numbers of better and worse questions.
     """
     before, after = (
         figures.count_relevant_first_passages(comparison[comparison.baseline]),
@@ -225,7 +227,7 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
         f" times per question, {price}."
     )
     free = [score for score in comparison.challengers if not score.llm_calls]
-    if certain := _find_largest_gain([score for score in free if _is_better(score)]):
+    if certain := _find_largest_gain([score for score in free if _has_significant_gain(score)]):
         return (
             f"{text} Without a model, {_quote_name(certain.name)} gains"
             f" {_format_without_plus(certain.difference.gain)}."
@@ -242,7 +244,11 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     Systems at half the cost or less are considered first, then other cheaper systems, then the
     second best. Systems that are significantly worse than *best* are skipped.
     """
-    others = [score for score in comparison.challengers if _is_better(score) and score is not best]
+    others = [
+        score
+        for score in comparison.challengers
+        if _has_significant_gain(score) and score is not best
+    ]
     # Of two systems with the same gain, the cheaper one comes first.
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
     half = [
@@ -326,7 +332,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
     return f"{text}, and {subject} significantly worse"
 
 
-def _is_better(score: SystemScore) -> bool:
+def _has_significant_gain(score: SystemScore) -> bool:
     """Return whether a system has a significant gain, and not only degraded results."""
     # If every answer is degraded, the gain does not come from the system's own settings.
     return (
@@ -406,14 +412,14 @@ class WorstQuestionFinder:
         self._qrels = dataset.qrels if dataset else {}
         self._passages = {passage.id: passage for passage in dataset.passages} if dataset else {}
 
-    def find_questions(self, score: SystemScore) -> tuple[WorseQuestion, ...]:
+    def find_worst_questions(self, score: SystemScore) -> tuple[WorseQuestion, ...]:
         """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
-            self._describe_question(score, question, gain)
+            self._build_worse_question(score, question, gain)
             for question, gain in score.list_worst_questions(_WORST)
         )
 
-    def _describe_question(
+    def _build_worse_question(
         self, score: SystemScore, question_id: str, gain: float
     ) -> WorseQuestion:
         """Return one question with the passages that the system and the baseline found."""

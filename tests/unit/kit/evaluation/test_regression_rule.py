@@ -20,9 +20,9 @@ from qtmiddleware.kit.evaluation.gate import (
     GateResult,
     Rule,
     compare_with_baseline,
-    find_changes,
+    measure_changes,
 )
-from qtmiddleware.kit.evaluation.measures import FEW, run_sign_test
+from qtmiddleware.kit.evaluation.measures import FEW, compute_sign_test_p_value
 from qtmiddleware.kit.evaluation.reporting import format_headline
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, score
@@ -40,7 +40,7 @@ def compare_one(
     *,
     seed: int = 0,
 ) -> Change:
-    (change,) = find_changes({"rules": before}, {"rules": after}, rule, seed=seed)
+    (change,) = measure_changes({"rules": before}, {"rules": after}, rule, seed=seed)
     return change
 
 
@@ -121,9 +121,9 @@ def test_both_tests_of_every_system_that_changed_are_corrected_for_and_no_other(
         {f"system {number}": values for number in range(5)} for values in (before, after)
     )
     alone = compare_one(before, after)
-    beside_still = find_changes({"rules": before, **still}, {"rules": after, **still})[0]
-    beside_moved = find_changes({"rules": before, **still}, {"rules": after, **moved})[0]
-    assert alone.sign_p == pytest.approx(2 * run_sign_test(1, 9), rel=0.05)
+    beside_still = measure_changes({"rules": before, **still}, {"rules": after, **still})[0]
+    beside_moved = measure_changes({"rules": before, **still}, {"rules": after, **moved})[0]
+    assert alone.sign_p == pytest.approx(2 * compute_sign_test_p_value(1, 9), rel=0.05)
     assert beside_still == alone
     assert beside_moved.sign_p == pytest.approx(6 * alone.sign_p, rel=0.05)
     assert (alone.verdict, beside_moved.verdict) == ("worse", "not worse")

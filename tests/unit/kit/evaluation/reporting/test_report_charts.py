@@ -19,7 +19,7 @@ from qtmiddleware.kit.evaluation.reporting.charts import (
     draw_cost_charts,
     draw_gains_and_losses,
     draw_marks,
-    find_frontier,
+    find_frontier_indices,
     make_axis,
     make_gains_axis,
     make_quality_axis,
@@ -140,7 +140,9 @@ def test_points_upon_each_other_share_one_mark() -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 1)), max_size=12))
 def test_the_frontier_is_what_nothing_as_cheap_beats(points: list[tuple[float, float]]) -> None:
-    found = find_frontier([price for price, _ in points], [quality for _, quality in points])
+    found = find_frontier_indices(
+        [price for price, _ in points], [quality for _, quality in points]
+    )
     best = {
         (price, quality)
         for price, quality in points

@@ -364,7 +364,7 @@ def test_one_question_has_one_figure_whichever_system_it_is_told_of() -> None:
     base = replace(score("raw", {"q1": 0.1805, "q2": 0.0}), difference=hurt[0].difference)
     found = replace(comparison(*hurt), systems=(base, *hurt))
     finder = WorstQuestionFinder(found)
-    assert {finder.find_questions(one)[0].before for one in hurt} == {0.6805}
+    assert {finder.find_worst_questions(one)[0].before for one in hurt} == {0.6805}
 
 
 def test_what_a_judge_said_is_told_in_its_own_words() -> None:

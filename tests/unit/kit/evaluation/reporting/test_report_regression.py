@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from qtmiddleware.kit.evaluation.gate import GateResult, Rule, find_changes
+from qtmiddleware.kit.evaluation.gate import GateResult, Rule, measure_changes
 from qtmiddleware.kit.evaluation.reporting import format_comment, format_headline, format_sentences
 from tests.unit.kit.evaluation.reporting.test_report_markdown import HOSTILE, cells, tokens
 
@@ -27,7 +27,7 @@ def gate(
         system: {id_: 0.5 + gains[system].get(id_, 0.0) for id_ in found}
         for system, found in before.items()
     }
-    return GateResult(name, rule or Rule(), find_changes(before, after, rule))
+    return GateResult(name, rule or Rule(), measure_changes(before, after, rule))
 
 
 def lost(count: int, by: float = -0.2) -> dict[str, float]:

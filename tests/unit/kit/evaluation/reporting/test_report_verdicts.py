@@ -219,7 +219,7 @@ def test_chunks_of_one_document_are_told_apart_however_long_its_name_is() -> Non
     found = comparison(ours)
     passages = tuple(Passage(id_, f"words of {id_[-2:]}") for id_ in ids)
     data = Dataset("a set", passages, (Question("q", "what?"),), {"q": dict.fromkeys(ids, 1)})
-    (hurt,) = WorstQuestionFinder(found, data).find_questions(ours)
+    (hurt,) = WorstQuestionFinder(found, data).find_worst_questions(ours)
     assert [one.text for one in hurt.missed] == ["words of 13"]
     shown = [one.id for one in (*hurt.found, *hurt.missed)]
     assert [id_[-3:] for id_ in shown] == ["#12", "#13"]
