@@ -41,16 +41,17 @@ def define_option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> 
     return field(default=default, metadata=meta)
 
 
-def define_group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
+def define_group(group_class: type[Any], doc: str, *, marks: str = "") -> Any:
     """Return a dataclass field for a group of options.
 
     Args:
-        cls: the class of the group.
+        group_class: the class of the group.
         doc: the meaning of the group.
         marks: `Mark` words, separated by spaces. All options of the group get these marks.
     """
     return field(
-        default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
+        default_factory=group_class,
+        metadata={META: {"description": doc}, MARKS: frozenset(marks.split())},
     )
 
 

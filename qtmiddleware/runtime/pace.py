@@ -65,8 +65,8 @@ class _Failure(Enum):
 class Pace:
     """Runs up to *concurrency* calls at once: fewer during an overload, none during a pause.
 
-    `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
-    breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
+    `call_with_retries` repeats calls that fail for a temporary reason (rate limit, outage, open
+    circuit breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
     if the API key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
 
     Attributes:
@@ -101,7 +101,7 @@ class Pace:
         """The number of calls that may run at once now."""
         return self._limit
 
-    def perform(self, call: Callable[[], T]) -> T:
+    def call_with_retries(self, call: Callable[[], T]) -> T:
         """Return the result of *call*. Repeats the call if it fails for a temporary reason.
 
         Raises:
