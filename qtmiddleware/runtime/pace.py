@@ -66,8 +66,9 @@ class Pace:
     """Runs up to *concurrency* calls at once: fewer during an overload, none during a pause.
 
     `call_with_retries` repeats calls that fail for a temporary reason (rate limit, outage, open
-    circuit breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
-    if the API key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
+    circuit breaker, budget per minute). All calls are stopped after *patience* seconds without an
+    answer, if the API key is rejected, if a budget is used up, or if the first calls all fail.
+    Thread-safe.
 
     Attributes:
         error: Why all calls were stopped; ``None`` while calls may run.
