@@ -212,7 +212,7 @@ def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
 def _read_values(system_reports: Any) -> dict[str, dict[str, dict[str, float]]]:
     """Return the values in the *system_reports* of a report, by measure, system and question id.
 
-    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if *system_reports* is not valid.
+    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if a value is not valid.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
     for system in system_reports:
