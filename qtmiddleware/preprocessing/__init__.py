@@ -18,7 +18,7 @@ from qtmiddleware.preprocessing.lexicon import (
     Lexicon,
     Markers,
     apply_user_words,
-    collect_markers,
+    collect_language_markers,
     guess_language,
     load_lexicon,
     read_user_words,
@@ -83,14 +83,14 @@ def extract_keywords(
         read_user_words(keep_words, "keepWords"), read_user_words(extra_words, "extraWords")
     )
     language_code = _read_language_code(language)
-    result, used_language = _strip_once(text, language_code, word_lists)
+    result, used_language = _strip_stop_words_once(text, language_code, word_lists)
     # The keywords may themselves begin like a question, so the rules run until nothing changes.
     # Preparing the keywords again in the same language then changes nothing, unless they open with
     # a name that looks like a question word.
     for _ in range(PASSES):
         keywords = result.keywords
         # Most keywords are final after the first pass. This check saves the second pass.
-        if used_language and _is_certainly_final(
+        if used_language and _are_keywords_final(
             keywords, word_lists.removable_words[used_language]
         ):
             return ExtractedKeywords(keywords, used_language)
@@ -98,7 +98,7 @@ def extract_keywords(
         result, _used_language = (
             (result, used_language)
             if result.opens_with_name
-            else _strip_once(keywords, language_code or used_language, word_lists)
+            else _strip_stop_words_once(keywords, language_code or used_language, word_lists)
         )
         if result.keywords == keywords:
             return ExtractedKeywords(keywords, used_language)
@@ -235,7 +235,7 @@ def _load_word_lists(
         removable_words={
             lexicon.language: lexicon.collect_removable_words() for lexicon in adjusted
         },
-        markers=collect_markers(lexicons),
+        markers=collect_language_markers(lexicons),
         stop_words=frozenset(
             word for lexicon in lexicons for word in lexicon.stop - lexicon.acronyms
         ),
@@ -243,7 +243,9 @@ def _load_word_lists(
     )
 
 
-def _strip_once(text: str, language_code: str, word_lists: _WordLists) -> tuple[StripResult, str]:
+def _strip_stop_words_once(
+    text: str, language_code: str, word_lists: _WordLists
+) -> tuple[StripResult, str]:
     """Remove question words and other stop words from *text*, in a single pass.
 
     Args:
@@ -265,7 +267,7 @@ def _strip_once(text: str, language_code: str, word_lists: _WordLists) -> tuple[
     return result if result.keywords else StripResult(text, opens_with_name=False), used_language
 
 
-def _is_certainly_final(keywords: str, removable_words: Set[str]) -> bool:
+def _are_keywords_final(keywords: str, removable_words: Set[str]) -> bool:
     """Return whether the rules certainly leave *keywords* unchanged.
 
     This is certain if *keywords* contains only words and numbers in lower case, and none of

@@ -223,8 +223,8 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
     # Most questions deny nothing. The check is quicker than a look at every token.
     if not negations.isdisjoint(tokens):
         denied_tokens = [
-            tokens[position + 1 : position + 1 + _DENIED_TOKENS]
-            for position, token in enumerate(tokens)
+            tokens[token_index + 1 : token_index + 1 + _DENIED_TOKENS]
+            for token_index, token in enumerate(tokens)
             if token in negations
         ]
         times.denied_tokens = frozenset().union(*denied_tokens)
@@ -382,51 +382,59 @@ class _TimeReader:
 
     def find_times(self) -> Times:
         """Return the dates and versions in the question."""
-        position, starts = 0, self._words.starts
-        while position < len(self._tokens):
-            token = self._tokens[position]
+        token_index, starts = 0, self._words.starts
+        while token_index < len(self._tokens):
+            token = self._tokens[token_index]
             # Most tokens are words that cannot begin a date. They are skipped quickly.
             if token.isalpha() and token not in starts:
-                position += 1
+                token_index += 1
                 continue
-            position += (
-                self._record_with_comparison(position) or self._record_newest_phrase(position) or 1
+            token_index += (
+                self._record_with_comparison(token_index)
+                or self._record_newest_phrase(token_index)
+                or 1
             )
         return self._times
 
-    def _find_longest_phrase(self, phrases: _Phrases, position: int) -> tuple[int, str]:
-        """Find the longest of *phrases* that begins at *position*.
+    def _find_phrase_length_and_meaning(
+        self, phrases: _Phrases, token_index: int
+    ) -> tuple[int, str]:
+        """Find the longest of *phrases* that begins at *token_index*.
 
         Returns:
             The number of tokens in the phrase, or 0 if no phrase begins there.
             The meaning of the phrase, or ``""`` if no phrase begins there.
         """
         for words, meaning in (
-            phrases.get(self._tokens[position], ()) if position < len(self._tokens) else ()
+            phrases.get(self._tokens[token_index], ()) if token_index < len(self._tokens) else ()
         ):
-            if tuple(self._tokens[position : position + len(words)]) == words:
+            if tuple(self._tokens[token_index : token_index + len(words)]) == words:
                 return len(words), meaning
         return 0, ""
 
-    def _record_newest_phrase(self, position: int) -> int:
-        """Record a phrase at *position* that asks for the newest document or version, if any.
+    def _record_newest_phrase(self, token_index: int) -> int:
+        """Record a phrase at *token_index* that asks for the newest document or version, if any.
 
         Returns:
             The number of tokens in the phrase, or 0 if there is no such phrase.
         """
-        size, _ = self._find_longest_phrase(self._words.newest, position)
+        size, _ = self._find_phrase_length_and_meaning(self._words.newest, token_index)
         self._times.newest = self._times.newest or bool(size)
         return size
 
-    def _record_with_comparison(self, position: int) -> int:
-        """Record the period or version at *position*, after an optional comparison ("since 2020").
+    def _record_with_comparison(self, token_index: int) -> int:
+        """Record the period or version at *token_index*, which a comparison may precede.
+
+        In "since 2020", "since" is the comparison.
 
         Returns:
             The number of tokens that were read, or 0 if there is no period or version.
         """
-        size, comparison = self._find_longest_phrase(self._words.comparisons, position)
+        size, comparison = self._find_phrase_length_and_meaning(
+            self._words.comparisons, token_index
+        )
         if size:
-            between = position + size
+            between = token_index + size
             # The date may follow directly or after small words, as in "since the year 2020".
             most = between + _MOST_BETWEEN
             while (
@@ -434,34 +442,34 @@ class _TimeReader:
                 and self._tokens[between] in self._words.between
             ):
                 between += 1
-            for start in (position + size, between):
+            for start in (token_index + size, between):
                 if read := self._record_period_or_version(start, comparison):
-                    return start + read - position
-        return self._record_period_or_version(position, "")
+                    return start + read - token_index
+        return self._record_period_or_version(token_index, "")
 
-    def _record_period_or_version(self, position: int, comparison: str) -> int:
-        """Record the period or version at *position*, after applying *comparison*.
+    def _record_period_or_version(self, token_index: int, comparison: str) -> int:
+        """Record the period or version at *token_index*, after applying *comparison*.
 
         Args:
-            position: The index of the first token.
+            token_index: The index of the first token.
             comparison: ``since``, ``before``, ``after``, ``until``, or ``""`` for no comparison.
 
         Returns:
             The number of tokens that were read, or 0 if there is no period or version.
         """
-        if position >= len(self._tokens):
+        if token_index >= len(self._tokens):
             return 0
-        period, size = self._read_period(position, has_comparison=bool(comparison))
+        period, size = self._read_period(token_index, has_comparison=bool(comparison))
         if size:
             if period is not None and period.is_relative:
-                self._times.relative_tokens.extend(self._tokens[position : position + size])
+                self._times.relative_tokens.extend(self._tokens[token_index : token_index + size])
             if period is not None:
                 self._times.periods.append(self._apply_comparison(period, comparison))
             return size
         # In a question only plain versions count, without a suffix such as -rc1.
         version = (
-            read_version(self._tokens[position])
-            if _match_whole_text(_VERSION, self._tokens[position])
+            read_version(self._tokens[token_index])
+            if _match_whole_text(_VERSION, self._tokens[token_index])
             else None
         )
         if version is None:
@@ -503,8 +511,8 @@ class _TimeReader:
 
     # --- one period ---
 
-    def _read_period(self, position: int, *, has_comparison: bool) -> tuple[Period | None, int]:
-        """Read the period that begins at *position*.
+    def _read_period(self, token_index: int, *, has_comparison: bool) -> tuple[Period | None, int]:
+        """Read the period that begins at *token_index*.
 
         *has_comparison* is ``True`` if a comparison such as "since" precedes the period.
 
@@ -512,23 +520,23 @@ class _TimeReader:
             The period, or ``None`` if there is no period or its days are unknown.
             The number of tokens in the period, or 0 if there is no period.
         """
-        token = self._tokens[position]
-        named, size = self._read_month_or_quarter(position, has_comparison=has_comparison)
+        token = self._tokens[token_index]
+        named, size = self._read_month_or_quarter(token_index, has_comparison=has_comparison)
         if size:
             return named, size
-        if size := self._find_longest_phrase(self._words.days, position)[0]:
-            step = int(self._find_longest_phrase(self._words.days, position)[1])
+        if size := self._find_phrase_length_and_meaning(self._words.days, token_index)[0]:
+            step = int(self._find_phrase_length_and_meaning(self._words.days, token_index)[1])
             return self._build_relative_period("day", step, step), size
         return (
-            self._read_period_ago(position)
-            or self._read_last_or_next_period(position)
+            self._read_period_ago(token_index)
+            or self._read_last_or_next_period(token_index)
             or (read_period(token), int(read_period(token) is not None))
         )
 
     def _read_month_or_quarter(
-        self, position: int, *, has_comparison: bool
+        self, token_index: int, *, has_comparison: bool
     ) -> tuple[Period | None, int]:
-        """Read the day, month or quarter at *position*, as in "March 2024", "Q1 2024" or "in May".
+        """Read the day, month or quarter at *token_index*: "March 2024", "Q1 2024" or "in May".
 
         A month without a year must follow a comparison or a word such as "in" or "last", and means
         the latest such month up to today. *has_comparison* is ``True`` if a comparison such as
@@ -539,8 +547,8 @@ class _TimeReader:
             The number of tokens in the period, or 0 if there is no period.
         """
         tokens, words = self._tokens, self._words
-        following = tokens[position + 1] if position + 1 < len(tokens) else ""
-        quarter = _match_whole_text(_QUARTER, tokens[position])
+        following = tokens[token_index + 1] if token_index + 1 < len(tokens) else ""
+        quarter = _match_whole_text(_QUARTER, tokens[token_index])
         if (
             quarter
             and quarter.group(1) is None
@@ -548,11 +556,11 @@ class _TimeReader:
             and _match_whole_text(_YEAR, following)
         ):
             return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
-        start, day = position, None
+        start, day = token_index, None
         if (
-            match := _match_whole_text(_DAY_IN_MONTH, tokens[position])
+            match := _match_whole_text(_DAY_IN_MONTH, tokens[token_index])
         ) and following in words.months:
-            start, day = position + 1, int(match.group(1))
+            start, day = token_index + 1, int(match.group(1))
         month = words.months.get(tokens[start])
         if month is None:
             return None, 0
@@ -571,12 +579,15 @@ class _TimeReader:
         if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
             end += bool(_match_whole_text(_YEAR, tokens[end + 1]))
         if end < len(tokens) and _match_whole_text(_YEAR, tokens[end]):
-            return _build_period(int(tokens[end]), month, day), end + 1 - position
+            return _build_period(int(tokens[end]), month, day), end + 1 - token_index
         if not (
             has_comparison
             or (
-                position
-                and (tokens[position - 1] in words.within or tokens[position - 1] in words.steps)
+                token_index
+                and (
+                    tokens[token_index - 1] in words.within
+                    or tokens[token_index - 1] in words.steps
+                )
             )
         ):
             return None, 0
@@ -584,25 +595,25 @@ class _TimeReader:
         # month follows.
         today = self._find_today()
         if today is None:
-            return None, start + 1 - position
+            return None, start + 1 - token_index
         year = today.year - (month > today.month)
         # In May, "last May" means the May of last year.
-        if position and words.steps.get(tokens[position - 1]) == -1 and month == today.month:
+        if token_index and words.steps.get(tokens[token_index - 1]) == -1 and month == today.month:
             year -= 1
         period = _build_period(year, month, day)
         return period and period._replace(
             is_relative=True, words=(str(year),)
-        ), start + 1 - position
+        ), start + 1 - token_index
 
-    def _read_period_ago(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_period_ago(self, token_index: int) -> tuple[Period | None, int] | None:
         """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
 
         Returns:
             The period and its number of tokens, or ``None`` if there is no such phrase. The period
             is ``None`` if its days are unknown.
         """
-        size, meaning = self._find_longest_phrase(self._words.ago, position)
-        start = position + size if meaning == "before_ago" else position
+        size, meaning = self._find_phrase_length_and_meaning(self._words.ago, token_index)
+        start = token_index + size if meaning == "before_ago" else token_index
         if start + 1 >= len(self._tokens):
             return None
         count, unit = self._read_number(start), self._words.units.get(self._tokens[start + 1])
@@ -610,14 +621,14 @@ class _TimeReader:
             return None
         if meaning == "before_ago":
             return self._build_relative_period(unit, -count, -count), size + 2
-        size, meaning = self._find_longest_phrase(self._words.ago, start + 2)
+        size, meaning = self._find_phrase_length_and_meaning(self._words.ago, start + 2)
         return (
             (self._build_relative_period(unit, -count, -count), size + 2)
             if meaning == "ago"
             else None
         )
 
-    def _read_last_or_next_period(self, position: int) -> tuple[Period | None, int] | None:
+    def _read_last_or_next_period(self, token_index: int) -> tuple[Period | None, int] | None:
         """Read a period such as "last year", "this quarter" or "the last three months".
 
         In some languages, the unit comes first: "l'année dernière".
@@ -627,27 +638,29 @@ class _TimeReader:
             is ``None`` if its days are unknown.
         """
         tokens, words = self._tokens, self._words
-        if position + 1 >= len(tokens):
+        if token_index + 1 >= len(tokens):
             return None
-        if (step := words.steps.get(tokens[position])) is not None:
-            if (unit := words.units.get(tokens[position + 1])) is not None:
+        if (step := words.steps.get(tokens[token_index])) is not None:
+            if (unit := words.units.get(tokens[token_index + 1])) is not None:
                 return self._build_relative_period(unit, step, step), 2
-            count = self._read_number(position + 1)
-            unit = words.units.get(tokens[position + 2]) if position + 2 < len(tokens) else None
+            count = self._read_number(token_index + 1)
+            unit = (
+                words.units.get(tokens[token_index + 2]) if token_index + 2 < len(tokens) else None
+            )
             # In "symptoms last three days", "last" is a verb. Before the adjective stands a small
             # word: "the last three days".
-            is_led = position > 0 and tokens[position - 1] in words.between | words.within
+            is_led = token_index > 0 and tokens[token_index - 1] in words.between | words.within
             if count is not None and unit is not None and step == -1 and is_led:
                 return self._build_relative_period(unit, -count, 0), 3
             return None
-        unit, step = words.units.get(tokens[position]), words.steps.get(tokens[position + 1])
+        unit, step = words.units.get(tokens[token_index]), words.steps.get(tokens[token_index + 1])
         return (
             None if unit is None or not step else (self._build_relative_period(unit, step, step), 2)
         )
 
-    def _read_number(self, position: int) -> int | None:
-        """Return the number at *position*, in digits or as a word, or ``None`` if there is none."""
-        token = self._tokens[position]
+    def _read_number(self, token_index: int) -> int | None:
+        """Return the number at *token_index*, in digits or as a word, or else ``None``."""
+        token = self._tokens[token_index]
         if token.isascii() and token.isdigit() and len(token) <= 3:
             return int(token)
         return self._words.numbers.get(token)
@@ -676,23 +689,32 @@ class _TimeReader:
             return None
         return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
 
-    def _list_period_words(self, unit: str, begin: date, end: date) -> tuple[str, ...]:
-        """Return the words for the period from *begin* to *end* in documents.
+    def _list_period_words(self, unit: str, first_day: date, last_day: date) -> tuple[str, ...]:
+        """Return the words for the period from *first_day* to *last_day* in documents.
 
         For the *unit* ``year``, the words are the years. A month or quarter has its name and year.
         A day has its date, such as ``2024-03-01``. A week has no words.
         """
         if unit == "year":
-            return tuple(map(str, range(max(begin.year, end.year - MOST_YEARS + 1), end.year + 1)))
+            return tuple(
+                map(
+                    str,
+                    range(max(first_day.year, last_day.year - MOST_YEARS + 1), last_day.year + 1),
+                )
+            )
         if unit == "quarter":
-            return f"Q{(begin.month + 2) // 3}", str(begin.year)
+            return f"Q{(first_day.month + 2) // 3}", str(first_day.year)
         names = self._words.month_names
         if unit == "month":
             return (
-                *((names[begin.month - 1],) if begin.month == end.month and names else ()),
-                str(begin.year),
+                *(
+                    (names[first_day.month - 1],)
+                    if first_day.month == last_day.month and names
+                    else ()
+                ),
+                str(first_day.year),
             )
-        return (str(begin),) if begin == end else ()
+        return (str(first_day),) if first_day == last_day else ()
 
 
 def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:

@@ -153,30 +153,30 @@ def _read_json_file(name: str) -> dict[str, Any]:
     return data
 
 
-def _build_lexicon(language: str, data: Mapping[str, Any]) -> Lexicon:
-    """Build the word list of *language* from *data*, the content of a JSON file.
+def _build_lexicon(language: str, lexicon_data: Mapping[str, Any]) -> Lexicon:
+    """Build the word list of *language* from *lexicon_data*, the content of a JSON file.
 
-    Every key in *data* is optional.
+    Every key in *lexicon_data* is optional.
     """
-    classes: dict[str, list[str]] = data.get("stop_words", {})
-    hints: dict[str, list[str]] = data.get("hints", {})
-    words: dict[str, Any] = {name: _fold_words(data.get(name, ())) for name in _WORD_KEYS}
+    classes: dict[str, list[str]] = lexicon_data.get("stop_words", {})
+    hints: dict[str, list[str]] = lexicon_data.get("hints", {})
+    words: dict[str, Any] = {name: _fold_words(lexicon_data.get(name, ())) for name in _WORD_KEYS}
     words |= {
         name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")
     }
-    patterns: dict[str, Any] = {name: tuple(data.get(name, ())) for name in _PATTERN_KEYS}
+    patterns: dict[str, Any] = {name: tuple(lexicon_data.get(name, ())) for name in _PATTERN_KEYS}
     return Lexicon(
         language=language,
         stop=_fold_words(word for words in classes.values() for word in words),
         articles=_fold_words(classes.get("articles", ())),
         verbs=_fold_words([*classes.get("auxiliaries", ()), *classes.get("modals", ())]),
-        lead_ins=compile_phrases(data.get("lead_ins", ())),
-        kept=compile_phrases(data.get("kept_phrases", ())),
-        removed=compile_phrases(data.get("removed_phrases", ())),
-        greetings=compile_phrases(data.get("greetings", ())),
-        nouns_are_capitalised=data.get("nouns_are_capitalised", False),
-        no_answer=data.get("no_answer", ""),
-        dates=data.get("dates", {}),
+        lead_ins=compile_phrases(lexicon_data.get("lead_ins", ())),
+        kept=compile_phrases(lexicon_data.get("kept_phrases", ())),
+        removed=compile_phrases(lexicon_data.get("removed_phrases", ())),
+        greetings=compile_phrases(lexicon_data.get("greetings", ())),
+        nouns_are_capitalised=lexicon_data.get("nouns_are_capitalised", False),
+        no_answer=lexicon_data.get("no_answer", ""),
+        dates=lexicon_data.get("dates", {}),
         **words,
         **patterns,
     )
@@ -288,14 +288,14 @@ def _disallow_words(phrases: Phrases, words: set[str]) -> Phrases:
     }
 
 
-def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start: int) -> int:
-    """Return the length in words of the longest phrase that begins at ``folded_words[start]``.
+def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start_index: int) -> int:
+    """Return the length in words of the longest of *phrases* at *start_index* in *folded_words*.
 
     Returns 0 if none of *phrases* begins there.
     """
     longest, size = 0, len(folded_words)
-    for phrase in phrases.get(folded_words[start], ()):
-        position = start
+    for phrase in phrases.get(folded_words[start_index], ()):
+        position = start_index
         for words, is_optional in phrase:
             # An optional position takes its word whenever the word is there.
             if position < size and folded_words[position] in words:
@@ -303,11 +303,11 @@ def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start: int
             elif not is_optional:
                 break
         else:
-            longest = max(longest, position - start)
+            longest = max(longest, position - start_index)
     return longest
 
 
-def collect_markers(lexicons: Sequence[Lexicon]) -> Markers:
+def collect_language_markers(lexicons: Sequence[Lexicon]) -> Markers:
     """Return the words of *lexicons* that tell their languages apart."""
     table: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:

@@ -27,7 +27,7 @@ CLOSERS: Final = r"""[\p{Pe}\p{Pf}\p{Pi}"'*_]"""
 
 
 @cache
-def compile_sentence_end() -> Any:
+def compile_sentence_end_pattern() -> Any:
     """Return a pattern for the punctuation that ends a sentence.
 
     The match includes closing brackets and quotation marks after the punctuation.

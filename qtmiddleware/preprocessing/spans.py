@@ -95,7 +95,7 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
         is_capitalised(token) for token in tokens
     )
     for token_group in _group_capitalised_tokens(text, tokens, lexicon, is_one_name):
-        yield from _find_name_in_group(text, token_group, lexicon)
+        yield from _extract_name_spans(text, token_group, lexicon)
 
 
 def _group_capitalised_tokens(
@@ -139,7 +139,7 @@ def _can_be_name_part(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool
     return (is_one_name or not token.opens_sentence) and len(folded_word.partition("'")[0]) > 1
 
 
-def _find_name_in_group(text: str, token_group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+def _extract_name_spans(text: str, token_group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
     """Yield the name in *token_group*, a group of capitalised words, if there is one.
 
     Articles at the start and a final 's are not part of the name. A single article is no name. In a

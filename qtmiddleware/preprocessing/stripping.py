@@ -70,9 +70,13 @@ def strip_stop_words(
         folded_words: The words of the query in lower case, from `fold_tokens`.
         lexicon: The word list of the query's language.
     """
-    acronyms = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
-    is_all_caps = any(folded_words[index] for index in acronyms)
-    topics = set() if is_all_caps else _find_topic_verbs(tokens, folded_words, acronyms, lexicon)
+    acronym_positions = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
+    is_all_caps = any(folded_words[index] for index in acronym_positions)
+    topics = (
+        set()
+        if is_all_caps
+        else _find_topic_verb_positions(tokens, folded_words, acronym_positions, lexicon)
+    )
     # A word in capitals has no folded form yet. It gets one if it is only an emphasised stop word.
     if "" in folded_words:
         folded_words = [
@@ -106,17 +110,20 @@ def strip_stop_words(
     return StripResult(" ".join(keywords), is_certain and is_name)
 
 
-def _find_topic_verbs(
-    tokens: Sequence[Token], folded_words: Sequence[str], acronyms: Sequence[int], lexicon: Lexicon
+def _find_topic_verb_positions(
+    tokens: Sequence[Token],
+    folded_words: Sequence[str],
+    acronym_positions: Sequence[int],
+    lexicon: Lexicon,
 ) -> set[int]:
     """Return the indices of the verbs in capitals that are the topic of a question.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
     capitals is a topic if it follows another verb, another topic, or a topic and a conjunction.
-    *acronyms* are the indices of all words in capitals.
+    *acronym_positions* are the indices of all words in capitals.
     """
     topics: set[int] = set()
-    for index in acronyms:
+    for index in acronym_positions:
         if index and tokens[index].folded_text in lexicon.verbs:
             before = index - 1
             follows_topic = before in topics or (

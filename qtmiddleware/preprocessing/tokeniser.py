@@ -292,14 +292,14 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     # These consist of punctuation or begin with it, so they are checked before it is trimmed.
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
-    left, right = _find_core_limits(chunk)
-    core = chunk[left:right]
-    kind = find_token_kind(core)
+    left, right = _find_limits_without_punctuation(chunk)
+    bare_text = chunk[left:right]
+    kind = find_token_kind(bare_text)
     if kind is not None:
         return [(kind, left, right, right < len(chunk))]
     return [
         (find_token_kind(match.group()) or "word", left + match.start(), left + match.end(), True)
-        for match in _compile_piece_pattern(core.isascii()).finditer(core)
+        for match in _compile_piece_pattern(bare_text.isascii()).finditer(bare_text)
     ]
 
 
@@ -307,7 +307,7 @@ def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
 _split_chunk_cached = lru_cache(4_096)(_split_chunk)
 
 
-def _find_core_limits(chunk: str) -> tuple[int, int]:
+def _find_limits_without_punctuation(chunk: str) -> tuple[int, int]:
     """Return the start and end of the text in *chunk* between the outer punctuation."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
     # The first mark stays if it belongs to a path: /etc, ~/notes, *.py.
@@ -348,77 +348,79 @@ def _count_closing_marks(chunk: str, left: int, right: int) -> int:
     return 0
 
 
-def find_token_kind(core: str) -> TokenKind | None:
-    """Return the token kind of *core*, or ``None`` if *core* is empty or has several tokens.
+def find_token_kind(bare_text: str) -> TokenKind | None:
+    """Return the token kind of *bare_text*, or ``None`` if it is empty or has several tokens.
 
-    *core* must not contain spaces or outer punctuation.
+    *bare_text* must not contain spaces or outer punctuation.
     """
     # Most words end here, before any pattern is tried.
-    if core.isalpha():
-        return _classify_letters(core)
-    straight = core.translate(APOSTROPHES)
+    if bare_text.isalpha():
+        return _classify_letters(bare_text)
+    straight = bare_text.translate(APOSTROPHES)
     if WORD.fullmatch(straight):
         return "acronym" if PLURAL.fullmatch(straight) else _classify_compound(straight)
-    if ADDRESS.fullmatch(core) or EMAIL.fullmatch(core):
+    if ADDRESS.fullmatch(bare_text) or EMAIL.fullmatch(bare_text):
         return "url"
-    if any(pattern.fullmatch(core) for pattern in _compile_number_patterns()):
+    if any(pattern.fullmatch(bare_text) for pattern in _compile_number_patterns()):
         return "number"
-    if core.casefold() in SLASHED_WORDS:
+    if bare_text.casefold() in SLASHED_WORDS:
         return "word"
     if (
-        DOTTED.fullmatch(core)
-        or STARRED.fullmatch(core)
-        or FLAG.fullmatch(core)
-        or CALL.fullmatch(core)
+        DOTTED.fullmatch(bare_text)
+        or STARRED.fullmatch(bare_text)
+        or FLAG.fullmatch(bare_text)
+        or CALL.fullmatch(bare_text)
     ):
         return "identifier"
-    if PATH.fullmatch(core) or (CODE.fullmatch(core) and _is_code(core)):
+    if PATH.fullmatch(bare_text) or (CODE.fullmatch(bare_text) and _is_code(bare_text)):
         return "identifier"
     return None
 
 
-def _is_code(core: str) -> bool:
-    """Return whether *core* is a code such as ``a.b`` or ``I/O``, and not words such as "and/or".
+def _is_code(bare_text: str) -> bool:
+    """Return whether *bare_text* is a code such as ``a.b`` or ``I/O``.
 
-    A code has a character of `CODE_SIGNS`, several slashes, or only capitals around a slash or an
-    ampersand. *core* must match `CODE`.
+    Joined words such as "and/or" are no code. A code has a character of `CODE_SIGNS`, several
+    slashes, or only capitals around a slash or an ampersand. *bare_text* must match `CODE`.
     """
-    if not CODE_SIGNS.isdisjoint(core) or core.count("/") > 1:
+    if not CODE_SIGNS.isdisjoint(bare_text) or bare_text.count("/") > 1:
         return True
-    letters = core.replace("/", "").replace("&", "").replace("-", "")
-    return ("/" in core or "&" in core) and letters.isupper()
+    letters = bare_text.replace("/", "").replace("&", "").replace("-", "")
+    return ("/" in bare_text or "&" in bare_text) and letters.isupper()
 
 
-def _classify_letters(core: str) -> TokenKind:
-    """Return whether *core*, a run of letters, is a word, an acronym or an identifier.
+def _classify_letters(bare_text: str) -> TokenKind:
+    """Return whether *bare_text*, a run of letters, is a word, an acronym or an identifier.
 
     The capitals decide: "Word", "NASA", "camelCase".
     """
-    rest = core[1:]
+    rest = bare_text[1:]
     if rest == rest.lower():
         return "word"
-    if core.isupper() or PLURAL.fullmatch(core):
+    if bare_text.isupper() or PLURAL.fullmatch(bare_text):
         return "acronym"
     # WHat and HOw are typing errors for words. CamelCase, DECnet and PhD are identifiers.
     return (
         "word"
-        if core[:2].isupper() and core[2:].islower() and len(core) < SHORTEST_MIXED_CODE
+        if bare_text[:2].isupper()
+        and bare_text[2:].islower()
+        and len(bare_text) < SHORTEST_MIXED_CODE
         else "identifier"
     )
 
 
-def _classify_compound(core: str) -> TokenKind:
-    """Return the token kind of *core*, several words joined by hyphens or apostrophes.
+def _classify_compound(bare_text: str) -> TokenKind:
+    """Return the token kind of *bare_text*, several words joined by hyphens or apostrophes.
 
     - ``word`` if only first letters are capitals.
     - ``acronym`` if all letters are capitals.
-    - Otherwise, ``identifier`` if *core* has a hyphen, else ``word``.
+    - Otherwise, ``identifier`` if *bare_text* has a hyphen, else ``word``.
     """
-    if not any(map(_has_inner_capitals, re.split("['-]", core))):
+    if not any(map(_has_inner_capitals, re.split("['-]", bare_text))):
         return "word"
-    if core.isupper():
+    if bare_text.isupper():
         return "acronym"
-    return "identifier" if "-" in core else "word"
+    return "identifier" if "-" in bare_text else "word"
 
 
 def _has_inner_capitals(word_part: str) -> bool:
@@ -504,20 +506,20 @@ def _find_closing_mark(text: str, mark_positions: list[int], opening_index: int)
     return None
 
 
-def _can_open_quote(text: str, position: int) -> bool:
-    """Return whether the quotation mark at *position* in *text* can open a quote."""
-    mark, after = text[position], text[position + 1 : position + 2]
-    if mark not in CLOSERS or (position and text[position - 1].isalnum()):
+def _can_open_quote(text: str, mark_position: int) -> bool:
+    """Return whether the quotation mark at *mark_position* in *text* can open a quote."""
+    mark, after = text[mark_position], text[mark_position + 1 : mark_position + 2]
+    if mark not in CLOSERS or (mark_position and text[mark_position - 1].isalnum()):
         return False
     # The mark before a digit is an apostrophe: '90s is a year without its century.
     return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
 
 
-def _can_close_quote(text: str, position: int) -> bool:
-    """Return whether the quotation mark at *position* in *text* can close a quote."""
-    if text[position + 1 : position + 2].isalnum():
+def _can_close_quote(text: str, mark_position: int) -> bool:
+    """Return whether the quotation mark at *mark_position* in *text* can close a quote."""
+    if text[mark_position + 1 : mark_position + 2].isalnum():
         return False
-    return text[position] not in SINGLE_MARKS or not text[position - 1].isspace()
+    return text[mark_position] not in SINGLE_MARKS or not text[mark_position - 1].isspace()
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import cache
 from math import ceil
 from typing import Any, Final
 
-from qtmiddleware.preprocessing.sentences import compile_sentence_end
+from qtmiddleware.preprocessing.sentences import compile_sentence_end_pattern
 
 CUT: Final = " […]"
 """The end of a text that was cut."""
@@ -113,7 +113,7 @@ def _cut_at_boundary(text: str, end: int) -> str:
     """
     least = end * _LEAST_SHARE
     # The characters after a full stop show whether a sentence ends there.
-    matches = compile_sentence_end().finditer(text[: max(0, end) + _LOOK_AHEAD])
+    matches = compile_sentence_end_pattern().finditer(text[: max(0, end) + _LOOK_AHEAD])
     sentences = [place for match in matches if least <= (place := match.end()) <= end]
     if sentences:
         end = sentences[-1]

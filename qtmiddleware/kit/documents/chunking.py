@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.kit_settings import ChunkBoundary
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end
+from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end_pattern
 
 _LOOK_AHEAD: Final = 64
 """How many characters to read after the longest possible chunk, to see what follows a full stop."""
@@ -174,7 +174,7 @@ def _compile_boundary_pattern(boundary_kind: str) -> Any:
     import regex
 
     if boundary_kind == "sentence":
-        return compile_sentence_end()
+        return compile_sentence_end_pattern()
     patterns = {
         "prose": (
             rf"(?:{_PARAGRAPH})(?<=[\p{{Sentence_Terminal}}…:]{CLOSERS}{{0,2}}["

@@ -146,7 +146,7 @@ def test_judgements_at_random_are_refused() -> None:
     assert not found.is_better
     assert f"Refused: {found.refusals[0]}" in found.summary()
     assert not silent.prompts
-    assert all(trial.calls == 0 for trial in found.trials)
+    assert all(trial.calls_per_question == 0 for trial in found.trials)
 
 
 def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(data: Dataset) -> None:
@@ -219,7 +219,7 @@ def test_no_call_is_spent_where_none_is_allowed(data: Dataset) -> None:
     found = tune(bench(data), data, tiers=TWO_TIERS, budget=Budget(max_call_rate=0.0))
     assert found.default == "rules"
     assert found.score.call_rate == 0.0
-    assert all(trial.broken_limits for trial in found.trials if trial.calls)
+    assert all(trial.broken_limits for trial in found.trials if trial.calls_per_question)
 
 
 def test_no_more_is_searched_than_the_budget_of_searches_allows(data: Dataset) -> None:

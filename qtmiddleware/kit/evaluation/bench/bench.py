@@ -413,12 +413,14 @@ class _ReplySource:
 
 
 @contextmanager
-def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[OpenedBench]:
+def open_bench(
+    folder_or_dataset: str | Path | Dataset, options: BenchOptions
+) -> Iterator[OpenedBench]:
     """Yield an opened bench: a data set with its index and a model. Close the bench at the end.
 
     Args:
-        folder: The folder of the data set, or the loaded data set. With your own function, a path
-            that `load_judged` can read.
+        folder_or_dataset: The folder of the data set, or the loaded data set. With your own
+            function, a path that `load_judged` can read.
         options: The options for opening the bench.
 
     Raises:
@@ -429,7 +431,7 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
         MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
-        replies = _open_reply_source(_load_dataset(folder, options), options, stack)
+        replies = _open_reply_source(_load_dataset(folder_or_dataset, options), options, stack)
         dataset, question_notes = _select_questions(replies.dataset, options)
         # Embedding costs time or money, so a check that fails must come before it.
         if options.check is not None:
@@ -450,13 +452,17 @@ def open_bench(folder: str | Path | Dataset, options: BenchOptions) -> Iterator[
         )
 
 
-def _load_dataset(folder: str | Path | Dataset, options: BenchOptions) -> Dataset:
-    """Load the data set in *folder*, or return *folder* if it is a data set.
+def _load_dataset(folder_or_dataset: str | Path | Dataset, options: BenchOptions) -> Dataset:
+    """Return the data set in a folder, or the loaded data set itself.
 
     Raises `ConfigError` if the data set cannot be measured.
     """
     load = Dataset.load if options.function is None else load_judged
-    dataset = folder if isinstance(folder, Dataset) else load(folder, split=options.split)
+    dataset = (
+        folder_or_dataset
+        if isinstance(folder_or_dataset, Dataset)
+        else load(folder_or_dataset, split=options.split)
+    )
     require_extras()
     require_measurable_dataset(dataset)
     return dataset
@@ -527,7 +533,7 @@ def _open_search_backend(
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
         function = open_function(
-            options.function, dataset, settings=settings, model=model, cache=cache
+            options.function, dataset, settings=settings, model=model, cache_folder=cache
         )
         return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
@@ -538,14 +544,14 @@ def _open_search_backend(
 
 
 @contextmanager
-def _open_embedder(settings: Settings, cache: Path) -> Iterator[CachedEmbedder]:
-    """Yield the embedding model of *settings*, with a cache for vectors in the folder *cache*."""
+def _open_embedder(settings: Settings, cache_folder: Path) -> Iterator[CachedEmbedder]:
+    """Yield the embedding model of *settings*, with a cache for vectors in *cache_folder*."""
     inner = find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
     with ExitStack() as stack:
         # The cached embedder leaves its inner embedder open.
         if isinstance(inner, OpenAIEmbedder):
             stack.callback(inner.close)
-        embedder = CachedEmbedder(inner, cache / _CACHE_FILE)
+        embedder = CachedEmbedder(inner, cache_folder / _CACHE_FILE)
         stack.callback(embedder.close)
         yield embedder
 

@@ -202,7 +202,7 @@ class CachedEmbedder:
 
     def embed_missing_texts(
         self,
-        pages: Iterable[Sequence[str]],
+        text_batches: Iterable[Sequence[str]],
         engine: Engine,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
@@ -212,7 +212,7 @@ class CachedEmbedder:
         method does nothing, and `embed` embeds the texts.
 
         Args:
-            pages: Batches of texts.
+            text_batches: Batches of texts.
             engine: Embeds the texts in other processes.
             progress: Receives the number of texts done and their total.
 
@@ -223,7 +223,7 @@ class CachedEmbedder:
         """
         if not can_run_in_workers(self._inner):
             return
-        batches = list(self._select_missing_texts(pages))
+        batches = list(self._select_missing_texts(text_batches))
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_embedder, self._inner, build_embedding_name(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
@@ -260,12 +260,12 @@ class CachedEmbedder:
             for text in texts
         }
 
-    def _select_missing_texts(self, pages: Iterable[Sequence[str]]) -> Iterator[Texts]:
+    def _select_missing_texts(self, text_batches: Iterable[Sequence[str]]) -> Iterator[Texts]:
         """Yield, for each page, the (key, text) pairs of the texts without a cached vector."""
         # A text may occur on several pages, before its vector is in the file.
         seen: set[bytes] = set()
-        for page in pages:
-            keys = self._compute_keys(page)
+        for text_batch in text_batches:
+            keys = self._compute_keys(text_batch)
             vectors = self._look_up_vectors(keys)
             if missing := [
                 (key, text) for text, key in keys.items() if text not in vectors and key not in seen
@@ -280,15 +280,15 @@ class CachedEmbedder:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
 
-    def _look_up_vectors(self, keys: Mapping[str, bytes]) -> dict[str, list[float]]:
+    def _look_up_vectors(self, keys_by_text: Mapping[str, bytes]) -> dict[str, list[float]]:
         """Return the cached vectors by text, without the texts that have no cached vector.
 
-        *keys* has the cache key of each text. Inside `record_replays`, this method also records the
-        seconds that each vector took originally.
+        *keys_by_text* has the cache key of each text. Inside `record_replays`, this method also
+        records the seconds that each vector took originally.
         """
         vectors: dict[str, list[float]] = {}
         with self._file.use_connection() as connection:
-            for text, key in keys.items():
+            for text, key in keys_by_text.items():
                 row = connection.execute(
                     "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
                 ).fetchone()
@@ -302,13 +302,13 @@ class CachedEmbedder:
 
 @declare_needed_secrets(*HUB_SECRETS)
 def _build_timed_embedder(
-    embedder: Embedder, embedding: str
+    embedder: Embedder, embedding_id: str
 ) -> Callable[[Texts], tuple[Vectors, float]]:
     """Return a function that embeds texts and returns the vectors and the seconds per text.
 
-    *embedding* is the name of the vectors, from `build_embedding_name`.
+    *embedding_id* identifies the embedding model, from `build_embedding_name`.
     """
-    embed_batch = build_batch_embedder(embedder, embedding)
+    embed_batch = build_batch_embedder(embedder, embedding_id)
 
     def embed_and_measure(texts: Texts) -> tuple[Vectors, float]:
         start = perf_counter()

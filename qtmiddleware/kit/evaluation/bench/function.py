@@ -65,11 +65,11 @@ def open_function(
     *,
     settings: Settings,
     model: LanguageModel | None,
-    cache: Path,
+    cache_folder: Path,
 ) -> Iterator[OwnFunction]:
     """Yield the function of *source*, ready to be measured on *dataset*.
 
-    Finished runs are stored in the folder *cache* until the ``with`` block ends. If the block is
+    Finished runs are stored in *cache_folder* until the ``with`` block ends. If the block is
     interrupted, the next measurement with the same settings reuses these runs.
 
     Args:
@@ -77,12 +77,12 @@ def open_function(
         dataset: The judged questions.
         settings: The settings for reading results, and the price of a search.
         model: The model to ask, or ``None`` if the function asks its own model.
-        cache: The folder for finished runs.
+        cache_folder: The folder for finished runs.
 
     Raises:
         WrapError: The function cannot be wrapped, or is asynchronous while an event loop is
             running.
-        StoreError: *cache* cannot be used.
+        StoreError: *cache_folder* cannot be used.
     """
     with ExitStack() as stack:
         base: Any = source.fn
@@ -92,7 +92,9 @@ def open_function(
         # The first question loads modules, which must not count as its time.
         base.middleware.warm_up()
         runner = stack.enter_context(open_runner(base, "open_bench"))
-        memory = KeptRuns(cache, _list_identity_values(source, dataset, base.middleware.config))
+        memory = KeptRuns(
+            cache_folder, _list_identity_values(source, dataset, base.middleware.config)
+        )
         function = OwnFunction(
             base,
             source.arguments,
@@ -106,10 +108,10 @@ def open_function(
             yield function
         except ConfigError:
             # The user must change the settings or judgements, so no later run can reuse the runs.
-            memory.finish()
+            memory.delete_runs()
             raise
         # After any other exception, the file stays, so that the measurement can resume.
-        memory.finish()
+        memory.delete_runs()
 
 
 def _build_base_config(settings: Settings) -> Config:
@@ -197,7 +199,9 @@ def forecast_searches(
     searches = 0
     for settings in systems.values():
         for_first_question, for_follow_up = (
-            _count_most_searches(function, settings, is_follow_up=is_follow_up, has_model=has_model)
+            _count_max_searches_per_question(
+                function, settings, is_follow_up=is_follow_up, has_model=has_model
+            )
             for is_follow_up in (False, True)
         )
         for top_k in (function.top_k, DEPTH) if deep else (function.top_k,):
@@ -210,7 +214,7 @@ def forecast_searches(
     return Forecast.from_searches(searches, function)
 
 
-def _count_most_searches(
+def _count_max_searches_per_question(
     function: OwnFunction, settings: Mapping[str, Any], *, is_follow_up: bool, has_model: bool
 ) -> int:
     """Return the maximum number of searches for one question with *settings*.

@@ -73,7 +73,7 @@ class KeptRuns:
         except OSError as error:
             raise self._build_store_error(error) from error
 
-    def finish(self) -> None:
+    def delete_runs(self) -> None:
         """Forget all runs and delete the file, because the measurement is complete."""
         self._runs.clear()
         self.path.unlink(missing_ok=True)
@@ -83,7 +83,7 @@ class KeptRuns:
         for _, text in read_lines(self.path):
             try:
                 record = parse_json_object(text)
-                self._runs[str(record["system"]), str(record["question"])] = _read_run(
+                self._runs[str(record["system"]), str(record["question"])] = _parse_run(
                     record["run"]
                 )
             # The process may have been killed while it wrote the last line.
@@ -96,7 +96,7 @@ class KeptRuns:
         return StoreError(f"{self.path} cannot be used: {why}. Name another folder with --cache")
 
 
-def _read_run(record: Mapping[str, Any]) -> Run:
+def _parse_run(record: Mapping[str, Any]) -> Run:
     """Return the run in *record*.
 
     Raises `TypeError`, `KeyError` or another exception if *record* is damaged.

@@ -75,13 +75,13 @@ def find_fault(question: str, answer: str, passage_text: str) -> str:
     if len(question) > MOST_QUESTION_CHARS or len(answer) > MOST_ANSWER_CHARS:
         return "too_long"
     words = split_tokens(question)
-    if len(words) < 2 or not (_ASKS.search(question) or is_unspaced_script(words)):
+    if len(words) < 2 or not (_ASKS.search(question) or has_unspaced_script(words)):
         return "no_question"
     if refers_to_text(question):
         return "refers_to_text"
     if is_in_other_language(question, passage_text):
         return "other_language"
-    return "copied" if is_copied(question, passage_text) else ""
+    return "copied" if has_too_many_copied_words(question, passage_text) else ""
 
 
 def find_check_fault(reply: dict[str, Any], passage_text: str) -> str:
@@ -95,7 +95,7 @@ def find_check_fault(reply: dict[str, Any], passage_text: str) -> str:
         return "unanswerable"
     return (
         ""
-        if isinstance(quote, str) and is_quoted(quote, normalize_words(passage_text))
+        if isinstance(quote, str) and is_valid_quote(quote, normalize_words(passage_text))
         else "unquoted"
     )
 
@@ -112,12 +112,12 @@ def refers_to_text(question: str) -> bool:
     return bool(_REFERS.search(fold_accents(" ".join([first_word, *rest]))))
 
 
-def is_in_other_language(question: str, text: str) -> bool:
-    """Return whether *question* is in another language or script than *text*.
+def is_in_other_language(question: str, passage_text: str) -> bool:
+    """Return whether *question* is in another language or script than *passage_text*.
 
     If a language cannot be detected, only the scripts are compared.
     """
-    text_language = detect_language(text)
+    text_language = detect_language(passage_text)
     # The first word can mislead: "Was Amy Winehouse a fan of it?" begins like a German question.
     question_languages = {
         detect_language(question),
@@ -125,20 +125,20 @@ def is_in_other_language(question: str, text: str) -> bool:
     }
     return (
         text_language != "" and question_languages.isdisjoint({"", text_language})
-    ) or is_in_other_script(question, text)
+    ) or is_in_other_script(question, passage_text)
 
 
-def is_copied(question: str, text: str) -> bool:
-    """Return whether *question* repeats too many words of *text*.
+def has_too_many_copied_words(question: str, passage_text: str) -> bool:
+    """Return whether *question* repeats too many words of *passage_text*.
 
     Too many are more than `MOST_RUN` content words in a row, or more than `MOST_SHARED` of the
     question's 4-grams. Scripts without spaces have higher limits. A copied question is too easy,
     because users do not know the passage's words.
     """
-    words, normalized = split_tokens(question), normalize_words(text)
+    words, normalized = split_tokens(question), normalize_words(passage_text)
     # In scripts without spaces, tokens are pairs of characters: two tokens are about one word,
     # three are a word with its particle.
-    gram, run = (2 * GRAM, 3 * MOST_RUN) if is_unspaced_script(words) else (GRAM, MOST_RUN)
+    gram, run = (2 * GRAM, 3 * MOST_RUN) if has_unspaced_script(words) else (GRAM, MOST_RUN)
     grams = [
         f" {' '.join(words[start : start + gram])} " in normalized
         for start in range(len(words) - gram + 1)
@@ -149,26 +149,29 @@ def is_copied(question: str, text: str) -> bool:
 
 
 def _count_copied_words(
-    words: Sequence[str], is_content: Sequence[bool], normalized_text: str
+    question_words: Sequence[str], content_flags: Sequence[bool], normalized_text: str
 ) -> int:
     """Return the maximum number of content words in a row that a question shares with a text.
 
     Args:
-        words: The words of the question.
-        is_content: A flag for each word: ``True`` for a content word.
+        question_words: The words of the question.
+        content_flags: A flag for each word: ``True`` for a content word.
         normalized_text: The text, as `normalize_words` returns it.
     """
     longest = end = 0
-    for begin in range(len(words)):
+    for begin in range(len(question_words)):
         # A run that begins later cannot end earlier, so the end never moves back.
         end = max(end, begin)
-        while end < len(words) and f" {' '.join(words[begin : end + 1])} " in normalized_text:
+        while (
+            end < len(question_words)
+            and f" {' '.join(question_words[begin : end + 1])} " in normalized_text
+        ):
             end += 1
-        longest = max(longest, sum(is_content[begin:end]))
+        longest = max(longest, sum(content_flags[begin:end]))
     return longest
 
 
-def is_quoted(quote: str, normalized_text: str) -> bool:
+def is_valid_quote(quote: str, normalized_text: str) -> bool:
     """Return whether *quote* has at least `LEAST_QUOTED` words and occurs in a text.
 
     Three or more dots in *quote* stand for omitted words. *normalized_text* is the text, as
@@ -208,7 +211,7 @@ def normalize_words(text: str) -> str:
     return f" {' '.join(split_tokens(text))} "
 
 
-def is_unspaced_script(words: list[str]) -> bool:
+def has_unspaced_script(words: list[str]) -> bool:
     """Return whether most of *words* belong to a script without spaces, such as Chinese.
 
     In such a script, each item of *words* is a pair of characters.

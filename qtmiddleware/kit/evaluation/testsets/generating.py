@@ -156,7 +156,7 @@ class _Draft:
     fault: str = ""
     error: ModelError | None = None
 
-    def read_question(self, reply: Reply | ModelError) -> None:
+    def read_question_reply(self, reply: Reply | ModelError) -> None:
         """Read the question and its answer from *reply*, or set the fault if *reply* has none."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
@@ -172,7 +172,7 @@ class _Draft:
         else:
             self.fault = "truncated" if reply.truncated else "unparsable"
 
-    def read_check(self, reply: Reply | ModelError) -> None:
+    def read_check_reply(self, reply: Reply | ModelError) -> None:
         """Read the quote from the model's *reply* to the check, or set the fault."""
         if isinstance(reply, ModelError):
             self.fault, self.error = reply.reason, reply
@@ -196,12 +196,12 @@ def _write_checked_drafts(passages: Sequence[Passage], runner: PromptRunner) -> 
         runner.run_prompts([build_question_prompt(passage) for passage in passages]),
         strict=True,
     ):
-        draft.read_question(reply)
+        draft.read_question_reply(reply)
     # A second prompt costs money, so only usable questions are checked.
     checked = [draft for draft in drafts if not draft.fault]
     prompts = [build_check_prompt(draft.passage, draft.question) for draft in checked]
     for draft, reply in zip(checked, runner.run_prompts(prompts), strict=True):
-        draft.read_check(reply)
+        draft.read_check_reply(reply)
     return drafts
 
 

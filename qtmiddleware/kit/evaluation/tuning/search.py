@@ -13,11 +13,11 @@ from qtmiddleware.kit.evaluation import SYSTEMS, asks_a_model
 from qtmiddleware.kit.evaluation.tuning.trials import (
     OVERALL_ERRORS,
     Budget,
-    Flat,
+    FlatSettings,
     Trial,
     Trials,
     flatten_settings,
-    load_defaults,
+    load_default_settings,
 )
 
 FREE_TIERS: Final = ("rules",)
@@ -51,8 +51,8 @@ _SHARES: Final = (1.0, 0.85, 0.7, 0.5)
 
 
 def list_tuning_options(
-    settings: Flat, *, max_call_rate: float | None, has_word_search: bool
-) -> dict[str, list[Flat]]:
+    settings: FlatSettings, *, max_call_rate: float | None, has_word_search: bool
+) -> dict[str, list[FlatSettings]]:
     """Return the options to try for each setting that has an effect, by the setting's dotted key.
 
     Args:
@@ -82,8 +82,10 @@ def list_tuning_options(
     keys.append("preprocess.applyTo")
     if has_word_search:
         keys.append("hybrid.enabled")
-    options_by_key: dict[str, list[Flat]] = {
-        key: [{key: value} for value in dict.fromkeys((*_VALUES[key], load_defaults()[key]))]
+    options_by_key: dict[str, list[FlatSettings]] = {
+        key: [
+            {key: value} for value in dict.fromkeys((*_VALUES[key], load_default_settings()[key]))
+        ]
         for key in keys
     }
     if asks_model:
@@ -91,7 +93,7 @@ def list_tuning_options(
     return options_by_key
 
 
-def _list_gate_options(max_call_rate: float | None) -> Iterator[Flat]:
+def _list_gate_options(max_call_rate: float | None) -> Iterator[FlatSettings]:
     """Yield the gate's settings for each call rate to try, up to *max_call_rate*.
 
     ``None`` means no limit. Settings that call the model for every question are then included.
@@ -104,12 +106,12 @@ def _list_gate_options(max_call_rate: float | None) -> Iterator[Flat]:
             yield build_gate_settings(rate)
 
 
-def build_gate_settings(call_rate: float) -> Flat:
+def build_gate_settings(call_rate: float) -> FlatSettings:
     """Return settings for a gate that calls the model for a share *call_rate* of the questions."""
     return {"escalation.mode": "auto", "escalation.targetCallRate": call_rate}
 
 
-def estimate_trial_count(tier_settings: Sequence[Flat], pass_count: int) -> int:
+def estimate_trial_count(tier_settings: Sequence[FlatSettings], pass_count: int) -> int:
     """Estimate the maximum number of candidates that a search tries.
 
     Progress reports show this number as the total.
@@ -163,11 +165,11 @@ class Search:
         often owes its score to luck. A trial with fewer model calls may replace the default without
         a gain.
         """
-        default, best = self.find_default_trial(), self._find_best_candidate()
+        default, best = self.find_default_trial(), self._run_greedy_search()
         is_sure = best.is_clearly_better(default, OVERALL_ERRORS) or best.can_replace(default)
         return best if is_sure or default is self.trials.raw else default
 
-    def _find_best_candidate(self) -> Trial:
+    def _run_greedy_search(self) -> Trial:
         """Return the best trial: choose a tier, then change one setting at a time."""
         tiers = [trial for tier in self.tiers for trial in self._run_tier(tier)]
         best = choose_better_trial(self.find_default_trial(), [self.trials.raw, *tiers])
@@ -234,14 +236,15 @@ class Search:
         return min(rates)
 
 
-def choose_better_trial(current: Trial, candidates: Iterable[Trial]) -> Trial:
-    """Return the best of *candidates* if it is clearly better than *current*, or else *current*.
+def choose_better_trial(current_trial: Trial, candidates: Iterable[Trial]) -> Trial:
+    """Return the best candidate that is clearly better than *current_trial*.
 
+    If there is none, *current_trial* is returned.
     Candidates that break the budget are ignored. If another candidate needs fewer model calls than
     this result and loses almost nothing, the other candidate is returned instead.
     """
     allowed = [trial for trial in candidates if not trial.broken_limits]
-    better = [trial for trial in allowed if trial.is_clearly_better(current)]
-    best = max(better, key=lambda trial: trial.mean, default=current)
+    better = [trial for trial in allowed if trial.is_clearly_better(current_trial)]
+    best = max(better, key=lambda trial: trial.mean, default=current_trial)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]
-    return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)
+    return min(cheaper, key=lambda trial: (trial.calls_per_question, -trial.mean), default=best)

@@ -32,7 +32,7 @@ from qtmiddleware.kit.evaluation import (
 from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
 
-Flat = Mapping[str, Any]
+FlatSettings = Mapping[str, Any]
 """Settings by dotted camelCase key."""
 
 MIN_GAIN: Final = 0.003
@@ -182,7 +182,7 @@ def flatten_settings(settings: Mapping[str, Any], key_prefix: str = "") -> dict[
     return by_key
 
 
-def nest_settings(flat_settings: Flat) -> dict[str, Any]:
+def nest_settings(flat_settings: FlatSettings) -> dict[str, Any]:
     """Convert *flat_settings*, values by dotted key, to nested objects as in a config file."""
     config: dict[str, Any] = {}
     for key, value in flat_settings.items():
@@ -194,7 +194,7 @@ def nest_settings(flat_settings: Flat) -> dict[str, Any]:
     return config
 
 
-def drop_defaults(settings: Flat) -> dict[str, Any]:
+def drop_default_values(settings: FlatSettings) -> dict[str, Any]:
     """Return the *settings* that differ from the library's defaults, in the order of the defaults.
 
     The target call rate is left out if no gate uses it.
@@ -204,13 +204,13 @@ def drop_defaults(settings: Flat) -> dict[str, Any]:
         effective.pop("escalation.targetCallRate", None)
     return {
         key: effective[key]
-        for key, default in load_defaults().items()
+        for key, default in load_default_settings().items()
         if effective.get(key, default) != default
     }
 
 
 @cache
-def load_defaults() -> Mapping[str, Any]:
+def load_default_settings() -> Mapping[str, Any]:
     """Return the library's default settings by dotted key."""
     return {key: value for key, value, _ in Config.load(Settings()).rows()}
 
@@ -227,7 +227,7 @@ class Trial:
     """
 
     tier: str
-    settings: Flat
+    settings: FlatSettings
     score: SystemScore = field(repr=False)
     broken_limits: tuple[str, ...] = ()
 
@@ -235,8 +235,8 @@ class Trial:
     def name(self) -> str:
         """The tier and the changed settings, such as ``combined; keywordEvidence.weight 0.5``."""
         tier_settings, settings = (
-            drop_defaults(flatten_settings(SYSTEMS[self.tier])),
-            drop_defaults(self.settings),
+            drop_default_values(flatten_settings(SYSTEMS[self.tier])),
+            drop_default_values(self.settings),
         )
         changed = {key: value for key, value in settings.items() if tier_settings.get(key) != value}
         changed |= {key: self.settings[key] for key in tier_settings if key not in settings}
@@ -247,7 +247,7 @@ class Trial:
     @property
     def config(self) -> dict[str, Any]:
         """The settings that differ from the library's defaults, nested as in a config file."""
-        return nest_settings(drop_defaults(self.settings))
+        return nest_settings(drop_default_values(self.settings))
 
     @property
     def mean(self) -> float:
@@ -255,7 +255,7 @@ class Trial:
         return self.score.means[PRIMARY]
 
     @property
-    def calls(self) -> float:
+    def calls_per_question(self) -> float:
         """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
@@ -274,10 +274,10 @@ class Trial:
         may lose up to `MIN_GAIN`. For any other trial, the loss plus `MIN_ERRORS` standard errors
         must be at most `MOST_LOST`.
         """
-        if self.calls >= costlier_trial.calls:
+        if self.calls_per_question >= costlier_trial.calls_per_question:
             return False
         gain, error = self._compute_gain_and_error(costlier_trial)
-        if not self.calls:
+        if not self.calls_per_question:
             return gain >= -MIN_GAIN
         return MIN_ERRORS * error - gain <= MOST_LOST
 
@@ -352,17 +352,17 @@ class Trials:
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
     @property
-    def finished(self) -> tuple[Trial, ...]:
+    def finished_trials(self) -> tuple[Trial, ...]:
         """The trials of all candidates, in the order in which they ran."""
         return tuple(self._known.values())
 
-    def run_candidate(self, tier: str, settings: Flat) -> Trial:
+    def run_candidate(self, tier: str, settings: FlatSettings) -> Trial:
         """Return the trial of *settings*, a candidate that started with the settings of *tier*.
 
         Equal settings run only once.
         """
         # A setting with its default value makes no difference, so it is not part of the key.
-        key = tuple(drop_defaults(settings).items())
+        key = tuple(drop_default_values(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
             self._known[key] = Trial(
@@ -372,7 +372,7 @@ class Trials:
                 self._report_progress(len(self._known))
         return self._known[key]
 
-    def _measure_candidate(self, settings: Flat) -> SystemScore:
+    def _measure_candidate(self, settings: FlatSettings) -> SystemScore:
         """Measure *settings*, and return the score. The first call must measure the raw query."""
         # A score contains the difference from the baseline, so both are measured together.
         systems = {BASELINE: self._baseline}
@@ -385,7 +385,9 @@ class Trials:
         ]
 
 
-def build_warm_system(bench: Bench | OwnFunction, settings: Flat, dataset: Dataset) -> System:
+def build_warm_system(
+    bench: Bench | OwnFunction, settings: FlatSettings, dataset: Dataset
+) -> System:
     """Return a system with *settings* whose gate has adapted to the questions of *dataset*.
 
     A system without an adaptive gate is returned at once.

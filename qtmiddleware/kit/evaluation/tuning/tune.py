@@ -114,13 +114,13 @@ def tune(
         has_word_search = isinstance(bench, Bench) and isinstance(bench.store, KeywordStore)
         search = Search(trials, budget, tuple(settings), has_word_search)
         default, best = search.find_default_trial(), search.find_best_trial()
-        compared = _list_compared_trials(trials, tuple(settings), default, best)
+        compared_trials = _select_compared_trials(trials, tuple(settings), default, best)
         # The total is an estimate. A search that ends earlier is complete too.
         report_progress(most_trials)
         comparison = compare_systems(
             {
                 name: build_warm_system(cached_bench, trial.settings, train)
-                for name, trial in compared.items()
+                for name, trial in compared_trials.items()
             },
             held_out,
             baseline_name=BASELINE,
@@ -130,11 +130,11 @@ def tune(
         )
     # Two trials may be the same object, such as a default that nothing improves.
     default_name, tuned = (
-        next(name for name, candidate in compared.items() if candidate is trial)
+        next(name for name, candidate in compared_trials.items() if candidate is trial)
         for trial in (default, best)
     )
     refusals = {
-        name: _list_refusal_reasons(name, comparison, compared, budget)
+        name: _list_refusal_reasons(name, comparison, compared_trials, budget)
         for name in (default_name, tuned)
     }
     has_failed = (
@@ -144,13 +144,13 @@ def tune(
     # If both are refused, the outcome names the tuned config and the reasons against it.
     recommended = default_name if has_failed and not refusals[default_name] else tuned
     return Tuned(
-        config=compared[recommended].config,
+        config=compared_trials[recommended].config,
         chosen=recommended,
         tuned=tuned,
         default=default_name,
         comparison=comparison,
-        trained=compared,
-        trials=trials.finished,
+        trained=compared_trials,
+        trials=trials.finished_trials,
         trained_on=len(train.questions),
         budget=budget,
         refusals=refusals[recommended],
@@ -173,9 +173,9 @@ def forecast_tuning(
     train, held_out = split_dataset(dataset, seed=seed)
     systems = {tier: select_systems([tier])[tier] for tier in tiers}
 
-    def count_searches(questions: Dataset) -> int:
+    def count_searches(subset: Dataset) -> int:
         return max(
-            forecast_searches(function, questions, {tier: settings}, has_model=has_model).searches
+            forecast_searches(function, subset, {tier: settings}, has_model=has_model).searches
             for tier, settings in systems.items()
         )
 
@@ -191,23 +191,25 @@ def forecast_tuning(
     )
 
 
-def _list_compared_trials(
+def _select_compared_trials(
     trials: Trials, tiers: Sequence[str], default: Trial, best: Trial
 ) -> dict[str, Trial]:
     """Return the trials to measure on the held-out questions, by name and without duplicates."""
-    compared = {BASELINE: trials.raw}
+    compared_trials = {BASELINE: trials.raw}
     # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared[tier] = trials.run_candidate(tier, flatten_settings(select_systems([tier])[tier]))
-    if default not in compared.values():
-        compared[default.name] = default
-    if best not in compared.values():
-        compared[TUNED] = best
-    return compared
+        compared_trials[tier] = trials.run_candidate(
+            tier, flatten_settings(select_systems([tier])[tier])
+        )
+    if default not in compared_trials.values():
+        compared_trials[default.name] = default
+    if best not in compared_trials.values():
+        compared_trials[TUNED] = best
+    return compared_trials
 
 
 def _list_refusal_reasons(
-    config_name: str, comparison: Comparison, compared: dict[str, Trial], budget: Budget
+    config_name: str, comparison: Comparison, compared_trials: dict[str, Trial], budget: Budget
 ) -> tuple[str, ...]:
     """Return the reasons not to recommend a config, each with advice."""
     if config_name == BASELINE:
@@ -216,7 +218,7 @@ def _list_refusal_reasons(
             " chosen by"
         )
         return (f"{explanation}. Keep the raw query, raise the budget or judge more questions.",)
-    score, trial = comparison[config_name], compared[config_name]
+    score, trial = comparison[config_name], compared_trials[config_name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     target_call_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
     difference, broken_limits = (
@@ -485,12 +487,12 @@ class Tuned:
         else:
             yield "Recommended: the tuned config, which the held-out questions confirm."
 
-    def _describe_gain(self, subject: str, name: str) -> str:
-        """Return a sentence on the gain, time and cost of the system called *name*.
+    def _describe_gain(self, subject: str, system_name: str) -> str:
+        """Return a sentence on the gain, time and cost of the system called *system_name*.
 
         The sentence begins with *subject*, such as ``It``.
         """
-        score = self.comparison[name]
+        score = self.comparison[system_name]
         effect, cost = score.difference, score.usd_per_thousand
         interval = f"95% interval {100 * effect.low:+.1f} to {100 * effect.high:+.1f}"
         remark = (

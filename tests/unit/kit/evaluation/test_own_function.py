@@ -143,7 +143,7 @@ def test_few_questions_that_find_nothing_relevant_may_still_be_hard_ones() -> No
 def open_own(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> Any:
     source = FunctionSource(fn, "app:find", **options)
     return open_function(
-        source, data, settings=Settings(), model=ScriptedModel(scripted), cache=cache
+        source, data, settings=Settings(), model=ScriptedModel(scripted), cache_folder=cache
     )
 
 
@@ -278,7 +278,7 @@ def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
             else settings
         )
         with open_function(
-            source, data, settings=priced, model=ScriptedModel(scripted), cache=tmp_path
+            source, data, settings=priced, model=ScriptedModel(scripted), cache_folder=tmp_path
         ) as own:
             free = forecast_searches(own, data, FREE_SYSTEMS, has_model=True)
             deep = forecast_searches(own, data, FREE_SYSTEMS, has_model=True, deep=True)

@@ -11,7 +11,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.kit.evaluation.tuning import TIERS, flatten_settings, nest_settings
 from qtmiddleware.kit.evaluation.tuning.search import list_tuning_options
-from qtmiddleware.kit.evaluation.tuning.trials import drop_defaults
+from qtmiddleware.kit.evaluation.tuning.trials import drop_default_values
 
 DEFAULTS = {key: value for key, value, _ in Config.load(Settings()).rows()}
 
@@ -64,7 +64,7 @@ def test_no_call_rate_beyond_the_budget_is_tried_and_the_limit_is(limit: float) 
 
 @given(chosen=st.sets(st.sampled_from(sorted(DEFAULTS))))
 def test_settings_that_have_their_defaults_are_left_out(chosen: set[str]) -> None:
-    assert drop_defaults({key: DEFAULTS[key] for key in chosen}) == {}
+    assert drop_default_values({key: DEFAULTS[key] for key in chosen}) == {}
 
 
 @given(weight=st.floats(0.0, 1.0), apply_to=st.sampled_from(["keywords", "text", "both"]))
@@ -74,7 +74,7 @@ def test_what_is_left_means_the_same(weight: float, apply_to: str) -> None:
         "keywordEvidence.weight": weight,
         "preprocess.applyTo": apply_to,
     }
-    small = nest_settings(drop_defaults(settings))
+    small = nest_settings(drop_default_values(settings))
     assert (
         Config.load(small, environ={}).settings
         == Config.load(nest_settings(settings), environ={}).settings
@@ -83,4 +83,6 @@ def test_what_is_left_means_the_same(weight: float, apply_to: str) -> None:
 
 
 def test_a_target_that_no_gate_uses_is_left_out() -> None:
-    assert drop_defaults({"escalation.mode": "always", "escalation.targetCallRate": 0.2}) == {}
+    assert (
+        drop_default_values({"escalation.mode": "always", "escalation.targetCallRate": 0.2}) == {}
+    )
