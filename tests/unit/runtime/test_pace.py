@@ -426,9 +426,9 @@ def test_a_budget_that_others_may_leave_room_in_is_waited_for() -> None:
         return "other"
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(pace.perform, slow)
+        first = pool.submit(pace.call_with_retries, slow)
         assert is_under_way.wait(100)
-        second = pool.submit(pace.perform, other)
+        second = pool.submit(pace.call_with_retries, other)
         assert (first.result(100), second.result(100)) == ("slow", "other")
     assert pace.error is None
 
