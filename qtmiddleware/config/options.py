@@ -7,10 +7,10 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The key for an option's meaning and limits in the metadata of its field."""
+"""The key of an option's meaning and limits in the metadata of the dataclass field."""
 
 MARKS: Final = "marks"
-"""The key for an option's `Mark` words in the metadata of its field."""
+"""The key of an option's `Mark` words in the metadata of the dataclass field."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
 """A word that says what an option changes.
