@@ -105,8 +105,8 @@ class Breaker:
 
     If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
     *open_seconds* if the failure is the last of *max_failures* and this is longer. No probe follows
-    a pause, because a service that asks for a pause is working. If several running calls fail with
-    such a request at the same time, they count as one failure.
+    a pause, because a service that asks for a pause is working. Calls that were already running
+    when the pause began do not count as further failures if they fail with such a request too.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.
