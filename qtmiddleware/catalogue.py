@@ -4,7 +4,7 @@ The settings, schema, documentation and command line are derived from the rows o
 
 - A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
   `transforms/prompts/`. If it needs a text of its own, add a field to `Transformation`.
-- A new fusion method needs a row in `FUSION_METHODS` and a function of the same name in `fusion`.
+- A new fusion method needs a row in `FUSION_METHODS` and a function ``merge_<name>`` in `fusion`.
 """
 
 from __future__ import annotations

@@ -494,7 +494,8 @@ class Standing(FrozenDataclass):
             better.
         percentiles: for each signal, the fraction of earlier questions whose signal was lower.
         seen: the number of earlier questions, at most 512.
-        is_unsure: whether the signals are so low for this function that it probably has no answer.
+        is_unsure: whether the function probably has no answer, because its signals are unusually
+            low.
         problem: the reason why *confidence* is ``None``; ``""`` if *confidence* is a number.
     """
 

@@ -134,7 +134,7 @@ class AnswerFlow:
             (Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1
         )
         reader = AnswerReader(draft.matches)
-        if outcome.ok:
+        if outcome.has_succeeded:
             reader.read_whole_answer(outcome.value.text)
         return self.finish_answer(draft, outcome, reader)
 
@@ -298,7 +298,7 @@ class AnswerFlow:
         limit = settings.limits.max_concurrency
         searches = [self._search_sub_query(sub_query) for sub_query in sub_queries]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
-        matches = yield from gather_flows(searches, limit=limit, deadline=deadline)
+        matches = yield from gather_flows(searches, max_steps=limit, deadline=deadline)
         passages = [
             part_matches
             if part_matches is None
@@ -477,7 +477,7 @@ def _record_model_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError
 
     Returns the call's error, or ``None`` if the call succeeded.
     """
-    if outcome.ok:
+    if outcome.has_succeeded:
         reply = outcome.value
         record_cost(trace, reply)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")

@@ -14,8 +14,8 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.prompt import (
     append_digest,
     find_user_instruction,
+    format_json_message,
     select_recent_messages,
-    write_json_message,
 )
 from qtmiddleware.types import Match, Message, SubAnswer
 
@@ -186,7 +186,7 @@ class Task:
             mode=self.mode,
             version=append_digest(self.version, own_instruction),
             system="\n\n".join((own_instruction or self.instruction, data, rules)),
-            user=write_json_message({**data_fields, **conversation, "question": question}),
+            user=format_json_message({**data_fields, **conversation, "question": question}),
             fields=(),
             query=question,
             history=turns,

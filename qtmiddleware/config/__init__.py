@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.config.errors import build_value_error, raise_all
+from qtmiddleware.config.errors import build_value_error, raise_joined_error
 from qtmiddleware.config.keys import (
     ABSENT,
     Key,
     build_settings,
+    convert_to_json_value,
     get_value,
     list_all_keys,
     merge_settings,
-    to_json,
 )
 from qtmiddleware.config.reading import (
     Layer,
@@ -190,7 +190,7 @@ class Config:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
         values = asdict(self.settings)
         return (
-            (key.name, to_json(get_value(values, key)), self.origins[key.name])
+            (key.name, convert_to_json_value(get_value(values, key)), self.origins[key.name])
             for key in list_all_keys()
         )
 
@@ -207,7 +207,7 @@ def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[Non
     An inner block overrides an outer block.
 
     Args:
-        values: A mapping, the path of a file, or the name of a preset. Keys that it does not set
+        values: A mapping, the path of a file, or the name of a preset. Keys that are not set there
             keep their values.
 
     Raises:
@@ -243,23 +243,29 @@ def list_key_names() -> tuple[str, ...]:
     return tuple(key.name for key in list_all_keys())
 
 
-def write_markdown_reference() -> str:
+def build_markdown_reference() -> str:
     """Return the reference of all keys as Markdown, with one table per group of settings."""
     groups: dict[str, list[Key]] = {}
     for key in list_all_keys():
         groups.setdefault(key.name.rpartition(".")[0], []).append(key)
-    return "\n".join(_write_section(group, keys) for group, keys in groups.items())
+    return "\n".join(_format_reference_table(group, keys) for group, keys in groups.items())
 
 
-def _write_section(group: str, keys: Sequence[Key]) -> str:
+def _format_reference_table(group_name: str, keys: Sequence[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
-        default = json.dumps(to_json(key.default))
+        default = json.dumps(convert_to_json_value(key.default))
         rows.append(
-            (f"`{key.name}`", f"`{default}`", key.allowed, key.description, f"`{key.environment}`")
+            (
+                f"`{key.name}`",
+                f"`{default}`",
+                key.allowed,
+                key.description,
+                f"`{key.environment_variable}`",
+            )
         )
     lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([f"### {group or 'Top level'}", "", *lines, ""])
+    return "\n".join([f"### {group_name or 'Top level'}", "", *lines, ""])
 
 
 def _build_default_config() -> Config:
@@ -269,21 +275,21 @@ def _build_default_config() -> Config:
 def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
     """Return a copy of *base* with the settings in *layers* applied.
 
-    A later layer overrides an earlier one.
+    A layer holds the settings from one source. A later layer overrides an earlier layer.
 
     Raises:
-        ConfigError: A setting is wrong. The message names the errors of all layers.
+        ConfigError: A setting is wrong. The message has one line per error in any layer.
     """
     # Without values to check, pydantic need not be imported.
     if not any(values for _, values in layers):
         return base
-    from qtmiddleware.config.model import check_layer
+    from qtmiddleware.config.model import check_settings_layer
 
     values, origins = asdict(base.settings), dict(base.origins)
     errors: list[ConfigError] = []
     user_transforms = _collect_transform_names(base, layers)
     for origin, layer_values in layers:
-        layer_settings, layer_errors = check_layer(layer_values, origin, user_transforms)
+        layer_settings, layer_errors = check_settings_layer(layer_values, origin, user_transforms)
         errors.extend(layer_errors)
         origins.update(
             (key.name, origin)
@@ -298,16 +304,16 @@ def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
         }
         values = merge_settings({**values, "transforms": {}}, layer_settings)
     # Conflicts are checked last, because only the merged values show them.
-    raise_all(errors)
+    raise_joined_error(errors)
     settings: Settings = build_settings(Settings, values)
-    raise_all(list(_find_conflicts(settings, origins)))
+    raise_joined_error(list(_find_conflict_errors(settings, origins)))
     return Config(settings, origins)
 
 
 def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
     """Return the names of all user-defined transforms in *base* and *layers*.
 
-    A layer may use a transform that another layer defines.
+    All layers are searched, because a layer may use a transform that another layer defines.
     """
     definitions_per_layer = [layer_values.get("transforms") for _, layer_values in layers]
     names = [
@@ -323,7 +329,7 @@ def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str
     )
 
 
-def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
+def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
     """Yield an error for each conflict between two settings, and for each invalid address."""
     if settings.chunk_overlap >= settings.chunk_size:
         limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
@@ -383,7 +389,7 @@ def _find_conflicts(settings: Settings, origins: Mapping[str, str]) -> Iterator[
                 origins[key],
             )
     if settings.cache.redis_url is not None:
-        yield from _check_redis_address(settings.cache.redis_url, origins["cache.redisUrl"])
+        yield from _find_redis_address_errors(settings.cache.redis_url, origins["cache.redisUrl"])
 
 
 def _may_contain_secret(address: str) -> bool:
@@ -394,7 +400,7 @@ def _may_contain_secret(address: str) -> bool:
     return any(mark in address for mark in "@?#")
 
 
-def _check_redis_address(address: str, source: str) -> Iterator[ConfigError]:
+def _find_redis_address_errors(address: str, source: str) -> Iterator[ConfigError]:
     from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
 
     try:

@@ -1,6 +1,6 @@
-"""Build the errors for invalid settings: with the setting, its value and the allowed values.
+"""Build the errors for invalid settings.
 
-No error shows a secret.
+An error shows the setting, its value and the allowed values, but never a secret.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
-def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:
+def build_value_error(path: str, value: Any, allowed_values: str, source: str) -> ConfigError:
     """Return the error for a setting whose value is not allowed.
 
     The error shows the value, unless it may be a secret.
@@ -89,20 +89,22 @@ def build_value_error(path: str, value: Any, allowed: str, source: str) -> Confi
     Args:
         path: The dotted key of the setting.
         value: The rejected value.
-        allowed: The allowed values, in words.
+        allowed_values: The allowed values, in words.
         source: The origin of the value.
     """
     if value is REPEATED:
         line = f"{path} must be set once per object, not more often ({source})"
     else:
-        line = f"{path} must be {allowed}, not {format_value(value)} ({source})"
+        line = f"{path} must be {allowed_values}, not {format_value(value)} ({source})"
     shown_value = (
         value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     )
-    return ConfigError(line, path=path, value=shown_value, allowed=allowed, source=source)
+    return ConfigError(line, path=path, value=shown_value, allowed=allowed_values, source=source)
 
 
-def build_name_error(path: str, name: str, names: Sequence[str], source: str) -> ConfigError:
+def build_name_error(
+    path: str, name: str, allowed_names: Sequence[str], source: str
+) -> ConfigError:
     """Return the error for a setting whose value is an unknown name.
 
     The error lists the allowed names and suggests the most similar one.
@@ -110,11 +112,11 @@ def build_name_error(path: str, name: str, names: Sequence[str], source: str) ->
     Args:
         path: The dotted key of the setting.
         name: The unknown name.
-        names: The allowed names.
+        allowed_names: The allowed names.
         source: The origin of the value.
     """
-    near = find_nearest(name, names)
-    error = build_value_error(path, name, "one of " + ", ".join(names), source)
+    near = find_nearest_name(name, allowed_names)
+    error = build_value_error(path, name, "one of " + ", ".join(allowed_names), source)
     if near is None:
         return error
     line = f"{error}; did you mean {near}?"
@@ -206,7 +208,7 @@ def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> Confi
         variable.removeprefix(ENVIRONMENT_PREFIX): variable
         for variable in (*known_names, *RESERVED)
     }
-    nearest = find_nearest(name.removeprefix(ENVIRONMENT_PREFIX), list(names_by_suffix))
+    nearest = find_nearest_name(name.removeprefix(ENVIRONMENT_PREFIX), list(names_by_suffix))
     suggestion = name + groups[name] if name in groups else names_by_suffix.get(nearest or "")
     hint = (
         f"did you mean {suggestion}?"
@@ -221,7 +223,7 @@ def build_unknown_variable_error(name: str, known_names: Iterable[str]) -> Confi
     )
 
 
-def raise_all(errors: Sequence[ConfigError]) -> None:
+def raise_joined_error(errors: Sequence[ConfigError]) -> None:
     """Raise one `ConfigError` with one line per error. If *errors* is empty, do nothing."""
     if errors:
         first_error, lines = errors[0], "\n".join(dict.fromkeys(map(str, errors)))
@@ -291,7 +293,7 @@ def format_key(key: Any) -> str:
 
 
 def _suggest_key(key: str, names: Sequence[str]) -> str:
-    """Return advice on an unknown key: the right group for it, or the most similar key."""
+    """Return advice on an unknown key: the group that it belongs to, or the most similar key."""
     snake = _to_snake_case(key)
     groups = [
         format_dotted_key(known.path[:-1]) for known in list_all_keys() if known.path[-1] == snake
@@ -303,7 +305,7 @@ def _suggest_key(key: str, names: Sequence[str]) -> str:
     if key in everywhere:
         group, _, option_name = key.rpartition(".")
         return f'write {option_name} inside the object "{group}"'
-    near = find_nearest(key, names) or find_nearest(key, everywhere)
+    near = find_nearest_name(key, names) or find_nearest_name(key, everywhere)
     return f"did you mean {near}?" if near else "the names here are " + ", ".join(names)
 
 
@@ -311,7 +313,7 @@ def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
-def find_nearest(name: str, names: Sequence[str]) -> str | None:
+def find_nearest_name(name: str, names: Sequence[str]) -> str | None:
     """Return the most similar of *names*, ignoring case, dashes and underscores.
 
     Returns ``None`` if no name is similar.
@@ -325,9 +327,9 @@ def find_nearest(name: str, names: Sequence[str]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
-def fold_name(text: str) -> str:
-    """Return *text* in lower case, without dashes, underscores and spaces, for comparison.
+def fold_name(name: str) -> str:
+    """Return *name* in lower case, without dashes, underscores and spaces, for comparison.
 
     The result is equal for ``multi_query``, ``multi-query`` and ``multiQuery``.
     """
-    return re.sub(r"[-_\s]", "", text).casefold()
+    return re.sub(r"[-_\s]", "", name).casefold()

@@ -72,10 +72,10 @@ class Key:
     """One option of the config.
 
     Attributes:
-        path: the field names of the option's groups and of the option.
+        path: the field names that lead to the option, such as ``("fusion", "rrf_k")``.
         kind: the type of the value: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of
             strings), ``object`` (of strings) or ``objects`` (an object of objects).
-        nullable: whether the option may be null.
+        is_nullable: whether the option may be null.
         choices: the allowed values of a ``choice``; empty for other types.
         default: the default value.
         description: the meaning of the option.
@@ -86,7 +86,7 @@ class Key:
 
     path: tuple[str, ...]
     kind: str
-    nullable: bool
+    is_nullable: bool
     choices: tuple[str, ...]
     default: Any
     description: str
@@ -100,22 +100,28 @@ class Key:
         return format_dotted_key(self.path)
 
     def read_value(self, settings: Settings) -> Any:
-        """Return the value of this option in *settings*. A mapping becomes a sorted tuple."""
+        """Return the value of this option in *settings*, in a hashable form.
+
+        A mapping becomes a tuple of its items, sorted by key.
+        """
         return self.make_hashable(attrgetter(".".join(self.path))(settings))
 
     def make_hashable(self, value: Any) -> Any:
-        """Return a value of this option in a hashable form: a mapping becomes a sorted tuple."""
+        """Return *value*, a value of this option, in a hashable form.
+
+        A mapping becomes a tuple of its items, sorted by key.
+        """
         return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
 
     @property
-    def environment(self) -> str:
+    def environment_variable(self) -> str:
         """The name of the environment variable that sets this option."""
         return ENVIRONMENT_PREFIX + "_".join(self.path).upper()
 
     @property
     def allowed(self) -> str:
         """The allowed values, in words."""
-        return self._describe_kind() + (", or null" if self.nullable else "")
+        return self._describe_kind() + (", or null" if self.is_nullable else "")
 
     def _describe_kind(self) -> str:
         match self.kind:
@@ -155,7 +161,7 @@ def index_keys_by_path() -> dict[tuple[str, ...], Key]:
 
 @cache
 def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
-    """Return the options that have *mark* or belong to a group that has it."""
+    """Return the options with *mark*, including all options of groups with *mark*."""
     return tuple(key for key in list_all_keys() if mark in key.marks)
 
 
@@ -185,16 +191,16 @@ def _build_value_reader(
 
 
 def _list_keys(
-    cls: Any, group_path: tuple[str, ...], marks: frozenset[Mark] = frozenset()
+    settings_class: Any, group_path: tuple[str, ...], marks: frozenset[Mark] = frozenset()
 ) -> Iterator[Key]:
     """Yield the keys of a group of settings and of its subgroups.
 
     Args:
-        cls: The class of the group.
+        settings_class: The class of the group.
         group_path: The field names that lead to the group; empty for `Settings`.
         marks: The marks of the group. All of its keys have these marks too.
     """
-    for field in fields(cls):
+    for field in fields(settings_class):
         path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
         if is_dataclass(field.type):
             yield from _list_keys(field.type, path, own_marks)
@@ -206,11 +212,11 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
     """Return the `Key` for a settings field."""
     # A copy, because `pop` below changes the dict.
     meta = dict(field.metadata[META])
-    kind, nullable, choices = _read_kind(field.type)
+    kind, is_nullable, choices = _parse_type_hint(field.type)
     return Key(
         path=path,
         kind=kind,
-        nullable=nullable,
+        is_nullable=is_nullable,
         choices=choices,
         default=get_default(field),
         description=meta.pop("description"),
@@ -220,18 +226,18 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
     )
 
 
-def _read_kind(hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return ``kind``, ``nullable`` and ``choices`` of the `Key` for a field's type hint."""
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (member for member in get_args(hint) if member is not types.NoneType)
-        return _read_kind(inner)[0], True, _read_kind(inner)[2]
-    if get_origin(hint) is Literal:
-        return "choice", False, get_args(hint)
-    if get_origin(hint) is Annotated:
-        return "choice", False, hint.__metadata__[0]
-    if get_origin(hint) is Mapping:
-        return ("objects" if get_args(hint)[1] is Any else "object"), False, ()
-    return {tuple: "list"}.get(get_origin(hint), getattr(hint, "__name__", "")), False, ()
+def _parse_type_hint(type_hint: Any) -> tuple[str, bool, tuple[str, ...]]:
+    """Return the ``kind``, ``is_nullable`` and ``choices`` of a `Key` with this type hint."""
+    if get_origin(type_hint) in (Union, types.UnionType):
+        (inner,) = (member for member in get_args(type_hint) if member is not types.NoneType)
+        return _parse_type_hint(inner)[0], True, _parse_type_hint(inner)[2]
+    if get_origin(type_hint) is Literal:
+        return "choice", False, get_args(type_hint)
+    if get_origin(type_hint) is Annotated:
+        return "choice", False, type_hint.__metadata__[0]
+    if get_origin(type_hint) is Mapping:
+        return ("objects" if get_args(type_hint)[1] is Any else "object"), False, ()
+    return {tuple: "list"}.get(get_origin(type_hint), getattr(type_hint, "__name__", "")), False, ()
 
 
 def _freeze_mappings(value: Any) -> Any:
@@ -243,21 +249,22 @@ def _freeze_mappings(value: Any) -> Any:
     )
 
 
-def build_settings(cls: Any, values: Mapping[str, Any]) -> Any:
-    """Build an instance of the settings class *cls*. *values* has a value for each field."""
+def build_settings(settings_class: Any, values: Mapping[str, Any]) -> Any:
+    """Return an instance of *settings_class* with *values*, which has a value for each field."""
     field_values = {}
-    for field in fields(cls):
+    for field in fields(settings_class):
         value = values[field.name]
         field_values[field.name] = (
             build_settings(field.type, value) if is_dataclass(field.type) else value
         )
-    return cls(**field_values)
+    return settings_class(**field_values)
 
 
 def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two nested mappings. If both have a value for a key, *overrides* wins.
+    """Return *base* with the values of *overrides*; both are nested mappings.
 
-    If both values are mappings, they are merged too.
+    If both have a value for a key, the result has the value of *overrides*. If both values are
+    mappings, the result has the merged mapping.
     """
     merged = dict(base)
     for name, value in overrides.items():
@@ -280,8 +287,11 @@ def get_value(values: Mapping[str, Any], key: Key) -> Any:
     return value
 
 
-def to_json(value: Any) -> Any:
-    """Return the value of a setting, ready for JSON: mappings become dicts, and tuples lists."""
+def convert_to_json_value(value: Any) -> Any:
+    """Return the value of a setting, ready for JSON.
+
+    Mappings become dicts, and tuples become lists.
+    """
     if isinstance(value, Mapping):
-        return {name: to_json(item) for name, item in value.items()}
+        return {name: convert_to_json_value(item) for name, item in value.items()}
     return list(value) if isinstance(value, tuple) else value

@@ -28,7 +28,7 @@ from qtmiddleware.config.options import META, get_default
 from qtmiddleware.config.own_names import (
     TRANSFORMS_KEY,
     allow_other_names,
-    find_unknown_names,
+    find_name_errors,
     normalize_transforms,
 )
 from qtmiddleware.config.settings import Settings
@@ -48,15 +48,15 @@ _Path = tuple[str, ...]
 _PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
-def check_layer(
-    values: Mapping[Any, Any], source: str, user_transforms: Collection[str] = ()
+def check_settings_layer(
+    values: Mapping[Any, Any], source: str, user_transform_names: Collection[str] = ()
 ) -> tuple[dict[str, Any], list[ConfigError]]:
-    """Check the settings from one source, and convert them to the types in `Settings`.
+    """Check the settings from one source, and convert the values to the types in `Settings`.
 
     Args:
         values: The settings, as the user wrote them.
         source: The name of the source, for errors.
-        user_transforms: The names of the transforms that users define in any source.
+        user_transform_names: The names of the transforms that users define in any source.
 
     Returns:
         The converted values, by field name; empty if pydantic rejects a value.
@@ -65,13 +65,13 @@ def check_layer(
     from pydantic import ValidationError
 
     errors: list[ConfigError] = []
-    normalized = _normalize_layer(values, Settings, (), source, errors)
-    errors.extend(find_unknown_names(normalized, user_transforms, source))
+    normalized = _normalize_group_mapping(values, Settings, (), source, errors)
+    errors.extend(find_name_errors(normalized, user_transform_names, source))
     # Unset keys are excluded, because the defaults of this layer must not override other layers.
     try:
         checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
     except ValidationError as error:
-        return {}, [*errors, *_translate_errors(error, source)]
+        return {}, [*errors, *_translate_validation_error(error, source)]
     # `qtm config show` prints all settings, and many are sent to services or written to files.
     errors.extend(
         build_misplaced_key_error(key.name, source)
@@ -106,13 +106,13 @@ def build_json_schema() -> dict[str, Any]:
     return {"$schema": _DIALECT, "title": "qtmiddleware config", **schema}
 
 
-def _build_model(cls: Any) -> type[BaseModel]:
-    """Return a pydantic model of the settings class *cls* and its subgroups."""
+def _build_model(settings_class: Any) -> type[BaseModel]:
+    """Return a pydantic model of *settings_class* and its subgroups."""
     from pydantic import ConfigDict, Field, create_model
 
     # Strict, because the values were converted before. Pydantic would also accept "yes" as true.
     config = ConfigDict(
-        title=cls.__name__,
+        title=settings_class.__name__,
         alias_generator=to_camel_case,
         populate_by_name=True,
         extra="forbid",
@@ -121,7 +121,7 @@ def _build_model(cls: Any) -> type[BaseModel]:
         allow_inf_nan=False,
     )
     definitions: dict[str, Any] = {}
-    for field in fields(cls):
+    for field in fields(settings_class):
         if is_dataclass(field.type):
             inner: Any = _build_model(field.type)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
@@ -130,22 +130,24 @@ def _build_model(cls: Any) -> type[BaseModel]:
                 field.type,
                 Field(default=get_default(field), **field.metadata[META]),
             )
-    return create_model(cls.__name__, __config__=config, __doc__=cls.__doc__, **definitions)
+    return create_model(
+        settings_class.__name__, __config__=config, __doc__=settings_class.__doc__, **definitions
+    )
 
 
 def _rewrite_group_references(
-    cls: Any, properties: dict[str, Any], definitions: dict[str, Any]
+    settings_class: Any, properties: dict[str, Any], definitions: dict[str, Any]
 ) -> None:
-    """Rewrite the references to subgroups in a JSON schema, and add the groups' shorthands.
+    """Rewrite the references to subgroups in a JSON schema, and allow the groups' shorthands.
 
-    Different releases of pydantic write different references. The schema is changed in place.
+    Otherwise the schema would depend on the release of pydantic. The schema is changed in place.
 
     Args:
-        cls: The class of the settings group.
+        settings_class: The class of the settings group.
         properties: The properties of this group in the schema.
         definitions: The schemas of all groups, by class name.
     """
-    for field in fields(cls):
+    for field in fields(settings_class):
         if not is_dataclass(field.type):
             allow_other_names(field.type, properties[to_camel_case(field.name)])
             continue
@@ -170,19 +172,29 @@ def _remove_titles(node: Any) -> None:
             _remove_titles(inner)
 
 
-def _normalize_layer(
-    values: Mapping[Any, Any], cls: Any, group_path: _Path, source: str, errors: list[ConfigError]
+def _normalize_group_mapping(
+    values: Mapping[Any, Any],
+    settings_class: Any,
+    group_path: _Path,
+    source: str,
+    errors: list[ConfigError],
 ) -> dict[str, Any]:
-    """Return the settings of one group by field name, with shorthands expanded.
+    """Return the settings of one group by field name, without shorthands.
+
+    A shorthand sets a group by a single value, which is the value of one of its options.
 
     Args:
         values: The settings of the group, as the user wrote them.
-        cls: The class of the group.
+        settings_class: The class of the group.
         group_path: The field names that lead to the group; empty for the top level.
         source: The name of the source, for errors.
         errors: The list to which errors are added, such as an unknown or duplicate key.
     """
-    known = {spelling: field for field in fields(cls) for spelling in _list_spellings(field.name)}
+    known = {
+        spelling: field
+        for field in fields(settings_class)
+        for spelling in _list_spellings(field.name)
+    }
     normalized: dict[str, Any] = {}
     for written_key, value in values.items():
         # Editors and people use these keys at the top level of a file.
@@ -193,7 +205,7 @@ def _normalize_layer(
                 build_unknown_key_error(
                     written_key,
                     group_path,
-                    [to_camel_case(field.name) for field in fields(cls)],
+                    [to_camel_case(field.name) for field in fields(settings_class)],
                     source,
                 )
             )
@@ -204,7 +216,7 @@ def _normalize_layer(
         if name in normalized:
             errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):
-            normalized[name] = _normalize_group(value, hint, path, source, errors)
+            normalized[name] = _normalize_group_or_shorthand(value, hint, path, source, errors)
         elif path == _PROMPTS and isinstance(value, Mapping):
             normalized[name] = _normalize_prompts(value, source, errors)
         elif path == TRANSFORMS_KEY and isinstance(value, Mapping):
@@ -218,8 +230,8 @@ def _list_spellings(name: str) -> tuple[str, str]:
     return name, to_camel_case(name)
 
 
-def _normalize_group(
-    value: Any, hint: Any, path: _Path, source: str, errors: list[ConfigError]
+def _normalize_group_or_shorthand(
+    value: Any, settings_class: Any, path: _Path, source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     """Return the values of one settings group by field name.
 
@@ -227,10 +239,10 @@ def _normalize_group(
     to *errors* and returns an empty dict.
     """
     if isinstance(value, Mapping):
-        return _normalize_layer(value, hint, path, source, errors)
+        return _normalize_group_mapping(value, settings_class, path, source, errors)
     short = index_keys_by_path().get((*path, SHORTHANDS.get(path[-1], "")))
     if short and (
-        short.nullable
+        short.is_nullable
         if value is None
         else isinstance(value, bool if short.kind == "bool" else str)
     ):
@@ -241,7 +253,7 @@ def _normalize_group(
 
 
 def _normalize_prompts(
-    value: Mapping[Any, Any], source: str, errors: list[ConfigError]
+    instructions: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> dict[str, Any]:
     """Return the user's instructions by the name of the prompt, in snake_case.
 
@@ -250,11 +262,13 @@ def _normalize_prompts(
     names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
     errors.extend(
         build_unknown_key_error(written_name, _PROMPTS, PROMPT_NAMES, source)
-        for written_name in value
+        for written_name in instructions
         if written_name not in names
     )
     return {
-        names[written_name]: text for written_name, text in value.items() if written_name in names
+        names[written_name]: text
+        for written_name, text in instructions.items()
+        if written_name in names
     }
 
 
@@ -284,7 +298,7 @@ def _build_repeat_error(path: _Path, source: str) -> ConfigError:
     return ConfigError(line, path=format_dotted_key(path), allowed="one of them", source=source)
 
 
-def _translate_errors(error: ValidationError, source: str) -> Iterator[ConfigError]:
+def _translate_validation_error(error: ValidationError, source: str) -> Iterator[ConfigError]:
     """Yield a `ConfigError` for each of pydantic's errors, with the name of the setting."""
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])

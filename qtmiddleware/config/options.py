@@ -58,8 +58,8 @@ def define_group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
 class SettingsGroup:
     """The base class of all groups of settings, which are immutable dataclasses.
 
-    The groups inherit their methods, because frozen dataclasses compile six methods per class at
-    import. For all groups, this takes as long as importing half the package.
+    The groups inherit their methods from this class. Frozen dataclasses would compile six methods
+    per class at import. For all groups, this would take as long as importing half the package.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -93,7 +93,7 @@ class SettingsGroup:
     def __getstate__(self) -> dict[str, Any]:
         """Return the values by option name, for pickle.
 
-        Because of the names, a version with other options can read the pickle.
+        Values have names, so that a version of the package with other options can read the pickle.
         """
         return dict(vars(self))
 
@@ -117,7 +117,9 @@ def get_default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-def make_group(name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]) -> Any:
+def make_group_class(
+    name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]
+) -> Any:
     """Create a class for a settings group whose options come from the catalogue.
 
     Args:

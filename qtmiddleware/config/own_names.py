@@ -31,17 +31,17 @@ _DEFINITION: Final = ("prompt", "fields")
 
 
 def normalize_transforms(
-    value: Mapping[Any, Any], source: str, errors: list[ConfigError]
+    definitions_by_name: Mapping[Any, Any], source: str, errors: list[ConfigError]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the definition of each valid transform that a user defines.
 
     Args:
-        value: The setting ``transforms``: definitions by name.
+        definitions_by_name: The setting ``transforms``: definitions by name.
         source: The origin of the setting, for errors.
         errors: The list to which the errors of invalid transforms are added.
     """
     built_in_names = {fold_name(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
-    for name, definition in value.items():
+    for name, definition in definitions_by_name.items():
         path = f"transforms.{format_key(name)}"
         if not isinstance(name, str):
             errors.append(build_unknown_key_error(name, TRANSFORMS_KEY, (), source))
@@ -83,43 +83,45 @@ def _build_definition_key_error(path: str, source: str) -> ConfigError:
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
-def find_unknown_names(
+def find_name_errors(
     layer_values: dict[str, Any],
-    user_transforms: Collection[str],
+    user_transform_names: Collection[str],
     source: str,
 ) -> Iterator[ConfigError]:
     """Yield an error for each unknown name of a transform or fusion method.
 
-    The names in the catalogue and in installed plugins are known too. If a name differs from one of
-    *user_transforms* only in case, dashes or underscores, it is corrected in *layer_values*.
+    The names in the catalogue and in installed plugins are known too. A name that differs from one
+    of *user_transform_names* only in case, dashes or underscores is corrected in *layer_values*.
 
     Args:
         layer_values: The settings from one source, by field name.
-        user_transforms: The names of the transforms that users define.
+        user_transform_names: The names of the transforms that users define.
         source: The origin of the settings, for errors.
     """
     for key in list_all_keys():
         name = get_value(layer_values, key) if key.is_open else None
         if not isinstance(name, str) or name in key.choices:
             continue
-        defined = user_transforms if key.path == _TYPE else ()
+        defined = user_transform_names if key.path == _TYPE else ()
         known = next(
             (spelling for spelling in defined if fold_name(spelling) == fold_name(name)), None
         )
         if known is not None:
             # Only `transformationType` gets here. It is at the top level, so its path has one name.
             layer_values[key.path[-1]] = known
-        elif (error := _check_plugin(key, name, (*key.choices, *defined), source)) is not None:
+        elif (error := _find_plugin_error(key, name, (*key.choices, *defined), source)) is not None:
             yield error
 
 
-def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> ConfigError | None:
+def _find_plugin_error(
+    key: Key, name: str, accepted_names: Sequence[str], source: str
+) -> ConfigError | None:
     """Return an error if no installed plugin provides *name*, else ``None``.
 
     Args:
         key: The option whose value is *name*.
         name: The name of a transform or fusion method.
-        names: The names that the option accepts without a plugin, for the error.
+        accepted_names: The names that the option accepts without a plugin, for the error.
         source: The origin of the value.
     """
     try:
@@ -128,7 +130,7 @@ def _check_plugin(key: Key, name: str, names: Sequence[str], source: str) -> Con
         else:
             find_fusion_method(name)
     except UnknownPlugin:
-        return build_name_error(key.name, name, names, source)
+        return build_name_error(key.name, name, accepted_names, source)
     except ConfigError as error:
         return build_plugin_error(key.name, name, error, source)
     return None

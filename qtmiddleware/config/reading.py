@@ -17,10 +17,10 @@ from qtmiddleware.config.errors import (
     REPEATED,
     RESERVED,
     build_unknown_variable_error,
-    find_nearest,
+    find_nearest_name,
     fold_name,
     format_value,
-    raise_all,
+    raise_joined_error,
 )
 from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, list_all_keys, to_camel_case
 from qtmiddleware.errors import ConfigError
@@ -45,7 +45,7 @@ def read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
     """Return the settings in a file or a preset. If both exist, read the file.
 
     Raises:
-        ConfigError: Neither exists, or the file cannot be read.
+        ConfigError: There is neither such a file nor such a preset, or the file cannot be read.
     """
     from pathlib import Path
 
@@ -87,7 +87,7 @@ def list_presets() -> list[str]:
 def _read_preset_values(name: str) -> Mapping[Any, Any]:
     """Return the settings of the preset *name*, including its comment.
 
-    Without a preset file, *name* is a transformation, and the preset sets only
+    If there is no preset file, *name* is a transformation, and the preset sets only
     ``transformationType``.
     """
     if (file := _find_preset_files().get(name)) is not None:
@@ -116,7 +116,7 @@ def find_presets_folder() -> Path:
 
 
 def _find_preset_name(name: object) -> str | None:
-    """Return the preset's name for *name*, ignoring case, dashes and underscores.
+    """Return the name of the preset that *name* means, ignoring case, dashes and underscores.
 
     Returns ``None`` if there is no such preset.
     """
@@ -125,7 +125,7 @@ def _find_preset_name(name: object) -> str | None:
 
 
 def _suggest_preset(name: object) -> str:
-    nearest = find_nearest(name, list_presets()) if isinstance(name, str) else None
+    nearest = find_nearest_name(name, list_presets()) if isinstance(name, str) else None
     return f"did you mean {nearest}? " if nearest else ""
 
 
@@ -137,7 +137,7 @@ def read_file(path: str | os.PathLike[str]) -> Layer:
     """
     name = os.fsdecode(path)
     source = f"file {name if name.isprintable() else ascii(name)}"
-    text = _read_text(name, source)
+    text = _read_config_text(name, source)
     values = (
         _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
     )
@@ -154,9 +154,9 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     Raises:
         ConfigError: The name of a variable begins with ``QTM_`` but is not a setting.
     """
-    by_name = {key.environment: key for key in list_all_keys()}
+    by_name = {key.environment_variable: key for key in list_all_keys()}
     names = sorted(name for name in environ if _is_setting_name(name))
-    raise_all(
+    raise_joined_error(
         [build_unknown_variable_error(name, by_name) for name in names if name not in by_name]
     )
     return [
@@ -168,12 +168,12 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     ]
 
 
-def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
+def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
     """Return the settings in ``key=value`` assignments, with one layer per assignment.
 
     Args:
-        texts: The assignments, with dotted keys. The values are JSON. Strings and lists of strings
-            may be written without quotation marks, as in environment variables.
+        assignments: The assignments, with dotted keys. The values are JSON. Strings and lists of
+            strings may be written without quotation marks, as in environment variables.
         source: The name for the assignments in error messages.
 
     Raises:
@@ -181,7 +181,7 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
     """
     by_name = {key.name: key for key in list_all_keys()}
     layers: list[Layer] = []
-    for text in texts:
+    for text in assignments:
         name, equals, value = text.partition("=")
         path = [part.strip() for part in name.split(".")]
         if not (equals and all(path)):
@@ -204,15 +204,17 @@ def read_assignments(texts: Sequence[str], source: str) -> list[Layer]:
     return layers
 
 
-def _parse_assignment(key: Key, text: str) -> Any:
+def _parse_assignment(key: Key, value_text: str) -> Any:
     """Return the value for *key* from the right-hand side of an assignment.
 
     A JSON string is decoded, and ``null`` becomes ``None`` if the key may be null. Any other text
     is parsed like the value of an environment variable.
     """
-    value = _parse_json_or_text(text)
-    is_meant = (isinstance(value, str) and value != text) or (value is None and key.nullable)
-    return value if is_meant else _parse_variable(key, text)
+    value = _parse_json_or_text(value_text)
+    is_meant = (isinstance(value, str) and value != value_text) or (
+        value is None and key.is_nullable
+    )
+    return value if is_meant else _parse_variable(key, value_text)
 
 
 def _is_setting_name(name: str) -> bool:
@@ -228,25 +230,25 @@ def _is_setting_name(name: str) -> bool:
     )
 
 
-def _parse_variable(key: Key, text: str) -> Any:
+def _parse_variable(key: Key, value_text: str) -> Any:
     """Return the value for *key* from the text of an environment variable.
 
     A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
-    if key.nullable and not text.strip():
+    if key.is_nullable and not value_text.strip():
         return None
     match key.kind:
         case "str" | "choice":
-            return text
+            return value_text
         case "bool":
-            return _BOOLEANS.get(text.strip().lower(), text)
-        case "list" if not text.lstrip().startswith("["):
-            return [word for part in text.split(",") if (word := part.strip())]
+            return _BOOLEANS.get(value_text.strip().lower(), value_text)
+        case "list" if not value_text.lstrip().startswith("["):
+            return [word for part in value_text.split(",") if (word := part.strip())]
         # JSON does not allow a number such as .5.
-        case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", text):
-            return float(text)
+        case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", value_text):
+            return float(value_text)
         case _:
-            return _parse_json_or_text(text)
+            return _parse_json_or_text(value_text)
 
 
 def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
@@ -258,21 +260,21 @@ def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
 
 
 def _parse_json_or_text(text: str) -> Any:
-    """Return the value of the JSON *text*; *text* itself if it is not JSON."""
+    """Return the value of the JSON *text*, or *text* itself if *text* is not JSON."""
     try:
         return json.loads(text, object_pairs_hook=_mark_repeated_keys)
     except (ValueError, RecursionError):
         return text
 
 
-def _read_text(name: str, source: str) -> str:
-    """Return the text of the config file *name*.
+def _read_config_text(file_name: str, source: str) -> str:
+    """Return the text of the config file *file_name*.
 
     Raises:
         ConfigError: The file cannot be read. The message says how to fix the problem.
     """
     # Users may pass the text of a config instead of its path.
-    if name.lstrip().startswith("{"):
+    if file_name.lstrip().startswith("{"):
         raise _build_file_error(
             "config",
             "must be a path, not the text of a config; parse the text and pass the mapping",
@@ -280,15 +282,16 @@ def _read_text(name: str, source: str) -> str:
     from pathlib import Path
 
     try:
-        with Path(os.path.expanduser(name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
+        with Path(os.path.expanduser(file_name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
             # A device may be endless, so the read has a limit.
             content = file.read(MOST_BYTES + 1)
         # Some editors on Windows write a byte order mark.
         text = content.decode("utf-8-sig")
     except FileNotFoundError:
-        is_word = re.fullmatch(r"[\w-]+", name) is not None
+        is_word = re.fullmatch(r"[\w-]+", file_name) is not None
         presets = (
-            f", and no preset has this name; {_suggest_preset(name)}`qtm config presets` lists them"
+            ", and no preset has this name;"
+            f" {_suggest_preset(file_name)}`qtm config presets` lists them"
         )
         raise _build_file_error(
             source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}"

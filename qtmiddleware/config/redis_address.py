@@ -50,12 +50,14 @@ class RedisAddress:
                 f"cache.redisUrl must not hold a user name or password; set {USER_VARIABLE} and"
                 f" {PASSWORD_VARIABLE}"
             )
-        if not _is_complete(url_parts, port) or not all(
+        if not _is_complete_address(url_parts, port) or not all(
             _is_valid_option(url_parts.scheme, *option) for option in options
         ):
             _raise_address_error("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
-        self._tls_checks = _choose_tls_checks(dict(options)) if url_parts.scheme == "rediss" else {}
+        self._tls_checks = (
+            _choose_tls_arguments(dict(options)) if url_parts.scheme == "rediss" else {}
+        )
         host = (
             f"[{url_parts.hostname}]" if ":" in (url_parts.hostname or "") else url_parts.hostname
         )
@@ -105,7 +107,7 @@ class RedisAddress:
         return redis.Redis(connection_pool=pool)
 
 
-def _is_complete(url_parts: SplitResult, port: int | None) -> bool:
+def _is_complete_address(url_parts: SplitResult, port: int | None) -> bool:
     """Return whether the address is complete.
 
     It must have a host or the path of a socket, and no fragment. After a host, the path may only be
@@ -131,7 +133,7 @@ def _is_valid_option(scheme: str, name: str, value: str) -> bool:
     return scheme == "rediss" and name.startswith("ssl_") and (allowed is None or value in allowed)
 
 
-def _choose_tls_checks(options: dict[str, str]) -> dict[str, Any]:
+def _choose_tls_arguments(options: dict[str, str]) -> dict[str, Any]:
     """Return the client's arguments for TLS checks. The options in the address override them.
 
     If the address turns off the checks of certificates, host names are not checked either.

@@ -20,7 +20,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.catalogue import FusionMethod as FusionRow
 from qtmiddleware.config import kit_settings as kit
 from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
-from qtmiddleware.config.options import SettingsGroup, define_group, define_option, make_group
+from qtmiddleware.config.options import SettingsGroup, define_group, define_option, make_group_class
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
@@ -147,7 +147,7 @@ def _make_weight_option(default: float, doc: str) -> Any:
 if TYPE_CHECKING:
     FusionWeights = Any
 else:
-    FusionWeights = make_group(
+    FusionWeights = make_group_class(
         "FusionWeights",
         "The weight of each kind of variant. All sub-queries share one weight, and all paraphrases"
         " share one.",
@@ -204,7 +204,7 @@ class FusionSettings(SettingsGroup):
         """The description of the fusion method, from the catalogue or an installed plugin.
 
         Raises:
-            ConfigError: Neither defines the method.
+            ConfigError: Neither the catalogue nor a plugin defines the method.
         """
         row = FUSION_METHODS.get(self.method)
         if row is None:
@@ -260,7 +260,7 @@ class LimitSettings(SettingsGroup):
 if TYPE_CHECKING:
     TemperatureSettings = Any
 else:
-    TemperatureSettings = make_group(
+    TemperatureSettings = make_group_class(
         "TemperatureSettings",
         "The sampling temperature per prompt.",
         __name__,
@@ -556,7 +556,7 @@ class Settings(SettingsGroup):
         """The description of the transformation, from the catalogue, `transforms` or a plugin.
 
         Raises:
-            ConfigError: None of them defines the transformation.
+            ConfigError: No catalogue, setting or plugin defines the transformation.
         """
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:

@@ -77,7 +77,7 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of one call to a `QueryTransformRetriever`, whose docstring describes them."""
+    """The options of one call to a `QueryTransformRetriever`, which describes each option."""
 
     filters: dict[str, Any] | None
     top_k: int | None

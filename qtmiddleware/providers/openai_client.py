@@ -217,9 +217,9 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 def limit_error_bodies(http_client: Any) -> None:
     """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes of an error body.
-    It stops reading when the request's ``read`` timeout, counted from the start of the request, has
-    passed. The rest of the body is dropped. Status and headers are still reported.
+    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes of an error body,
+    and stops reading the body when the request's ``read`` timeout has passed since the start of the
+    request. The rest of the body is dropped. Status and headers are still reported.
     """
     hooks = http_client.event_hooks
     begin, bound = (

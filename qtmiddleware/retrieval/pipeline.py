@@ -521,7 +521,9 @@ class _Pipeline:
             search_width: How many passages the search asks for.
         """
         limit = self.settings.limits.max_concurrency
-        flow = gather_flows(flows, limit=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
+        flow = (
+            gather_flows(flows, max_steps=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
+        )
         outcome, beside = yield Beside(self._build_original_search(search_width), flow, limit)
         self.trace.count_search(self._original_search.calls, self._original_search.reads)
         self._record_original_search(outcome.began, outcome.seconds, search_width)

@@ -85,7 +85,7 @@ class Question:
 
     def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
         """Return *prompts*, with dates if the query depends on today's date."""
-        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates_to, prompts))
+        return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
 
     def _limit_prompts(
         self, prompts: tuple[Prompt, ...], calls_made: int = 0

@@ -65,7 +65,7 @@ def _read_rerank_scores(
 
     If there are no usable scores, a degradation is recorded and ``None`` is returned.
     """
-    if outcome.ok:
+    if outcome.has_succeeded:
         try:
             scores = check_scores(outcome.value, passage_count)
         except ModelError as error:

@@ -298,7 +298,7 @@ def search_variants(
         (embedded,) = yield Together(
             (Embed([variant.text for variant in variants]),), deadline, limit
         )
-        if not embedded.ok:
+        if not embedded.has_succeeded:
             degradations.append(_record_failure("embed", embedded, trace))
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
@@ -381,7 +381,7 @@ def _read_outcomes(
     """
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
-        if outcome.ok:
+        if outcome.has_succeeded:
             try:
                 options = request.settings.keyword_evidence
                 result = read_response(

@@ -109,7 +109,7 @@ class TransformStage:
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
-            role, flight = flights.join(key, llm_deadline.at + _GRACE)
+            role, flight = flights.join_flight(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
                 return (yield from self._get_cached_or_ask_model(llm_deadline))
             if role is Role.LEADER:
@@ -121,7 +121,7 @@ class TransformStage:
                     return result
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
-                    flights.land(key, flight, shared)
+                    flights.land_flight(key, flight, shared)
             (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
             if outcome.value is not None:
                 self._trace.cache_hits += 1

@@ -1,7 +1,8 @@
-"""Run coroutines in one event loop that lives in a daemon thread as long as the process.
+"""Run coroutines in a shared event loop, which runs in a daemon thread until the process ends.
 
 An asynchronous client's connections end with the event loop that opened them. In the shared loop
-they can be reused. It serves callers without a loop, and callers whose loop ends with each call.
+the connections can be reused. Use the shared loop if the caller has no event loop, or one that
+ends with each call.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeVar
 
-from qtmiddleware.runtime.forking import ForkLock, renew_after_fork
+from qtmiddleware.runtime.forking import ForkLock, register_fork_reset
 from qtmiddleware.types import NEVER
 
 T = TypeVar("T")
@@ -31,10 +32,10 @@ class _BackgroundLoop:
 
     def __init__(self) -> None:
         self._lock = ForkLock()
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget the loop after a fork, because its thread belongs to the parent process."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -43,8 +44,8 @@ class _BackgroundLoop:
         """Return whether the calling thread runs this loop."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def submit(self, call: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *call* returns, and return a future for its result.
+    def submit(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start the coroutine that *make_coroutine* returns, and return a future for its result.
 
         The coroutine runs in a copy of the caller's context.
         """
@@ -60,7 +61,7 @@ class _BackgroundLoop:
                 )
                 self._thread.start()
             loop = self._loop
-        return asyncio.run_coroutine_threadsafe(call(), loop)
+        return asyncio.run_coroutine_threadsafe(make_coroutine(), loop)
 
     def stop(self) -> None:
         """Stop the loop, if it was started."""
@@ -86,15 +87,17 @@ def is_in_background_loop() -> bool:
     return _background.is_current()
 
 
-def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER) -> T:
-    """Run the coroutine that *call* returns, and block until its result is known.
+def run_in_background_loop(
+    make_coroutine: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER
+) -> T:
+    """Run the coroutine that *make_coroutine* returns, and block until its result is known.
 
     The coroutine sees the caller's context variables. It is cancelled at the timeout, or if the
     caller is interrupted. A call from the shared loop's own thread uses a second loop, because a
     loop cannot wait for itself. Thread-safe.
 
     Args:
-        call: A function without parameters that returns the coroutine.
+        make_coroutine: A function without parameters that returns the coroutine.
         timeout: How many seconds to wait; by default without a limit.
 
     Raises:
@@ -102,53 +105,53 @@ def run_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]], timeout: 
         BaseException: The exception that the coroutine raises.
     """
     with _open_waitable_loop() as loop:
-        return _wait_for_result(loop.submit(call), timeout)
+        return _wait_for_result(loop.submit(make_coroutine), timeout)
 
 
 def iterate_in_background_loop(
-    call: Callable[[], AsyncGenerator[T, None]],
+    make_generator: Callable[[], AsyncGenerator[T, None]],
 ) -> Generator[T, None, None]:
-    """Yield the items of the asynchronous generator that *call* returns.
+    """Yield the items of the asynchronous generator that *make_generator* returns.
 
-    One task of the background loop reads all items, and reads ahead while the caller works on one.
+    One task of the background loop reads all items, without waiting for the caller to take them.
     Closing this generator cancels the task. The asynchronous generator's exceptions are raised
     here.
     """
-    pieces_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
+    items_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
 
-    async def read_pieces() -> None:
-        async with aclosing(call()) as pieces:
-            async for piece in pieces:
-                pieces_read.put(piece)
+    async def read_items() -> None:
+        async with aclosing(make_generator()) as items:
+            async for item in items:
+                items_read.put(item)
 
     with _open_waitable_loop() as loop:
-        future = loop.submit(read_pieces)
+        future = loop.submit(read_items)
         # The future itself, once it is done, marks the end of the items.
-        future.add_done_callback(pieces_read.put)
+        future.add_done_callback(items_read.put)
         try:
-            while not isinstance(piece := pieces_read.get(), Future):
-                yield piece
+            while not isinstance(item := items_read.get(), Future):
+                yield item
             future.result()
         finally:
             future.cancel()
 
 
-async def await_in_background_loop(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine that *call* returns in the shared loop, without blocking the running loop.
+async def await_in_background_loop(make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in the shared loop, and await its result without blocking the running loop.
 
-    Returns the coroutine's result. Cancelling the caller cancels the coroutine.
+    *make_coroutine* returns the coroutine. Cancelling the caller cancels the coroutine.
     """
     # In the shared loop itself there is nothing to hand over.
     if _background.is_current():
-        return await call()
-    return await asyncio.wrap_future(_background.submit(call))
+        return await make_coroutine()
+    return await asyncio.wrap_future(_background.submit(make_coroutine))
 
 
 @contextmanager
 def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield the shared loop or, in its own thread, a second loop.
+    """Yield the shared loop. Code that runs in the shared loop's thread gets a second loop instead.
 
-    A loop cannot wait for itself.
+    Otherwise this code would block the loop that it waits for.
     """
     if not _background.is_current():
         yield _background

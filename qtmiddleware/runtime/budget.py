@@ -44,21 +44,21 @@ class _Bucket:
 
 
 class _Window:
-    """A sliding time window: counts the calls, tokens and US dollars of the last *seconds*.
+    """Counts the calls, tokens and US dollars of the last *window_seconds* (a sliding window).
 
     The window has at most *max_buckets* buckets. A bucket is removed once all its amounts are older
-    than *seconds*.
+    than *window_seconds*.
     """
 
-    def __init__(self, seconds: float, max_buckets: int) -> None:
-        self.seconds = seconds
+    def __init__(self, window_seconds: float, max_buckets: int) -> None:
+        self.seconds = window_seconds
         self._max_buckets = max_buckets
         self._buckets: deque[_Bucket] = deque()
 
     def open_bucket(self, now: float) -> _Bucket:
         """Return the bucket for amounts that are spent at the time *now*.
 
-        Each bucket covers at least *seconds* / *max_buckets*. After that, a new one is opened.
+        A new bucket is opened when the last bucket is *window_seconds* / *max_buckets* old.
         """
         self._remove_old_buckets(now)
         if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
@@ -66,10 +66,10 @@ class _Window:
         self._buckets[-1].last = now
         return self._buckets[-1]
 
-    def list_recent_buckets(self, now: float, seconds: float) -> list[_Bucket]:
-        """Return the buckets to which something was added in the last *seconds*."""
+    def list_recent_buckets(self, now: float, period_seconds: float) -> list[_Bucket]:
+        """Return the buckets to which an amount was added in the last *period_seconds*."""
         self._remove_old_buckets(now)
-        return [bucket for bucket in self._buckets if bucket.last > now - seconds]
+        return [bucket for bucket in self._buckets if bucket.last > now - period_seconds]
 
     def _remove_old_buckets(self, now: float) -> None:
         while self._buckets and self._buckets[0].last <= now - self.seconds:
@@ -77,11 +77,11 @@ class _Window:
 
 
 class Reservation:
-    """The cost reserved for one call, until `settle` replaces it with the actual cost.
+    """The cost reserved for one call, until `record_actual_cost` replaces it with the actual cost.
 
     Attributes:
-        tokens: The reserved tokens; after `settle`, the spent tokens.
-        usd: The reserved US dollars; after `settle`, the spent US dollars.
+        tokens: The reserved tokens; after `record_actual_cost`, the spent tokens.
+        usd: The reserved US dollars; after `record_actual_cost`, the spent US dollars.
     """
 
     __slots__ = ("_bucket", "_calls", "_meter", "tokens", "usd")
@@ -93,17 +93,16 @@ class Reservation:
         self.tokens = tokens
         self.usd = usd
 
-    def settle(self, tokens: int, usd: float, *, calls: int = 1) -> None:
+    def record_actual_cost(self, tokens: int, usd: float, *, calls: int = 1) -> None:
         """Replace the reserved amounts with the amounts that were spent.
 
-        An impossible amount is ignored: a negative or infinite number, NaN, or more than
-        `MOST_TOKENS` tokens. The reserved amount stays then.
+        An impossible amount is ignored, and the reserved amount stays: a negative or infinite
+        number, NaN, or more than `MOST_TOKENS` tokens.
 
         Args:
             tokens: The spent tokens.
             usd: The spent US dollars.
-            calls: How many calls were made, including retries. Calls beyond the first count as made
-                now.
+            calls: How many calls were made, including retries. Retries count as made now.
         """
         tokens = tokens if 0 <= tokens <= MOST_TOKENS else self.tokens
         usd = usd if 0 <= usd < inf else self.usd
@@ -118,9 +117,9 @@ class Meter:
     """Counts the calls of the last minute, and the tokens and money of the last hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
-    cannot exceed a budget together. Old amounts are never removed too early: calls at most 1 second
-    late, tokens and dollars at most 1/1440 of the longest budget's period late (1 minute for a
-    day). A forked process continues with its parent's counts. Thread-safe.
+    cannot exceed a budget together. An old amount never stops counting too early, but may count
+    slightly too long: calls by 1 second; tokens and dollars by 1/1440 of the longest budget's
+    period (1 minute for a day). A forked process continues with its parent's counts. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
@@ -130,8 +129,10 @@ class Meter:
         self._spent = _Window(_MINUTE, _BUCKETS_OF_SPENDING)
         self._lock = ForkLock()
 
-    def find_shortage(self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0) -> str:
-        """Return which limit one more call exceeds, as a sentence.
+    def describe_exceeded_limit(
+        self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0
+    ) -> str:
+        """Return a sentence about the limit of *budget* that one more call would exceed.
 
         Returns ``""`` if *budget* allows the call.
 
@@ -141,7 +142,7 @@ class Meter:
             usd: The highest possible cost of the call, in US dollars.
         """
         with self._lock.lock:
-            return self._find_shortage_and_wait(budget, tokens, usd)[0]
+            return self._find_exceeded_limit(budget, tokens, usd)[0]
 
     def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
@@ -152,14 +153,14 @@ class Meter:
         return calls, sum(bucket.tokens for bucket in recent), sum(bucket.usd for bucket in recent)
 
     def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
-        """Reserve at most *tokens* tokens and *usd* US dollars of *budget* for one call.
+        """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
 
         Raises:
             ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
-                calls per minute, ``retry_after`` says in how many seconds a call may be made.
+                calls per minute, ``retry_after`` is the number of seconds to wait.
         """
         with self._lock.lock:
-            shortage, wait = self._find_shortage_and_wait(budget, tokens, usd)
+            shortage, wait = self._find_exceeded_limit(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
             # Checked and counted under one lock, so that two callers cannot use the same budget.
@@ -170,10 +171,10 @@ class Meter:
             bucket.usd += usd
             return Reservation(self, bucket, tokens, usd)
 
-    def _find_shortage_and_wait(
+    def _find_exceeded_limit(
         self, budget: BudgetSettings, tokens: int, usd: float
     ) -> tuple[str, float | None]:
-        """Return which limit one more call exceeds, and how many seconds to wait.
+        """Return which limit one more call would exceed, and how many seconds to wait.
 
         Returns:
             shortage: A sentence that names the limit; ``""`` if the budget allows the call.

@@ -83,7 +83,7 @@ class TTLCache(Generic[V]):
 
 
 class TransformationCache:
-    """The cached transformations of one middleware, and those that are being made now.
+    """The transformations that one middleware has cached or is making now.
 
     Attributes:
         local: The cache in this process.
@@ -121,7 +121,7 @@ class TransformationCache:
             self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
         # Running questions still use the old client, so it is not closed at once.
         if former is not None and former is not self.shared:
-            former.in_use.retire()
+            former.in_use.close_when_unused()
 
     def close(self) -> None:
         """Close the connections to Redis. The next question opens new ones."""

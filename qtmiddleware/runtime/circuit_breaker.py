@@ -14,7 +14,7 @@ from itertools import count
 from time import monotonic
 from typing import Final
 
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
 from qtmiddleware.types import NEVER
 
@@ -53,57 +53,60 @@ class Attempt:
 
     Attributes:
         is_probe: Whether the call tests if a half-open breaker can close.
-        has_time: Whether the call counts as a failure if it is late.
+        has_enough_time: Whether the service has enough time to answer. If not, a late call does not
+            count as a failure.
         is_over: Whether the call's end was reported or its deadline has passed.
-        pauses: How often the service had asked for a pause before the call began.
+        pauses: The number of pauses that the service had asked for before the call began.
     """
 
-    __slots__ = ("_breaker", "has_time", "is_over", "is_probe", "pauses")
+    __slots__ = ("_breaker", "has_enough_time", "is_over", "is_probe", "pauses")
 
-    def __init__(self, breaker: Breaker, *, is_probe: bool, has_time: bool, pauses: int) -> None:
+    def __init__(
+        self, breaker: Breaker, *, is_probe: bool, has_enough_time: bool, pauses: int
+    ) -> None:
         self._breaker = breaker
         self.pauses = pauses
         self.is_probe = is_probe
-        self.has_time = has_time
+        self.has_enough_time = has_enough_time
         self.is_over = False
 
-    def succeed(self) -> None:
+    def report_success(self) -> None:
         """Report that the service answered."""
         self._breaker._record_result(self, _Result.SUCCESS)
 
-    def fail(self, pause_seconds: float | None = None) -> None:
+    def report_failure(self, pause_seconds: float | None = None) -> None:
         """Report that the call failed.
 
         *pause_seconds* is the pause that the service asked for (Retry-After), if any.
         """
         self._breaker._record_result(self, _Result.FAILURE, pause_seconds)
 
-    def time_out(self) -> None:
-        """Report that the call was late. This counts as a failure only if *has_time* is true."""
+    def report_timeout(self) -> None:
+        """Report that the call was late. If *has_enough_time* is true, this counts as a failure."""
         self._breaker._record_result(self, self.result_if_late)
 
-    def abandon(self) -> None:
+    def report_unknown_result(self) -> None:
         """Report that the result is unknown, because the caller stopped waiting."""
         self._breaker._record_result(self, _Result.UNKNOWN)
 
     @property
     def result_if_late(self) -> _Result:
         """The result to record if the call is late."""
-        return _Result.FAILURE if self.has_time else _Result.UNKNOWN
+        return _Result.FAILURE if self.has_enough_time else _Result.UNKNOWN
 
 
 class Breaker:
     """A circuit breaker: opens for *open_seconds* after *max_failures* failed calls in a row.
 
     Then a single call, the probe, tests the service. If the probe succeeds, the breaker closes. If
-    it fails, the breaker opens for *open_seconds* again. If it is abandoned, the next call is the
-    probe. A call is late once its deadline has passed, even if it hangs forever. If *max_failures*
-    is 0, the breaker never opens.
+    the probe fails, the breaker opens for *open_seconds* again. If the probe's result is unknown,
+    the next call is the probe. A call is late once its deadline has passed, even if the call hangs.
+    If *max_failures* is 0, the breaker never opens.
 
-    If the service asks for a pause (Retry-After), the breaker opens for that time. If the same
-    failure is also the last of *max_failures*, the longer time counts. No probe follows a pause,
-    because a service that asks for a pause is working. All calls that were running when a pause
-    began count as one failure together.
+    If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
+    *open_seconds* if the failure is the last of *max_failures* and this is longer. No probe follows
+    a pause, because a service that asks for a pause is working. If several calls were running when
+    a pause began, their failures count as one.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.
@@ -132,10 +135,10 @@ class Breaker:
         self._pauses = 0
         self._is_open_logged = False
         self._changes: list[BreakerState] = []
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget the running calls after a fork, because they belong to the parent process."""
         self._lock = threading.Lock()
         self._probe: Attempt | None = None
@@ -174,13 +177,15 @@ class Breaker:
         self._log_changes()
         return wait_seconds
 
-    def begin_attempt(self, deadline: float = NEVER, *, has_time: bool = True) -> Attempt | None:
+    def begin_attempt(
+        self, deadline: float = NEVER, *, has_enough_time: bool = True
+    ) -> Attempt | None:
         """Return an `Attempt` if a call is allowed now, else ``None``.
 
         Args:
             deadline: The call's deadline, in seconds on the monotonic clock.
-            has_time: Whether a late call counts as a failure. Pass false if *deadline* leaves the
-                service too little time to answer. An error still counts as a failure.
+            has_enough_time: Whether *deadline* leaves the service enough time to answer. If not, a
+                late call does not count as a failure. An error still does.
         """
         attempt = None
         with self._lock:
@@ -188,7 +193,9 @@ class Breaker:
             if not self._wait_seconds:
                 # The wait is over, so a breaker that had opened is half-open now.
                 is_probe = self._open_until is not None
-                attempt = Attempt(self, is_probe=is_probe, has_time=has_time, pauses=self._pauses)
+                attempt = Attempt(
+                    self, is_probe=is_probe, has_enough_time=has_enough_time, pauses=self._pauses
+                )
                 if is_probe:
                     self._probe = attempt
                 if deadline != NEVER:
@@ -267,10 +274,10 @@ class Breaker:
                 self._is_open_logged = True
                 self._changes.append(BreakerState.OPEN)
 
-    def _start_pause(self, seconds: float) -> None:
+    def _start_pause(self, pause_seconds: float) -> None:
         now = self._clock()
         self._pauses += now >= self._pause_until
-        self._pause_until = max(self._pause_until, now + seconds)
+        self._pause_until = max(self._pause_until, now + pause_seconds)
 
     def _log_changes(self) -> None:
         """Log the changes of state, without holding the lock, because a log handler may be slow."""
@@ -278,9 +285,9 @@ class Breaker:
             with self._lock:
                 changes, self._changes = self._changes, []
             for state in changes if self._name else ():
-                self._log_state(state)
+                self._log_state_change(state)
 
-    def _log_state(self, state: BreakerState) -> None:
+    def _log_state_change(self, state: BreakerState) -> None:
         if state is BreakerState.CLOSED:
             if (number := self._outage.record_success()) is not None:
                 logger.warning(

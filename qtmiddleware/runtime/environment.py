@@ -16,8 +16,8 @@ _NEEDED_SECRETS: Final = "_qtmiddleware_secrets"
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
-def copy_environment(needed_names: Collection[str] = ()) -> dict[str, str]:
-    """Return a copy of the environment without secrets, except for the variables *needed_names*.
+def copy_environment(needed_variables: Collection[str] = ()) -> dict[str, str]:
+    """Return a copy of the environment without secrets, except for *needed_variables*.
 
     A variable is a secret if its name says so, such as ``MY_API_KEY``, or if its value is a key or
     an address with a user name or password.
@@ -25,14 +25,14 @@ def copy_environment(needed_names: Collection[str] = ()) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in needed_names or not _is_secret(name, value)
+        if name in needed_variables or not _is_secret(name, value)
     }
 
 
 def declare_needed_secrets(*names: str) -> Callable[[F], F]:
     """Return a decorator that declares which secrets a function's worker processes need.
 
-    `copy_worker_environment` removes all other secrets from their environment.
+    `copy_worker_environment` removes all other secrets from the workers' environment.
 
     Args:
         *names: The environment variables that hold the needed secrets.
@@ -45,12 +45,16 @@ def declare_needed_secrets(*names: str) -> Callable[[F], F]:
     return record_needed_secrets
 
 
-def copy_worker_environment(build: Callable[..., Any]) -> dict[str, str]:
-    """Return the environment variables for worker processes that call *build*.
+def copy_worker_environment(build_function: Callable[..., Any]) -> dict[str, str]:
+    """Return the environment variables for worker processes that call *build_function*.
 
-    Secrets are removed only if *build* is marked with `declare_needed_secrets`.
+    Secrets are removed only if *build_function* is marked with `declare_needed_secrets`.
     """
-    needed = getattr(build.func if isinstance(build, partial) else build, _NEEDED_SECRETS, None)
+    needed = getattr(
+        build_function.func if isinstance(build_function, partial) else build_function,
+        _NEEDED_SECRETS,
+        None,
+    )
     return dict(os.environ) if needed is None else copy_environment(needed)
 
 

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def read_field(holder: Any, name: str) -> Any:
-    """Return the value of the key or attribute *name*; ``None`` if *holder* does not have it.
+def read_field(holder: Any, field_name: str) -> Any:
+    """Return the value of the key or attribute *field_name*; ``None`` if *holder* does not have it.
 
     Strings and bytes have no fields.
     """
     if isinstance(holder, Mapping):
-        return holder.get(name)
-    return None if isinstance(holder, str | bytes) else getattr(holder, name, None)
+        return holder.get(field_name)
+    return None if isinstance(holder, str | bytes) else getattr(holder, field_name, None)
 
 
 def read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of *function*, by name.
 
-    Raises `ValueError` or `TypeError` if they are unknown, as for some builtins.
+    Raises `ValueError` or `TypeError` if the parameters are unknown, as for some builtins.
     """
     try:
         return inspect.signature(function).parameters

@@ -39,7 +39,8 @@ def make_private_folders(folder: Path) -> None:
 def open_privately(path: str, flags: int) -> int:
     """Open *path* so that only the owner can access a new file. Returns the descriptor.
 
-    Pass it to `open`: ``open(..., opener=open_privately)``. An existing file keeps its permissions.
+    Pass this function to `open`: ``open(..., opener=open_privately)``. An existing file keeps its
+    permissions.
     """
     return os.open(path, flags, PRIVATE)
 
@@ -109,8 +110,9 @@ def resolve_trusted_link(path: Path) -> Path:
     Links are followed if they can be trusted, because an index may be on another disk.
 
     Raises:
-        OSError: *path* is a link of another account (except root), a link to a missing or empty
-            file, or an empty file of another account, which could read what is written there.
+        OSError: *path* is a link that another account owns (except root), a link to a missing or
+            empty file, or an empty file that another account owns. The other account could read
+            what this process writes there.
     """
     if not path.is_symlink():
         if path.is_file() and not path.stat().st_size and not _belongs_to_user_or_root(path):
@@ -164,15 +166,15 @@ def append_line(path: Path, line: bytes) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Replace the file at *path* with *data*. Readers see the old or the new file, never a mixture.
+def replace_file(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Replace the file at *path* with *content*. Readers see the old or the new file, never both.
 
     After a crash the old file is still there. A replaced file keeps its permissions. A new file
     gets the permissions that the umask allows, because these files are meant to be shared.
 
     Args:
         path: The file to create or replace.
-        data: The file's content, as bytes or as an iterable of pieces.
+        content: The file's new content, as bytes or as an iterable of pieces.
 
     Raises:
         OSError: The file cannot be written, or *path* is a link or not a regular file.
@@ -186,7 +188,7 @@ def replace_file(path: Path, data: bytes | Iterable[bytes]) -> None:
     )
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             # Without this, a power cut might leave the new name on an empty file.
             os.fsync(file.fileno())

@@ -13,31 +13,31 @@ from typing import Final, Protocol
 from weakref import WeakSet
 
 
-class Renewable(Protocol):
+class Resettable(Protocol):
     """An object that can be reset in a forked process."""
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Reset the object after a fork: make new locks and forget the parent's running work."""
 
 
-_renewables: Final[WeakSet[Renewable]] = WeakSet()
+_renewables: Final[WeakSet[Resettable]] = WeakSet()
 
 
-def renew_after_fork(renewable: Renewable) -> None:
-    """Reset *renewable* in every forked process, by calling its `renew`.
+def register_fork_reset(resettable: Resettable) -> None:
+    """Reset *resettable* in every forked process, by calling its `reset_state`.
 
-    The reference is weak: *renewable* can be garbage-collected.
+    The reference is weak: *resettable* can be garbage-collected.
     """
-    _renewables.add(renewable)
+    _renewables.add(resettable)
 
 
-def _renew_all() -> None:
-    for renewable in list(_renewables):
-        renewable.renew()
+def _reset_all() -> None:
+    for resettable in list(_renewables):
+        resettable.reset_state()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_all)
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 class ForkLock:
@@ -52,10 +52,10 @@ class ForkLock:
     __slots__ = ("__weakref__", "_lock", "_lock_class")
 
     def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Make a new lock after a fork."""
         self._lock_class = threading.Lock
         self._lock = threading.Lock()
@@ -69,17 +69,17 @@ class ForkLock:
         """The lock, for use in a ``with`` statement."""
         # gevent has replaced the class since the lock was made.
         if self._lock_class is not threading.Lock:
-            self.renew()
+            self.reset_state()
         return self._lock
 
 
 class Draining:
-    """Counts the calls that use a resource, and closes the resource after the last call.
+    """Closes a resource as soon as no call is using it (connection draining).
 
-    Use it as ``with self.in_use:``. After `retire`, *close* is called as soon as no call is running
-    (connection draining). A later call may reopen the resource, and *close* is called again when it
-    ends. *close* must not block, because it delays the caller. Thread-safe; a forked process begins
-    without running calls.
+    Each call uses the resource inside ``with self.in_use:``. After `close_when_unused`, *close* is
+    called when the last running call ends. A later call may reopen the resource; then *close* is
+    called again when that call ends. *close* must not block, because it delays the caller.
+    Thread-safe; a forked process begins without running calls.
     """
 
     __slots__ = ("__weakref__", "_calls", "_close", "_is_retired", "_lock")
@@ -87,10 +87,10 @@ class Draining:
     def __init__(self, close: Callable[[], None]) -> None:
         self._close: Final = close
         self._is_retired = False
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Set the number of running calls to 0 after a fork, because the parent continues them."""
         self._calls = 0
         # Re-entrant: the garbage collector may start under the lock and close a generator that is
@@ -107,7 +107,7 @@ class Draining:
             self._calls = max(0, self._calls - 1)
             self._close_if_unused()
 
-    def retire(self) -> None:
+    def close_when_unused(self) -> None:
         """Close the resource when the last running call ends, or now if no call is running."""
         with self._lock:
             self._is_retired = True

@@ -10,7 +10,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 
 SAMPLE_SECONDS: Final = 60.0
 """The number of seconds after a record in which the same event and reason are not logged again."""
@@ -53,7 +53,7 @@ def get_logger(name: str) -> SafeLogger:
     return SafeLogger(logging.getLogger(name))
 
 
-def quote(text: str) -> str:
+def quote_text(text: str) -> str:
     """Return *text* on one line, in double quotes, with unprintable characters escaped."""
     pieces = (
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
@@ -82,27 +82,31 @@ def format_error(error: BaseException) -> str:
     )
 
 
-def format_repetitions(count: int) -> str:
-    """Return *count* in words, such as "1 time" or "3 times"."""
-    return "1 time" if count == 1 else f"{count} times"
+def format_repetitions(repetition_count: int) -> str:
+    """Return how often something happened, such as "1 time" or "3 times"."""
+    return "1 time" if repetition_count == 1 else f"{repetition_count} times"
 
 
 class LogSampler:
-    """Logs each reason for an event at most once every *seconds*, and counts the skipped records.
+    """Logs each reason for an event at most once per interval, and counts the skipped records.
 
-    The next `log` after this time, or `flush`, logs how many records were skipped, so that no count
-    is lost. Thread-safe; a forked process begins with all counts at 0.
+    The interval is *min_interval_seconds*. A later call of `log` or `flush` logs how many records
+    were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts
+    at 0.
     """
 
     def __init__(
-        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+        self,
+        min_interval_seconds: float = SAMPLE_SECONDS,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = min_interval_seconds
         self._clock = clock
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Set all counts to 0 after a fork, because the parent process logs them."""
         self._lock = Lock()
         # By event and reason: the time of the last record, and how many were skipped since.
@@ -131,8 +135,7 @@ class LogSampler:
             event_name: The event, such as "answer degraded".
             reasons: The reasons for the event. Each reason is sampled separately.
             message: The text of the record; by default *event_name*.
-            details: More text about each reason, in this package's own words. It does not affect
-                the sampling.
+            details: More text to log for some of the reasons, by reason.
             level: The record's level.
             stacklevel: How many frames up the caller's line is.
             **values: More values for programs.
@@ -241,9 +244,9 @@ class LogSampler:
 
 
 def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
-    """Insert the detail of *reason*, in brackets, after the reason at the beginning of *text*.
+    """Return *text* with the detail of *reason* in brackets. *text* begins with *reason*.
 
-    Without a detail, *text* is returned unchanged.
+    The detail follows *reason*. If *reason* has no detail, *text* is returned unchanged.
     """
     # A record is one line, but an error's message may have several.
     detail = " ".join(details.get(reason, "").split())
@@ -253,19 +256,22 @@ def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
 class Outage:
     """Decides when to log an outage: once when it begins and once when it ends.
 
-    At most one outage every *seconds* is logged, so that a service that fails now and then does not
-    fill the log. All failures are counted. Thread-safe.
+    At most one outage every *min_interval_seconds* is logged, so that a service that fails now and
+    then does not fill the log. All failures are counted. Thread-safe.
     """
 
     def __init__(
-        self, seconds: float = SAMPLE_SECONDS, *, clock: Callable[[], float] = monotonic
+        self,
+        min_interval_seconds: float = SAMPLE_SECONDS,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = min_interval_seconds
         self._clock = clock
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget the outage after a fork, because the parent process logs it."""
         self._lock = Lock()
         self._is_logged = False

@@ -130,8 +130,10 @@ class Observation:
         if error is None:
             self._end(outcome="ok", result=self._result, counts=_collect_counts(self._result))
         else:
-            outcome = _read_outcome(error)
-            self._end(outcome=outcome, reason=_read_reason(error) if outcome == "failed" else "")
+            outcome = _choose_ending(error)
+            self._end(
+                outcome=outcome, reason=_get_failure_reason(error) if outcome == "failed" else ""
+            )
 
     def _end(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
         # Two threads may end an operation: one performs it, the other stops waiting for it. The
@@ -180,16 +182,16 @@ def make_root_observation(observers: Sequence[Observer]) -> Observation:
     )
 
 
-def _read_outcome(error: BaseException) -> Ending:
+def _choose_ending(error: BaseException) -> Ending:
     # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow or
     # stream are not subclasses of `Exception`.
-    reason = _read_reason(error)
+    reason = _get_failure_reason(error)
     if reason == "cancelled" or not isinstance(error, Exception):
         return "cancelled"
     return "late" if reason == "timeout" or isinstance(error, TimeoutError) else "failed"
 
 
-def _read_reason(error: BaseException) -> str:
+def _get_failure_reason(error: BaseException) -> str:
     # A user's own model may raise `ModelError` with any reason.
     is_known = isinstance(error, ModelError) and error.reason in REASONS
     return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
@@ -263,7 +265,8 @@ def _mark_running_hook() -> Iterator[None]:
 def call_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     """Call *hook* with *retrieval* in this thread.
 
-    A coroutine that the hook returns runs in the shared loop for at most `HOOK_SECONDS`.
+    If the hook returns a coroutine, this runs in the shared background loop for at most
+    `HOOK_SECONDS`.
 
     Raises:
         TimeoutError: The coroutine did not end in time.

@@ -7,9 +7,9 @@ at once, the number rises by one. Signs of overload are
 - a rate limit, or any failure that comes with a pause (Retry-After),
 - five outages or timeouts (`SEVERAL`) without an answer between them.
 
-A sign is ignored if its call began before the last pause. The pause lasts as long as the service
-says. If the service names no time, each pause is twice as long as the last, until the service
-answers. After a single outage or timeout, only the failed call waits a little.
+A sign is ignored if its call began before the last pause. The service may name the length of the
+pause. If not, each pause is twice as long as the last, until the service answers. After a single
+outage or timeout, only the failed call waits before its retry.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Pace:
 
     `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
     breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
-    if the key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
+    if the API key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
 
     Attributes:
         error: Why all calls were stopped; ``None`` while calls may run.
@@ -111,7 +111,7 @@ class Pace:
         tries, lone_failures, wait = 0, 0, 0.0
         answers: int | None = None
         while True:
-            episode, answers_now = self._wait_for_turn(wait)
+            episode, answers_now = self._wait_and_read_counts(wait)
             answers = answers_now if answers is None else answers
             try:
                 value = call()
@@ -136,13 +136,13 @@ class Pace:
                 self._record_final_result(None)
                 return value
 
-    def stop(self, error: QtMiddlewareError | None = None) -> None:
+    def stop_all_calls(self, error: QtMiddlewareError | None = None) -> None:
         """Stop all calls: waiting callers get a `ModelError`, and no new call begins."""
         with self._changed:
             self._stop_calls(error or ModelError("cancelled", "stopped"))
 
-    def _wait_for_turn(self, min_seconds: float) -> tuple[int, int]:
-        """Wait at least *min_seconds*, until one more call may begin.
+    def _wait_and_read_counts(self, min_seconds: float) -> tuple[int, int]:
+        """Wait at least *min_seconds*, until one more call may begin, and return two counts.
 
         Returns:
             episode: The number of pauses so far.
@@ -205,17 +205,18 @@ class Pace:
                 and self._failures_in_row < SEVERAL
             ):
                 return _Failure.LONE
-            self._slow_down(error, now, began_after_pause=pauses_before == self._episode)
+            self._handle_overload(error, now, began_after_pause=pauses_before == self._episode)
             return _Failure.SHARED
 
-    def _slow_down(self, error: ModelError, now: float, *, began_after_pause: bool) -> None:
+    def _handle_overload(self, error: ModelError, now: float, *, began_after_pause: bool) -> None:
         """Pause all callers after *error*, and halve the number of calls that may run at once.
 
         Args:
-            error: The error. If the service was not called, the number stays the same.
+            error: The call's error. If the call did not reach the service, the number of calls is
+                not halved.
             now: The current time.
-            began_after_pause: Whether the call began after the last pause. If not, the number stays
-                the same, and callers are paused only if the service asks for it.
+            began_after_pause: Whether the call began after the last pause. If not, the number of
+                calls is not halved, and callers are paused only if the service asks for a pause.
         """
         if began_after_pause:
             self._episode += 1
@@ -238,11 +239,11 @@ class Pace:
             self._changed.wait_for(lambda: self.error is not None or self._settled > settled)
         return _Failure.SHARED
 
-    def _pause_callers(self, now: float, seconds: float | None) -> None:
-        if seconds is None:
-            seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
+    def _pause_callers(self, now: float, pause_seconds: float | None) -> None:
+        if pause_seconds is None:
+            pause_seconds = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._pauses)
             self._pauses += 1
-        self._resume_at = max(self._resume_at, now + max(seconds, _SHORTEST_PAUSE))
+        self._resume_at = max(self._resume_at, now + max(pause_seconds, _SHORTEST_PAUSE))
 
     def _count_answer(self) -> None:
         self._answers += 1

@@ -14,7 +14,7 @@ from typing import Any, Final
 from qtmiddleware.catalogue import NOTHING, TEXT_FIELDS, Transformation
 from qtmiddleware.config.redis_address import RedisAddress
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.forking import Draining, renew_after_fork
+from qtmiddleware.runtime.forking import Draining, register_fork_reset
 from qtmiddleware.runtime.logs import Outage, get_logger
 
 logger: Final = get_logger("qtmiddleware")
@@ -62,14 +62,14 @@ class RedisCache:
         self._timeout = timeout
         self._ttl = ttl_seconds
         self._breaker = breaker
-        self._outage = Outage(seconds=0.0)
-        self.renew()
-        renew_after_fork(self)
+        self._outage = Outage(min_interval_seconds=0.0)
+        self.reset_state()
+        register_fork_reset(self)
 
     def __repr__(self) -> str:
         return f"RedisCache({self.where})"
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Replace the client after a fork, because its connections belong to the parent process."""
         self._client = self._address.make_client(self._timeout)
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
@@ -79,13 +79,15 @@ class RedisCache:
         """The number of seconds until Redis is called again; 0 if it can be called now."""
         return self._breaker.wait_seconds
 
-    def get(self, key: str, accepts: Callable[[Transformation], bool]) -> Transformation | None:
+    def get(
+        self, key: str, is_acceptable: Callable[[Transformation], bool]
+    ) -> Transformation | None:
         """Return the transformation stored under *key*; ``None`` if there is none or Redis fails.
 
-        A value counts as missing if it cannot be read or *accepts* returns false. The next `put`
-        overwrites it.
+        A value counts as missing if it cannot be read or *is_acceptable* returns false. The next
+        `put` overwrites it.
         """
-        name = _build_name(key)
+        name = _build_redis_key(key)
 
         def read_value() -> bytes:
             # One byte more than the limit, so that Redis never sends the rest of a larger value.
@@ -98,7 +100,7 @@ class RedisCache:
         if not value:
             return None
         transformation = decode_transformation(value) if isinstance(value, bytes) else None
-        if transformation is None or transformation.is_empty or not accepts(transformation):
+        if transformation is None or transformation.is_empty or not is_acceptable(transformation):
             logger.warning(
                 "%s in the shared cache at %s cannot be read and will be overwritten",
                 name,
@@ -112,7 +114,7 @@ class RedisCache:
         """Store *transformation* under *key*, unless it is too large."""
         value = encode_transformation(transformation)
         if value is not None:
-            self._call_redis(lambda: self._client.set(_build_name(key), value, ex=self._ttl))
+            self._call_redis(lambda: self._client.set(_build_redis_key(key), value, ex=self._ttl))
 
     def close(self) -> None:
         """Close the connections of this process. The next call opens new ones."""
@@ -146,12 +148,12 @@ class RedisCache:
                     reply = command()
             except Exception as error:
                 if not _is_wrong_type_error(error):
-                    attempt.fail()
+                    attempt.report_failure()
                     self.was_reached = False
                     self._log_failure(error)
                     return None
                 reply = _UNREADABLE
-            attempt.succeed()
+            attempt.report_success()
             self.was_reached = True
             if self._outage.record_success():
                 logger.info(
@@ -187,8 +189,8 @@ def _is_wrong_type_error(error: Exception) -> bool:
     return str(error).startswith("WRONGTYPE")
 
 
-def _build_name(key: str) -> str:
-    return f"qtm:{FORMAT}:{key}"
+def _build_redis_key(cache_key: str) -> str:
+    return f"qtm:{FORMAT}:{cache_key}"
 
 
 def encode_transformation(transformation: Transformation) -> bytes | None:
@@ -211,10 +213,10 @@ def encode_transformation(transformation: Transformation) -> bytes | None:
 
 
 def decode_transformation(data: bytes) -> Transformation | None:
-    """Return the transformation in the JSON that `encode_transformation` wrote.
+    """Return the transformation that `encode_transformation` encoded as *data*.
 
-    Returns ``None`` for all other data, for example if it has more than `MAX_BYTES` bytes or a list
-    with more than `MAX_ITEMS` items.
+    Returns ``None`` if `encode_transformation` cannot have returned *data*, for example because
+    *data* has more than `MAX_BYTES` bytes or a list with more than `MAX_ITEMS` items.
     """
     if len(data) > MAX_BYTES:
         return None

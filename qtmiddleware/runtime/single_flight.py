@@ -10,7 +10,7 @@ from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 
 
 class Flight:
@@ -32,13 +32,14 @@ class Flight:
 
 
 class Role(Enum):
-    """The caller's role in a shared computation, as returned by `SingleFlight.join`.
+    """The caller's role in a shared computation, as returned by `SingleFlight.join_flight`.
 
     Attributes:
-        LEADER: The caller computes the result and then calls `SingleFlight.land`.
+        LEADER: The caller computes the result and then calls `SingleFlight.land_flight`.
         FOLLOWER: The caller waits for the leader's result.
         NESTED: The caller runs inside the leader's own call, for example because a wrapped function
-            calls another wrapped function. It must not wait for the leader, which waits for it.
+            calls another wrapped function. The caller must not wait for the leader, because
+            the leader waits for the caller.
     """
 
     LEADER = "leader"
@@ -57,19 +58,19 @@ class SingleFlight:
     """
 
     def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget all flights after a fork, because only the parent process continues them."""
         self._lock = threading.Lock()
         self._by_key: dict[Hashable, Flight] = {}
 
-    def join(self, key: Hashable, deadline: float) -> tuple[Role, Flight]:
+    def join_flight(self, key: Hashable, deadline: float) -> tuple[Role, Flight]:
         """Return the caller's role in the computation for *key*, and the computation.
 
-        If nobody computes the result yet, the caller becomes the leader. The same happens if the
-        leader is overdue: it may never finish, for example because its event loop was stopped.
+        The caller becomes the leader if nobody computes the result yet or the leader is overdue.
+        An overdue leader may never finish, for example because its event loop was stopped.
 
         Args:
             key: Identifies the result.
@@ -83,11 +84,11 @@ class SingleFlight:
         _led.set((*_led.get(), flight))
         return Role.LEADER, flight
 
-    def land(self, key: Hashable, flight: Flight, result: Any) -> None:
+    def land_flight(self, key: Hashable, flight: Flight, result: Any) -> None:
         """End *flight* and give *result* to its followers.
 
-        *result* is ``None`` if the leader gave up. The next caller of `join` with *key* leads a new
-        flight.
+        *result* is ``None`` if the leader gave up. The next caller of `join_flight` with
+        *key* leads a new flight.
         """
         with self._lock:
             # If this flight was overdue, another caller may lead a new one. The new one stays.

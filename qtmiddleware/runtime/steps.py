@@ -51,11 +51,11 @@ class Search(_Leaf):
         kind: How the text relates to the question; for observers.
         weight: The text's weight in the fusion; for observers.
         embed_seconds: How many seconds embedding the text took.
-        calls: How often the function was called, as counted by `RunningCall`.
+        calls: How often the function was called.
         was_refused: Whether the function rejected the call and was called again with other
             arguments.
-        initial: The rankings that were merged into the response, by name.
-        reads: The read units that each request used.
+        initial: The rankings that the backend merged into the response, by name; empty if unknown.
+        reads: The read units that each request to the vector database used.
     """
 
     text: str | None
@@ -101,9 +101,9 @@ class Rerank(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Join(_Leaf):
-    """Wait for the result of *flight*, which another caller computes.
+    """Wait for the result of *flight*, a computation that another caller performs.
 
-    Allowed only in a `Together`, which has a deadline.
+    Allowed only in a `Together`, because its deadline limits the wait.
     """
 
     flight: Flight
@@ -111,7 +111,7 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Read a cache or a file with the blocking function *call*. The result is its return value."""
+    """Call the blocking function *call*, which reads a cache or a file. The result is its value."""
 
     call: Callable[[], Any]
 
@@ -179,7 +179,7 @@ class Outcome:
     late: bool = field(default=False, kw_only=True)
 
     @property
-    def ok(self) -> bool:
+    def has_succeeded(self) -> bool:
         """Whether the step succeeded: it was not late and raised no exception."""
         return self.error is None and not self.late
 
@@ -268,19 +268,20 @@ def choose_model(step: Ask, performer: Performer) -> LanguageModel:
 
 
 def gather_flows(
-    flows: Sequence[Flow[T]], *, limit: int, deadline: Deadline | None = None
+    flows: Sequence[Flow[T]], *, max_steps: int, deadline: Deadline | None = None
 ) -> Flow[list[T]]:
     """Perform *flows* at the same time and return their results in the order of *flows*.
 
-    The flows advance in rounds: the steps that they yield in a round form one `Together`. Therefore
-    no flow may yield a `Beside`. If a flow raises an exception, the other flows are closed and the
-    exception is raised here.
+    In each round every flow yields a step, and all these steps are performed together. No flow may
+    yield a `Beside`. If a flow raises an exception, the other flows are closed and the exception is
+    raised here.
 
     Args:
         flows: The flows to perform.
-        limit: The maximum number of steps at once.
-        deadline: When to stop waiting; by default never. A flow that yielded a `Together` gets a
-            late outcome for a late step. A flow that yielded a single step gets a `TimeoutError`.
+        max_steps: The maximum number of steps at once.
+        deadline: When to stop waiting for a step; by default never. Then a flow that yielded a
+            `Together` receives an outcome that is late, and a flow that yielded a single step
+            receives a `TimeoutError`.
     """
     latest = NEVER if deadline is None else deadline.at
     results: dict[int, T] = {}
@@ -300,7 +301,7 @@ def gather_flows(
                 # All flows wait for one another in each round, so the latest deadline counts.
                 until = min(latest, max(map(_find_deadline, yielded.values())))
                 leaves = [leaf for step in yielded.values() for leaf in list_single_steps(step)]
-                outcomes = yield Together(leaves, Deadline(until), limit)
+                outcomes = yield Together(leaves, Deadline(until), max_steps)
                 for position, step in yielded.items():
                     count = len(list_single_steps(step))
                     outcomes_of[position], outcomes = outcomes[:count], outcomes[count:]
@@ -401,7 +402,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
 def list_single_steps(step: Step) -> Sequence[Leaf]:
     """Return the single steps that *step* consists of.
 
-    A `Beside` has one, its search, because its flow yields more steps later.
+    For a `Beside`, this is only the search: its flow has not yielded its steps yet.
     """
     if isinstance(step, Together):
         return step.steps
@@ -409,9 +410,9 @@ def list_single_steps(step: Step) -> Sequence[Leaf]:
 
 
 def _find_deadline(step: Step) -> float:
-    """Return the deadline of *step* on the monotonic clock.
+    """Return the deadline of *step*, in seconds on the monotonic clock.
 
-    Returns `NEVER` for all steps except a `Together`.
+    Only a `Together` has a deadline. Returns `NEVER` for all other steps.
     """
     return step.deadline.at if isinstance(step, Together) else NEVER
 
@@ -432,7 +433,7 @@ def resume_flow(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | No
         return flow.send(outcomes)
     # The flow yielded a single step, so it expects a plain result or an exception, not a list.
     (outcome,) = outcomes or (Outcome(late=True),)
-    if outcome.ok:
+    if outcome.has_succeeded:
         return flow.send(outcome.value)
     return flow.throw(
         outcome.error or TimeoutError("there was no time left for one of several searches")
@@ -464,7 +465,10 @@ def drive_generator(generator: Generator[Asked, Any, T], send: Callable[[Asked],
 async def adrive_generator(
     generator: Generator[Asked, Any, T], send: Callable[[Asked], Awaitable[Any]]
 ) -> T:
-    """Answer each request that *generator* yields like `drive_generator`, but await *send*."""
+    """Answer each request that *generator* yields, and return the generator's result.
+
+    Like `drive_generator`, but *send* is awaited.
+    """
     try:
         request = next(generator)
         while True:

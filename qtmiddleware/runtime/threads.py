@@ -1,9 +1,9 @@
 """Run calls in daemon threads, and limit how many threads one middleware uses.
 
 A running thread cannot be stopped: at the deadline the caller only stops waiting for it. The
-threads are daemons, so that a call that hangs does not keep the interpreter from ending. With a
-call that sleeps for 8 s, a process ends after 8.1 s with `ThreadPoolExecutor`, after 8.3 s with
-`anyio.to_thread`, and at once with these threads.
+threads are daemons, so that a call that hangs does not keep the process from ending. As a test, a
+process started a call that sleeps for 8 s and then ended: with `ThreadPoolExecutor` after 8.1 s,
+with `anyio.to_thread` after 8.3 s, and with these threads at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -43,15 +43,15 @@ def _is_interpreter_ending() -> bool:
 class Threads:
     """A pool of daemon threads. It starts a new thread if none is idle, so that no task waits.
 
-    An idle thread ends after 10 seconds. gevent may replace threads and queues after this module
-    was loaded. A queue that was made before would block all greenlets and is not used any more.
+    An idle thread ends after 10 seconds. If gevent replaces threads and queues after this module
+    was loaded, the old queues are not used any more, because they would block all greenlets.
     """
 
     def __init__(self) -> None:
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget the idle threads after a fork, because they belong to the parent process.
 
         gevent's greenlets survive a fork, but wait forever.
@@ -140,10 +140,10 @@ class Bulkhead:
         self.limit = limit
         self.refused = 0
         self.given_up = 0
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Set the number of threads in use to 0 after a fork, because the parent has them."""
         self._lock = threading.Lock()
         self.in_use = 0
@@ -217,7 +217,7 @@ _bulkhead: Final[ContextVar[Bulkhead | None]] = ContextVar("bulkhead", default=N
 def copy_context_with_bulkhead(bulkhead: Bulkhead) -> Context:
     """Return a copy of the caller's context, in which `run_in_thread` uses *bulkhead*.
 
-    The caller's own context loses its bulkhead, so that the original search always gets a thread.
+    The caller's own context has no bulkhead then, so that the original search always gets a thread.
     """
     context = copy_context()
     context.run(_bulkhead.set, bulkhead)

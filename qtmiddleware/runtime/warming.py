@@ -29,18 +29,18 @@ GIL.
 _last_start = 0.0
 
 
-def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -> None:
-    """Call *load* and then *rehearse* in a thread. Do nothing if no thread can start.
+def load_in_background(load: Callable[[], None], warm_up: Callable[[], None]) -> None:
+    """Call *load* and then *warm_up* in a thread. Do nothing if no thread can start.
 
-    Queries wait for *load*, but not for *rehearse*. Both functions must handle their own errors.
+    Queries wait for *load*, but not for *warm_up*. Both functions must handle their own errors.
     """
     loaded = threading.Event()
 
-    def load_and_rehearse() -> None:
+    def load_and_warm_up() -> None:
         try:
             load()
             loaded.set()
-            rehearse()
+            warm_up()
         finally:
             # Queries must not wait any longer, even if `load` failed.
             loaded.set()
@@ -50,7 +50,7 @@ def load_in_background(load: Callable[[], None], rehearse: Callable[[], None]) -
     # So a process that ends early waits for this thread.
     global _last_start
     _last_start = monotonic()
-    thread = threading.Thread(target=load_and_rehearse, name="qtmiddleware-loading")
+    thread = threading.Thread(target=load_and_warm_up, name="qtmiddleware-loading")
     _loading[thread] = loaded
     try:
         thread.start()
@@ -67,7 +67,7 @@ def is_loading() -> bool:
 
 
 def is_warming_up() -> bool:
-    """Return whether a background thread is still loading or rehearsing.
+    """Return whether a thread that `load_in_background` started is still running.
 
     Returns ``False`` 10 seconds after the last thread started, even if it is still running.
     """
@@ -77,7 +77,7 @@ def is_warming_up() -> bool:
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded, at most until *deadline*, then start the deadline's time."""
+    """Wait until everything is loaded, but not beyond *deadline*. Then start its time."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))

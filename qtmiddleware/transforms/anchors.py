@@ -12,7 +12,7 @@ from typing import Final
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.preprocessing.dates import Times, find_first_and_last_day, split_date_tokens
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.transforms.prompt import write_json_message
+from qtmiddleware.transforms.prompt import format_json_message
 
 _RULE: Final = (
     '"dates" in the user message holds today\'s date and what words that lean on it mean. You may'
@@ -32,18 +32,18 @@ class Anchors:
     today: date
     times: Times
 
-    def add_dates_to(self, prompt: Prompt) -> Prompt:
+    def add_dates(self, prompt: Prompt) -> Prompt:
         """Return *prompt* with these dates and a rule on how to use them.
 
-        The prompt's version then contains today's date. It is part of the cache key, so the cache
-        never returns a reply from yesterday.
+        The new prompt's version contains today's date. The version is part of the cache key, so
+        the cache never returns a reply from yesterday.
         """
-        user = write_json_message({"dates": self._write_dates(), **json.loads(prompt.user)})
+        user = format_json_message({"dates": self._format_dates(), **json.loads(prompt.user)})
         version = f"{prompt.version}@{self.today}"
         return replace(prompt, version=version, system=f"{prompt.system}\n\n{_RULE}", user=user)
 
-    def _write_dates(self) -> dict[str, str]:
-        """Return the dates of "today", "last week", "last month" and "last year" as texts."""
+    def _format_dates(self) -> dict[str, str]:
+        """Return texts that say which dates "today", "last week" and so on stand for."""
         today = self.today
         dates = {"today": f"{today:%A}, {today}"}
         for unit in ("week", "month", "year"):

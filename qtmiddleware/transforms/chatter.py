@@ -1,7 +1,8 @@
 """Recognise texts that do not answer: preambles, remarks, error messages and placeholders.
 
 The lexicons contain the phrases that begin such texts in several languages. Placeholders and the
-error messages of programs are defined here. Words of the user's question do not count.
+error messages of programs are defined here. A phrase does not count if the user's question contains
+all of its words.
 """
 
 from __future__ import annotations
@@ -84,9 +85,10 @@ _Patterns = Mapping[str, tuple[_Pattern, ...]]
 
 
 def is_noise(text: str, query: str) -> bool:
-    """Return whether *text* is blank, is a placeholder, or begins with talk about the task.
+    """Return whether *text* is blank, is a placeholder, or begins with chatter.
 
-    A placeholder or talk does not count if *query* contains all of its words.
+    Chatter is talk about the task, such as "Here is the query". A placeholder or chatter does not
+    count if *query* contains all of its words.
     """
     return (
         is_blank(text)
@@ -98,12 +100,12 @@ def is_noise(text: str, query: str) -> bool:
 def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> str:
     """Return *text* without a preamble such as "Sure! Here is the rewritten query:".
 
-    An English preamble stays if *query* begins with the same two words. Other chatter, in any
-    supported language, is removed in these cases:
+    An English preamble stays if *query* begins with the same two words. Other chatter (talk about
+    the task, in any supported language) is removed in these cases:
 
     - The chatter ends in a colon.
-    - A question about the topic of *query* follows.
-    - *is_passage* is true, and at least 20 words follow.
+    - A question about the topic of *query* follows the chatter.
+    - *is_passage* is true, and at least 20 words follow the chatter.
 
     Args:
         text: The model's text.
@@ -129,35 +131,36 @@ def strip_lead_in(text: str, query: str = "", *, is_passage: bool = False) -> st
     )
 
 
-def is_off_topic_talk(text: str, shape: str, query: str, context: str) -> bool:
+def is_off_topic_talk(text: str, field_shape: str, query: str, context: str) -> bool:
     """Return whether *text* is about the model or its task, instead of *context*.
 
     Such a text contains a word that models use for themselves ("I", "help"), and has no topic word
     in common with *context*. In a passage, "we" and "you" do not count, because companies use them
     in texts for customers. The result is always ``False`` for:
 
-    - A text that is not a statement, or a *query* that is a statement.
-    - A text with fewer than four words, or with more than `STATEMENT_WORDS` allows for *shape*.
+    - A text that is not a statement.
+    - Any text, if *query* is a statement.
+    - A text with fewer than four words, or with more than `STATEMENT_WORDS` allows for the shape.
 
     Args:
         text: The model's text for one field.
-        shape: The shape of the field: ``line``, ``list`` or ``passage``.
+        field_shape: The shape of the field: ``line``, ``list`` or ``passage``.
         query: The user's question.
         context: The question and the user message of the prompt.
     """
     if not text.rstrip(_QUOTES).endswith(_STATED) or query.rstrip(_QUOTES).endswith(_STATED):
         return False
-    words = fold_words(text) if text.count(" ") < STATEMENT_WORDS[shape] else []
+    words = fold_words(text) if text.count(" ") < STATEMENT_WORDS[field_shape] else []
     if len(words) < _FEW_WORDS:
         return False
-    languages = _guess_languages(text, shape, query)
-    talk = _collect_talk_words(languages, is_passage=shape == "passage")
+    languages = _guess_languages(text, field_shape, query)
+    talk = _collect_talk_words(languages, is_passage=field_shape == "passage")
     if talk.isdisjoint(set(words) - set(fold_words(query)) - _find_title_words(text, languages)):
         return False
     return _find_topic_stems(text).isdisjoint(_find_topic_stems(context))
 
 
-def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
+def _guess_languages(text: str, field_shape: str, query: str) -> frozenset[str]:
     """Return the codes of the languages in which *text* may talk about the model or its task.
 
     - For a passage: the language of *query* or, if it is unknown, of *text*. English is added if
@@ -165,7 +168,7 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
     - For other shapes: the languages of *query* and *text*. If both are unknown: all languages.
     """
     query_language, text_language = detect_language(query), detect_language(text)
-    if shape == "passage":
+    if field_shape == "passage":
         return frozenset(
             {query_language or text_language, DEFAULT if text_language == DEFAULT else ""} - {""}
         )
@@ -177,8 +180,8 @@ def _guess_languages(text: str, shape: str, query: str) -> frozenset[str]:
 def find_chatter_end(text: str, query: str) -> int:
     """Return the number of characters of the chatter at the start of *text*.
 
-    Returns 0 if there is no chatter, or if *query* begins with chatter too. Only the first five
-    sentences are checked.
+    Chatter is talk about the task, such as "Let me rewrite this". Returns 0 if there is no chatter,
+    or if *query* begins with chatter too. Only the first five sentences are checked.
     """
     end = place = 0
     # Most texts do not begin with such a word. In ASCII this check is cheap, because there are no
@@ -202,15 +205,17 @@ def find_chatter_end(text: str, query: str) -> int:
 
 
 def _may_begin_with_chatter(text: str) -> bool:
-    """Return whether the first word of *text* can begin chatter or a filler. *text* must be ASCII.
+    """Return whether the first word of *text* can begin chatter or a filler, such as "sure".
 
-    This quick check rules out most texts.
+    *text* must be ASCII. This quick check rules out most texts.
     """
     return find_first_word(text) in _collect_opening_words()
 
 
 def _is_chatter(words: Sequence[str], query: str) -> bool:
-    """Return whether *words* begin with chatter. They must be in lower case, without accents.
+    """Return whether a sentence with these *words* begins with chatter about the task.
+
+    The words must be in lower case, without accents.
 
     Returns ``False`` if *query* begins with chatter too, or contains all words of the chatter.
     """
@@ -314,7 +319,7 @@ def _collect_opening_words() -> frozenset[str]:
 
 
 def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
-    """Compile phrase patterns from lexicons. Returns them by each word that can begin them."""
+    """Return compiled phrase patterns from lexicons, by each word that a phrase can begin with."""
     return {
         word: tuple(
             tuple((words, optional, _read_wildcard_size(words)) for words, optional in phrase)
@@ -324,12 +329,12 @@ def _compile_patterns(patterns: Iterable[str]) -> _Patterns:
     }
 
 
-def _read_wildcard_size(allowed: frozenset[str]) -> int:
-    """Return the size of the wildcard in *allowed*, such as 3 for ``*3``; 0 without a wildcard.
+def _read_wildcard_size(allowed_words: frozenset[str]) -> int:
+    """Return the size of the wildcard in *allowed_words*; 0 if there is no wildcard.
 
-    The wildcard ``*3`` matches up to three arbitrary words.
+    For example, the wildcard ``*3`` has the size 3: it matches up to three arbitrary words.
     """
-    return next((int(word[1:]) for word in allowed if word[0] == "*"), 0)
+    return next((int(word[1:]) for word in allowed_words if word[0] == "*"), 0)
 
 
 @cache
@@ -346,10 +351,10 @@ def _collect_talk_words(languages: frozenset[str], *, is_passage: bool) -> froze
 
 
 def _find_title_words(text: str, languages: frozenset[str]) -> set[str]:
-    """Return the stop words in titles inside *text*, such as "my" in "open My Account".
+    """Return the stop words that belong to titles in *text*, such as "my" in "open My Account".
 
-    They are stop words or weak words that are capitalised inside a sentence. They are returned in
-    lower case, without accents.
+    These are the stop words and weak words that are capitalised inside a sentence. The returned
+    words are in lower case, without accents.
     """
     capitals = {
         fold_accents(word)

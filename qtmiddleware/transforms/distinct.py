@@ -34,7 +34,7 @@ class _ComparedText(NamedTuple):
     Attributes:
         text: The unchanged text.
         normal: The normal form of the text, from `normalise_text`.
-        tokens: The tokens without light words such as "the". If there are no others, all tokens.
+        tokens: The tokens except light words such as "the", or all tokens if all are light words.
     """
 
     text: str
@@ -83,7 +83,7 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 
 def _prepare_comparison(text: str) -> _ComparedText:
-    """Compute the normal form and the tokens of *text*, for comparison with other texts."""
+    """Return *text* with its normal form and its tokens, for comparison with other texts."""
     tokens = frozenset(split_tokens(text))
     return _ComparedText(text, normalise_text(text), tokens - _LIGHT_WORDS or tokens)
 

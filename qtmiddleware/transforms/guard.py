@@ -95,26 +95,29 @@ class _Guard:
         }
         return build_transformation(texts_by_field, self.notes)
 
-    def _check_field(self, row: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Check the texts of the field *row*, and return the kept and repaired texts."""
-        match row.guard:
+    def _check_field(self, text_field: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """Check the *texts* of *text_field*, and return the kept and repaired texts."""
+        match text_field.guard:
             case "each":
                 return tuple(
                     [
                         kept
                         for text in texts
-                        if (kept := self._repair_text(row.name, text)) is not None
+                        if (kept := self._repair_text(text_field.name, text)) is not None
                     ]
                 )
             case "together":
                 return self._repair_sub_queries(
-                    row.name, [text for text in texts if self._is_in_query_language(row.name, text)]
+                    text_field.name,
+                    [text for text in texts if self._is_in_query_language(text_field.name, text)],
                 )
             case "terms":
-                return self._check_terms(row.name, texts)
+                return self._drop_foreign_terms(text_field.name, texts)
             # A broader question or a passage need not contain the spans.
             case _:
-                return tuple(text for text in texts if self._is_in_query_language(row.name, text))
+                return tuple(
+                    text for text in texts if self._is_in_query_language(text_field.name, text)
+                )
 
     def _is_in_query_language(self, field: str, text: str) -> bool:
         """Return whether *text* is in the script of the query. Add a note if it is not.
@@ -129,7 +132,7 @@ class _Guard:
         return True
 
     def _repair_text(self, field: str, text: str) -> str | None:
-        """Return *text* with its lost spans appended; ``None`` if the text must be dropped."""
+        """Return *text*, with any lost spans appended; ``None`` if *text* must be dropped."""
         if not self._is_in_query_language(field, text):
             return None
         lost_spans = [
@@ -153,7 +156,7 @@ class _Guard:
         return repaired
 
     def _contains_span(self, kind: str, span: str, text: str) -> bool:
-        """Return whether *text* contains *span*, or the span with a term's other glossary form."""
+        """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
         if keeps_span(kind, span, text, query=self.query):
             return True
         folded_span = span.casefold()
@@ -189,10 +192,11 @@ class _Guard:
                 self.notes[field, f"repaired: {self._describe_spans(lost_spans)}"] = None
         return tuple(texts)
 
-    def _check_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-        """Return *terms*; ``()`` if all of them are in another script and none is in the query.
+    def _drop_foreign_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the key *terms*, or ``()`` if all of them are in another script than the query.
 
-        Single key terms in another script are common and are kept.
+        A term that the query contains does not count as foreign. A few terms in another script are
+        common and are kept.
         """
         folded_query = self.query.casefold()
         if all(
@@ -209,7 +213,7 @@ class _Guard:
         Notes never contain a span's text. Positions are character offsets in `query`.
         """
         places = [
-            (kind, _find_position(span, self.query), len(span))
+            (kind, _find_span_position(span, self.query), len(span))
             for kind, span in lost_spans[:MAX_REPAIRS]
         ]
         shown = [f"{kind} {start}:{start + length}" for kind, start, length in places]
@@ -241,7 +245,7 @@ def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bo
     )
 
 
-def _find_position(span: str, query: str) -> int:
+def _find_span_position(span: str, query: str) -> int:
     """Return the position of *span* in *query*; -1 if *query* does not contain it.
 
     A match of whole words takes precedence over a match inside a longer word.

@@ -117,7 +117,7 @@ class _Reader:
     Attributes:
         text: The text that contains the value.
         position: The position of the next character to read.
-        is_cut: Whether the end of the value is missing; known once the value was read.
+        is_cut: Whether the end of the value is missing. It is set while the value is read.
     """
 
     def __init__(self, text: str, position: int) -> None:
@@ -157,7 +157,7 @@ class _Reader:
         """
         members = Members()
         self.position += 1
-        while not self.reach_end("}"):
+        while not self.skip_separators_and_check_end("}"):
             try:
                 key = self.read_key()
                 if self.is_cut:
@@ -183,7 +183,7 @@ class _Reader:
         """
         items: list[Any] = []
         self.position += 1
-        while not self.reach_end("]"):
+        while not self.skip_separators_and_check_end("]"):
             try:
                 items.append(self.read_value("item", depth + 1))
             except _NotJson:
@@ -192,11 +192,11 @@ class _Reader:
                 self.is_cut = True
         return items
 
-    def reach_end(self, closing_bracket: str) -> bool:
+    def skip_separators_and_check_end(self, closing_bracket: str) -> bool:
         """Skip spaces and commas, and return whether the current object or list ends here.
 
-        It ends at *closing_bracket*, which is skipped, at any other closing bracket, which belongs
-        to an outer value, and at the end of the text.
+        It ends at any closing bracket and at the end of the text. *closing_bracket* is skipped too.
+        Another bracket is not skipped, because it belongs to an outer object or list.
         """
         self.skip_pattern(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):
@@ -244,7 +244,7 @@ class _Reader:
             self.is_cut = True
 
     def read_string(self, context: str) -> str:
-        """Read the string at the current position, and return it. A truncated string is a `Cut`.
+        """Read the string at the current position, and return it; as a `Cut` if it is truncated.
 
         *context* is ``key``, ``member``, ``item`` or ``alone``. It decides which characters may
         follow the closing quotation mark.

@@ -21,13 +21,13 @@ _PROMPTS: Final = {
 
 # Equal rows share one transform, so that its prompt is built only once.
 @lru_cache(64)
-def build_user_transform(row: TransformRow) -> Transform:
-    """Return the transform that a user defined in *row*: an instruction and its reply fields.
+def build_user_transform(transform_row: TransformRow) -> Transform:
+    """Return the transform that a user defined as *transform_row*.
 
-    The rules for a single field come from the built-in prompt with this field. For several fields
-    they come from the built-in prompt ``combined``.
+    The transform has the user's instruction and reply fields. Its rules for the model come from a
+    built-in prompt: the prompt for its only field, or ``combined`` if it has several fields.
     """
-    built_in = [_PROMPTS[FILLED_BY[name]] for name in row.fields]
+    built_in = [_PROMPTS[FILLED_BY[name]] for name in transform_row.fields]
 
     def collect_fields(settings: Settings) -> tuple[ReplyField, ...]:
         """Return the reply fields of the built-in prompts, with the options in *settings*."""
@@ -43,20 +43,22 @@ def build_user_transform(row: TransformRow) -> Transform:
             filter(
                 None,
                 [
-                    transform.write_version_suffix(settings)
+                    transform.format_version_suffix(settings)
                     for transform in built_in
-                    if transform.write_version_suffix
+                    if transform.format_version_suffix
                 ],
             )
         )
 
     return Transform(
-        mode=row.name,
+        mode=transform_row.name,
         # If the instruction or the fields change, the cache must not return a reply to the earlier
         # prompt.
-        version=append_digest(f"{row.name}/own", json.dumps([row.prompt, row.fields])),
-        instruction=row.prompt,
+        version=append_digest(
+            f"{transform_row.name}/own", json.dumps([transform_row.prompt, transform_row.fields])
+        ),
+        instruction=transform_row.prompt,
         fields=collect_fields,
         rules=built_in[0].rules if len(built_in) == 1 else combined.RULES,
-        write_version_suffix=join_version_suffixes,
+        format_version_suffix=join_version_suffixes,
     )

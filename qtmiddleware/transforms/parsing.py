@@ -114,7 +114,7 @@ class FieldTexts:
 
 @dataclass(frozen=True, slots=True)
 class _CheckedTexts:
-    """The texts of one field that passed the rules, with notes on the other texts.
+    """The texts of one field that passed the rules, with notes on dropped and changed texts.
 
     Attributes:
         texts: The texts to search for.
@@ -158,7 +158,7 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
         for field in prompt.fields
         if not (checked_texts[field.name].texts or checked_texts[field.name].notes)
     ]
-    notes += [(field.name, _describe_missing(field, field_texts)) for field in silent]
+    notes += [(field.name, _describe_missing_texts(field, field_texts)) for field in silent]
     notes += [("reply", "truncated")] if field_texts.is_cut else []
     result = build_transformation(
         {name: checked.texts for name, checked in checked_texts.items()}, notes
@@ -166,7 +166,7 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     if result.is_empty:
         reason = _find_failure_reason(prompt, field_texts, checked_texts.values(), notes)
         if reason:
-            error = ModelError(reason, _write_failure_message(reason, checked_texts.values()))
+            error = ModelError(reason, _build_failure_message(reason, checked_texts.values()))
             error.notes = result.notes
             raise error
     return result
@@ -361,7 +361,10 @@ def _iterate_named_values(
 def _iterate_member(
     key: str, value: Any, fields: Sequence[ReplyField], *, is_alone: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the pairs of `_iterate_named_values` for one member of a JSON object."""
+    """Yield a (name, value) pair for each value in one member of a JSON object.
+
+    Like `_iterate_named_values`.
+    """
     name = find_field_name(key, fields)
     if name in {field.name for field in fields}:
         yield name, value
@@ -390,7 +393,7 @@ def _contains_object(value: Any) -> bool:
 def _collect_strings(value: Any, shape: str) -> list[str]:
     """Return all texts in a JSON *value* of any type, including nested values.
 
-    *shape* is the field's shape. Truncated texts are left out, unless it is ``passage``.
+    *shape* is the field's shape. Truncated texts are left out, unless *shape* is ``passage``.
     """
     if isinstance(value, Cut):
         return [value] if shape == "passage" else []
@@ -430,8 +433,8 @@ def _format_pairs(value: Any, shape: str) -> list[str]:
 def _pick_member_values(members: Members) -> list[Any]:
     """Return the values of an object that a model wrote instead of a text.
 
-    For ``{"query": …, "reason": …}`` this is the first value, for ``{"1": …, "2": …}`` all values.
-    Returns ``[]`` for an object that repeats the JSON schema.
+    For ``{"query": …, "reason": …}``, returns the first value. For ``{"1": …, "2": …}``, returns
+    all values. Returns ``[]`` for an object that repeats the JSON schema.
     """
     if {key for key, _ in members} <= _SCHEMA_KEYS:
         return []
@@ -440,7 +443,10 @@ def _pick_member_values(members: Members) -> list[Any]:
 
 
 def _is_on_own_lines(json_value: JsonValue, text: str) -> bool:
-    """Return whether the lines of *json_value* in *text* contain nothing else."""
+    """Return whether *json_value* is on separate lines of *text*.
+
+    A label with a colon, a code fence or punctuation may be on these lines too.
+    """
     before = text[text.rfind("\n", 0, json_value.start) + 1 : json_value.start].strip()
     line_end = text.find("\n", json_value.end)
     after = text[json_value.end : line_end if line_end >= 0 else len(text)].strip()
@@ -450,9 +456,9 @@ def _is_on_own_lines(json_value: JsonValue, text: str) -> bool:
 
 
 def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
-    """Return the texts that pass the rules, without duplicates.
+    """Return those *texts* of *field* that pass the rules, without duplicates.
 
-    Returns at most as many texts as *field* allows.
+    The result has no more texts than *field* allows.
     """
     limit = field.max_items if field.shape == "list" else 1
     chosen: dict[str, str] = {}
@@ -520,17 +526,18 @@ def _has_list_items(text: str) -> bool:
     return "\n" in text and _ITEM_BELOW.search(text) is not None
 
 
-def _describe_missing(field: ReplyField, field_texts: FieldTexts) -> str:
+def _describe_missing_texts(field: ReplyField, field_texts: FieldTexts) -> str:
     """Return the note on a field without texts: ``none needed`` or ``missing``.
 
-    It is ``none needed`` if the field may be empty and the reply names the field without a text.
+    The note is ``none needed`` if the field may be empty and the reply names the field without a
+    text.
     """
     may_be_none = is_sub_query_field(field) and field.min_items == 0
     is_given_empty = field.name in field_texts.named and not field_texts.texts.get(field.name)
     return NONE_NEEDED if may_be_none and is_given_empty else "missing"
 
 
-def _write_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
+def _build_failure_message(reason: str, checked_texts: Iterable[_CheckedTexts]) -> str:
     """Return the error message for a reply without usable texts.
 
     For ``unparsable``, the message names the rules that dropped texts.
@@ -549,7 +556,7 @@ def _find_failure_reason(
 ) -> str:
     """Return the error's reason for a reply without texts; ``""`` if this is not an error.
 
-    It is not an error if the reply only repeats the query or says that it needs no sub-queries.
+    A reply is not an error if it only repeats the query or says that no sub-queries are needed.
     """
     rules = frozenset[str]().union(*(checked.rules for checked in checked_texts))
     # The order matters: a refusal or a truncated reply explains why texts are missing.

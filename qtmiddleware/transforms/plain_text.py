@@ -1,6 +1,6 @@
 """Read the texts for each field from a reply in plain text.
 
-Its lines may have numbers, bullets, labels or quotation marks.
+The lines of the reply may have numbers, bullets, labels or quotation marks.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ _QUOTES: Final = {
 def read_plain_text(text: str, fields: Sequence[ReplyField], query: str) -> dict[str, list[str]]:
     """Return the texts in *text* by field, the most likely text first.
 
-    A line with a label belongs to the field that the label names, and so do the lines below it.
-    Lines without a label belong to the only field besides the standalone question. If there are
-    several such fields and no labels, bullets, item numbers and the number of lines decide.
+    A line with a label belongs to the field that the label names, and so do the lines below this
+    line. Lines without a label belong to the only field besides the standalone question. If there
+    are several such fields and no line has a label, the field is chosen by the bullets, the item
+    numbers and the number of lines.
     """
     labelled_lines, unlabelled_lines = _split_labelled_lines(text, fields, query)
     main_fields = [field for field in fields if field.name != "standalone"] or list(fields)
@@ -110,8 +111,8 @@ def split_items(text: str) -> list[str]:
     """Return the items of a list that is written as text.
 
     - A single line is split at the numbers "1.", "2." and so on.
-    - Of several lines, those with a bullet or a number are the items. If no line has one, every
-      line is an item.
+    - If there are several lines, each line with a bullet or a number is an item.
+    - If no line has a bullet or a number, every line is an item.
     """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _has_list_mark(line)]
@@ -126,7 +127,7 @@ def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     The numbers are removed only if both 1 and 2 occur. Otherwise they may belong to the texts.
     """
     texts_with_digits = [text for text in texts if _DIGIT.search(text)]
-    if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_read_number, texts_with_digits)):
+    if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_find_item_number, texts_with_digits)):
         return list(texts)
     return [
         _strip_list_mark(_strip_heading_and_bold(text), query, is_counted=True) for text in texts
@@ -171,7 +172,7 @@ def _has_list_mark(line: str) -> bool:
     return bool(_BULLET.match(line) or _NUMBER.match(line))
 
 
-def _read_number(text: str) -> int | None:
+def _find_item_number(text: str) -> int | None:
     """Return the item number at the start of *text* or in its label; ``None`` without a number."""
     text = _strip_heading_and_bold(text)
     bullet = _BULLET.match(text)
@@ -189,7 +190,8 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
     """Return *text* without its bullet and item number.
 
     A bullet or number that is also in *query* stays. A number above 1 without bold or italics may
-    be an ordinal. It is removed only if *is_counted* is true: the other texts have numbers too.
+    be an ordinal, so it is removed only if *is_counted* is true. Pass true if the other texts have
+    numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -201,7 +203,12 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
             pattern is _NUMBER and opening.translate(_EMPHASIS) in folded_query
         ):
             continue
-        if pattern is _BULLET or is_counted or mark["emphasis"] or (_read_number(text) or 0) <= 1:
+        if (
+            pattern is _BULLET
+            or is_counted
+            or mark["emphasis"]
+            or (_find_item_number(text) or 0) <= 1
+        ):
             text = text[mark.end() :]
     return text
 
@@ -237,7 +244,7 @@ def _split_labelled_lines(
     unlabelled_lines: list[str] = []
     section = unlabelled_lines
     for line in map(str.strip, _replace_tags(text, fields).splitlines()):
-        label, rest = _read_label(line, query)
+        label, rest = _split_label_or_heading(line, query)
         name = find_field_name(label, fields) if label else ""
         if name == ASIDE:
             # If the label of a remark is alone on its line, the remark follows below. Otherwise it
@@ -257,10 +264,10 @@ def _split_labelled_lines(
     return labelled_lines, unlabelled_lines
 
 
-def _read_label(line: str, query: str) -> tuple[str, str]:
-    """Return the label of *line*, and the text after the label's colon.
+def _split_label_or_heading(line: str, query: str) -> tuple[str, str]:
+    """Return the label or heading of *line*, and the text after its colon.
 
-    The text is ``""`` for a heading without a colon. Returns ``""`` and *line* if there is no
+    The text is ``""`` for a heading without a colon. Returns ``""`` and *line* if *line* has no
     label.
     """
     heading = line.startswith(("#", "**"))
@@ -281,23 +288,25 @@ def _read_label(line: str, query: str) -> tuple[str, str]:
 
 
 def _replace_tags(text: str, fields: Sequence[ReplyField]) -> str:
-    """Replace each tag in *text* that names a field by a line with a label.
+    """Return *text* with each tag that names a field replaced by a line with a label.
 
     ``<rewrite>text</rewrite>`` becomes ``rewrite: text``. Other tags stay.
     """
     names = {field.name for field in fields}
 
-    def write_label(match: re.Match[str]) -> str:
+    def replace_tag(match: re.Match[str]) -> str:
         name = find_field_name(match.group(2), fields)
         if name not in names:
             return match.group()
         return "\n" if match.group(1) else f"\n{name.replace('_', ' ')}: "
 
-    return _TAG.sub(write_label, text)
+    return _TAG.sub(replace_tag, text)
 
 
 def _extract_texts(lines: list[str], field: ReplyField) -> list[str]:
-    """Return the texts for *field* from its lines. The field's shape decides.
+    """Return the texts for *field* from its lines.
+
+    The texts depend on the field's shape:
 
     - ``list``: the items of the list.
     - ``passage``: all lines, joined to one text.

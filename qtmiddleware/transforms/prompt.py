@@ -63,7 +63,7 @@ class Transform:
         fields: The reply fields, or a function that returns them for the settings.
         rules: Further instructions for the model.
         example: A short query and a correct reply to it.
-        write_version_suffix: A function that returns a name for the settings that change the
+        format_version_suffix: A function that returns a name for the settings that change the
             prompt. The name is appended to the version. ``None`` if no settings change the prompt.
     """
 
@@ -73,7 +73,7 @@ class Transform:
     fields: tuple[ReplyField, ...] | Callable[[Settings], tuple[ReplyField, ...]]
     rules: tuple[str, ...] = FAITHFUL
     example: tuple[str, Mapping[str, object]] | None = None
-    write_version_suffix: Callable[[Settings], str] | None = None
+    format_version_suffix: Callable[[Settings], str] | None = None
 
     def build_prompt(
         self,
@@ -96,7 +96,7 @@ class Transform:
         if turns and STANDALONE not in fields:
             fields = (STANDALONE, *fields)
         user_instruction = find_user_instruction(settings, self.mode)
-        version_suffix = self.write_version_suffix(settings) if self.write_version_suffix else ""
+        version_suffix = self.format_version_suffix(settings) if self.format_version_suffix else ""
         built_in = self.instruction(settings) if callable(self.instruction) else self.instruction
         # The built-in example shows the reply to the unchanged instruction only.
         return Prompt(
@@ -105,7 +105,7 @@ class Transform:
                 f"{self.version}+{version_suffix}" if version_suffix else self.version,
                 user_instruction,
             ),
-            system=_write_system_message(
+            system=_build_system_message(
                 self,
                 user_instruction or built_in,
                 fields,
@@ -113,7 +113,7 @@ class Transform:
                 has_history=bool(turns),
                 has_glossary=bool(glossary),
             ),
-            user=_write_user_message(query, turns, glossary),
+            user=_build_user_message(query, turns, glossary),
             fields=fields,
             query=query,
             history=turns,
@@ -123,7 +123,7 @@ class Transform:
 
 # Settings seldom change, so most questions have the same system message.
 @lru_cache(64)
-def _write_system_message(
+def _build_system_message(
     transform: Transform,
     instruction: str,
     fields: tuple[ReplyField, ...],
@@ -154,7 +154,7 @@ def _write_system_message(
         )
     paragraphs.append(
         "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
-        f" escaped), in the form {_write_reply_template(fields)}:\n"
+        f" escaped), in the form {_build_reply_template(fields)}:\n"
         + "\n".join(
             f"- {field.name} ({_describe_field_type(field)}): {field.description}"
             for field in fields
@@ -186,7 +186,7 @@ def select_recent_messages(
 
 
 def _cut_message(text: str) -> str:
-    """Return *text* with at most `MESSAGE_CHARS` characters. A longer text ends in "…"."""
+    """Return *text*, cut to at most `MESSAGE_CHARS` characters. A cut text ends in "…"."""
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1].rstrip() + "…"
 
 
@@ -210,11 +210,11 @@ def find_user_instruction(settings: Settings, mode: str) -> str:
     return (prompts.get(mode) or prompts.get(other_spelling) or "").strip()
 
 
-def _write_user_message(query: str, history: Sequence[Message], glossary: GlossaryTerms) -> str:
+def _build_user_message(query: str, history: Sequence[Message], glossary: GlossaryTerms) -> str:
     """Return a JSON object with the conversation, the glossary and the query."""
     messages = [{"role": turn.role, "content": turn.content} for turn in history]
     forms_by_term = {term: list(forms) for term, forms in glossary}
-    return write_json_message(
+    return format_json_message(
         {
             **({"history": messages} if messages else {}),
             **({"glossary": forms_by_term} if forms_by_term else {}),
@@ -223,7 +223,7 @@ def _write_user_message(query: str, history: Sequence[Message], glossary: Glossa
     )
 
 
-def write_json_message(content: Mapping[str, Any]) -> str:
+def format_json_message(content: Mapping[str, Any]) -> str:
     """Return *content* as JSON, for a user message.
 
     JSON escapes quotation marks and line breaks, so no text can break out of its string.
@@ -237,7 +237,7 @@ def write_json_message(content: Mapping[str, Any]) -> str:
     )
 
 
-def _write_reply_template(fields: Sequence[ReplyField]) -> str:
+def _build_reply_template(fields: Sequence[ReplyField]) -> str:
     """Return an example of the JSON object to reply with, with "..." in place of each text."""
     return json.dumps(
         {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}

@@ -106,7 +106,7 @@ class Verdict(NamedTuple):
 
 
 def check_text(text: str, field: ReplyField, prompt: Prompt) -> Verdict:
-    """Check a text of a reply with all `RULES`.
+    """Return the result of checking a text of a reply with all `RULES`.
 
     A text that breaks a rule is dropped. A text that is too long for *field* is cut.
 
@@ -179,7 +179,7 @@ def _is_refusal(candidate: Candidate) -> bool:
 
 
 def _copies_prompt(candidate: Candidate) -> bool:
-    """Return whether the instructions contain the text. It must have at least four words."""
+    """Return whether the text has at least four words and is copied from the instructions."""
     # A model may repeat the instructions, or the example in them.
     return candidate.key.count(" ") >= 3 and candidate.key in _normalise_cached(
         candidate.prompt.system
@@ -211,7 +211,7 @@ def _repeats_query(candidate: Candidate) -> bool:
     )
 
 
-def _is_long_term(candidate: Candidate) -> bool:
+def _is_overlong_key_term(candidate: Candidate) -> bool:
     """Return whether the text is a key term that is too long."""
     return len(candidate.value) > MAX_KEYWORD_CHARS and is_key_term_field(candidate.field)
 
@@ -253,7 +253,7 @@ RULES: Final[Mapping[str, Callable[[Candidate], bool]]] = {
     "copies the prompt": _copies_prompt,
     "no query": _has_no_query,
     SAME_AS_QUERY: _repeats_query,
-    "too long for a keyword": _is_long_term,
+    "too long for a keyword": _is_overlong_key_term,
     "no letters": _has_no_letters,
     "unresolved reference": _is_unclear_sub_query,
     "JSON": _is_json,

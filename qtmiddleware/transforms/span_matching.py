@@ -81,34 +81,34 @@ _COMPOUND: Final = re.compile(r"\b(?:non?|not|never)-\w+(?:-\w+)*")
 _MOST_COMPOUNDS: Final = 20
 
 
-def keeps_span(kind: str, span: str, text: str, *, query: str) -> bool:
+def keeps_span(span_kind: str, span: str, text: str, *, query: str) -> bool:
     """Return whether *text* contains *span*, in the same or an equivalent form.
 
     Args:
-        kind: The kind of the span: ``quote``, ``identifier``, ``number``, ``name``, ``url`` or
+        span_kind: The kind of *span*: ``quote``, ``identifier``, ``number``, ``name``, ``url`` or
             ``negation``.
         span: A span of *query*.
         text: The text to check.
         query: The user's question.
     """
-    if kind == "negation":
+    if span_kind == "negation":
         return _keeps_negation(text, query, span)
-    if kind == "number":
+    if span_kind == "number":
         return _has_numbers(span, text)
-    if kind == "quote":
+    if span_kind == "quote":
         return _has_phrase(span.strip(_QUOTE_MARKS), text)
-    if kind == "url":
+    if span_kind == "url":
         return _SCHEME.sub("", fold_accents(span)).rstrip("/") in fold_accents(text)
     # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
     if _has_identifier(span, text):
         return True
-    return kind == "name" and _has_name(span, text)
+    return span_kind == "name" and _has_name(span, text)
 
 
-def format_span(kind: str, span: str) -> str:
-    """Return *span* as it is appended to a text. A ``quote`` gets quotation marks."""
+def format_span(span_kind: str, span: str) -> str:
+    """Return *span* for appending to a text: a ``quote`` in quotation marks, others unchanged."""
     bare = span.strip(_QUOTE_MARKS)
-    return f'"{bare}"' if kind == "quote" else span.strip()
+    return f'"{bare}"' if span_kind == "quote" else span.strip()
 
 
 def _has_phrase(phrase: str, text: str) -> bool:
@@ -179,8 +179,8 @@ def _has_name(span: str, text: str) -> bool:
 def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
     """Return whether a text uses ambiguous words (May, Will, Can) as parts of a name.
 
-    Each ambiguous word must be next to the same word in the text and in the name. Always returns
-    ``True`` for a name of one word.
+    Each ambiguous word must have a neighbour in the text that is also its neighbour in the name.
+    Always returns ``True`` for a name of one word.
     """
     pairs = set(pairwise(name_words))
     joined_words = {
@@ -322,7 +322,7 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
 
 
 def _count_denials(denials: Iterable[str]) -> int:
-    """Return how many negations the negating words *denials* of a text express.
+    """Return how many negations a text with the negating words *denials* expresses.
 
     The French "ne … pas" is a single negation.
     """
@@ -343,7 +343,7 @@ def _find_denials(folded_text: str) -> list[str]:
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
     """Return how many negations of the query a text expresses in other words.
 
-    It may use a prefix ("uncovered"), or a word such as "problem" instead of "not working".
+    The text may use a prefix ("uncovered"), or a word such as "problem" instead of "not working".
     """
     query_words = set(re.findall(r"[\w-]+", folded_query))
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}

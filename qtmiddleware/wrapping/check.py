@@ -477,7 +477,7 @@ class _Checkup:
         """
         argument = self.argument
         outcome = yield from self._perform_step(Embed([self.request.original]))
-        if outcome.ok:
+        if outcome.has_succeeded:
             # Measure the second call: the first one may load a model, or try out in what form the
             # function takes its texts.
             outcome = yield from self._perform_step(Embed([self.request.original]))
@@ -679,7 +679,7 @@ class _Checkup:
             for width in tuple(calls):
                 outcome = yield from self._search_question(width)
                 spent += outcome.seconds
-                if outcome.ok:
+                if outcome.has_succeeded:
                     calls[width].append(outcome)
                 # A failure after a success does not mean that the function rejects the number.
                 elif width is not None and not calls[width]:

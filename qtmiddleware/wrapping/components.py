@@ -114,7 +114,7 @@ def close_when_unused(component: object) -> None:
     such a component needs no closing.
     """
     if isinstance(in_use := getattr(component, "in_use", None), Draining):
-        in_use.retire()
+        in_use.close_when_unused()
 
 
 class Components:

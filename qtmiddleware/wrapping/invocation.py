@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units
 from qtmiddleware.runtime.drivers import Bulkhead, run_in_thread
-from qtmiddleware.runtime.logs import get_logger, quote
+from qtmiddleware.runtime.logs import get_logger, quote_text
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
@@ -382,8 +382,8 @@ class Invocation:
         query: Any = retrieval.original_query
         if retrieval.keywords:
             texts = (
-                quote(writer.prepare_text(query)),
-                quote(writer.prepare_keywords(retrieval.keywords, query)),
+                quote_text(writer.prepare_text(query)),
+                quote_text(writer.prepare_keywords(retrieval.keywords, query)),
             )
             logger.debug(
                 "Query preprocessing: %s -> %s",

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.errors import find_nearest, fold_name, is_secret_name
+from qtmiddleware.config.errors import find_nearest_name, fold_name, is_secret_name
 from qtmiddleware.config.keys import list_all_keys, to_camel_case
 from qtmiddleware.errors import WrapError
 
@@ -54,7 +54,7 @@ def _build_option_advice(
     if option_name in _MIDDLEWARE_OPTIONS:
         return "it is an option of QueryMiddleware"
     settings = _list_setting_paths()
-    nearest = find_nearest(option_name, [*names, *settings]) or ""
+    nearest = find_nearest_name(option_name, [*names, *settings]) or ""
     if nearest in names:
         return f"did you mean {nearest}?"
     if not (paths := settings.get(nearest)):

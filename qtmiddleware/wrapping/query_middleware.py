@@ -788,7 +788,7 @@ def _transform_queries(
     for start in range(0, len(distinct), concurrency):
         batch = distinct[start : start + concurrency]
         results = yield from gather_flows(
-            [build_transform_flow(requests_by_query[text]) for text in batch], limit=concurrency
+            [build_transform_flow(requests_by_query[text]) for text in batch], max_steps=concurrency
         )
         transformations.update(zip(batch, results, strict=True))
     return [transformations[text] for text in queries]

@@ -15,7 +15,7 @@ from typing import Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.drivers import Bulkhead, Performer, arun, run
-from qtmiddleware.runtime.forking import ForkLock, renew_after_fork
+from qtmiddleware.runtime.forking import ForkLock, register_fork_reset
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Retrieval
@@ -57,10 +57,10 @@ class ShadowRuns:
         self._reported_dropped = 0
         # Keep a reference to each task: asyncio may collect a task that nobody references.
         self._tasks: set[asyncio.Task[None]] = set()
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Forget the retrievals under way, which belong to the parent process after a fork."""
         self.running = 0
         self._tasks.clear()

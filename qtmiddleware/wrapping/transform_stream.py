@@ -152,7 +152,7 @@ class TransformStream:
                 raise self._pace.error
         except BaseException:
             # Also if the caller closes the generator: calls that wait for a retry must not go on.
-            self._pace.stop()
+            self._pace.stop_all_calls()
             raise
 
     def _iterate_questions_until_error(self, questions: Iterable[Q]) -> Iterator[Q]:

@@ -70,7 +70,7 @@ import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
-from qtmiddleware.config import build_json_schema, write_markdown_reference
+from qtmiddleware.config import build_json_schema, build_markdown_reference
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Transformation
@@ -89,7 +89,7 @@ print(json.dumps({
     "variant": [[it.kind, it.text, it.weight] for it in found.variants],
     "choices": build_json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
     "weights": sorted(build_json_schema()["$defs"]["FusionWeights"]["properties"]),
-    "docs": "fusion.weights.tradeName" in write_markdown_reference() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in write_markdown_reference(),
+    "docs": "fusion.weights.tradeName" in build_markdown_reference() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in build_markdown_reference(),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
@@ -159,7 +159,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
 FUSED = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import build_json_schema, write_markdown_reference
+from qtmiddleware.config import build_json_schema, build_markdown_reference
 from qtmiddleware.retrieval.fusion import fuse_rankings
 from qtmiddleware.types import Ranking, Variant
 
@@ -170,7 +170,7 @@ fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
     "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
-    "docs": "first_only" in write_markdown_reference(),
+    "docs": "first_only" in build_markdown_reference(),
     "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
 }))
 """
@@ -265,7 +265,7 @@ LANGUAGE = {
 SPOKEN = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import build_json_schema, write_markdown_reference
+from qtmiddleware.config import build_json_schema, build_markdown_reference
 from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.answering.flow import _build_no_answer_sentence as not_there
@@ -289,7 +289,7 @@ said = guard_transformation(Transformation(rewrite="zder Umsatz zist znie"), que
 text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
 print(json.dumps({
     "choices": build_json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
-    "docs": "zz" in next(line for line in write_markdown_reference().splitlines() if "preprocess.language" in line),
+    "docs": "zz" in next(line for line in build_markdown_reference().splitlines() if "preprocess.language" in line),
     "set": settings.preprocess.language,
     "detected": [detect_language("zist zder Umsatz hoch"), extract_keywords(question).language],
     "stripped": extract_keywords(question).keywords,

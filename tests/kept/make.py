@@ -25,14 +25,20 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import SHORTHANDS, Key, list_all_keys, to_camel_case, to_json
+from qtmiddleware.config.keys import (
+    SHORTHANDS,
+    Key,
+    convert_to_json_value,
+    list_all_keys,
+    to_camel_case,
+)
 from qtmiddleware.integrations.haystack import QueryTransformRetriever
 from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.testsets.writing import write_dataset
 from qtmiddleware.providers.llms.recorded import RecordingModel
-from qtmiddleware.runtime.redis_cache import _build_name, encode_transformation
+from qtmiddleware.runtime.redis_cache import _build_redis_key, encode_transformation
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Transformation
 from tests.support import kept_world as world
@@ -95,12 +101,15 @@ def write_config(folder: Path) -> None:
         holder[last] = value
     write_json(folder / "config.json", nested)
     environment = {
-        key.environment: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)
+        key.environment_variable: it if isinstance(it, str) else json.dumps(it, ensure_ascii=False)
         for key, it in chosen
     }
     write_json(folder / "environment.json", environment)
     keys = {key.path: key for key in list_all_keys()}
-    short = {group: to_json(choose_value(keys[group, name])) for group, name in SHORTHANDS.items()}
+    short = {
+        group: convert_to_json_value(choose_value(keys[group, name]))
+        for group, name in SHORTHANDS.items()
+    }
     write_json(
         folder / "short.config.json",
         {to_camel_case(group): value for group, value in short.items()},
@@ -164,7 +173,7 @@ def write_caches(folder: Path, work: Path) -> None:
     assert value is not None
     write_json(
         folder / "redis.json",
-        {"name": _build_name("c0ffee"), "key": "c0ffee", "value": value.decode()},
+        {"name": _build_redis_key("c0ffee"), "key": "c0ffee", "value": value.decode()},
     )
 
 

@@ -271,7 +271,8 @@ class OpenTelemetryObserver:
     def _read_usage(self, operation: Operation) -> _Usage:
         """Return the counts and costs of *operation*, a retrieval or an answer.
 
-        Those of an answer do not include its retrieval. For any other operation, all counts are 0.
+        The numbers for an answer do not include its retrieval. For any other operation, all numbers
+        are 0.
         """
         result = operation.result
         if isinstance(result, Retrieval):

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 from qtmiddleware.runtime.threads import Threads
 
 MAX_WAITING: Final = 2048
@@ -32,10 +32,10 @@ class Outbox:
     def __init__(self, count_dropped: Callable[[], None]) -> None:
         self._count_dropped = count_dropped
         self._threads = Threads()
-        self.renew()
-        renew_after_fork(self)
+        self.reset_state()
+        register_fork_reset(self)
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Replace the queue by an empty queue. Called in each forked process."""
         self._waiting: deque[Callable[[], object]] = deque()
         # The thread that takes this token runs the tasks.

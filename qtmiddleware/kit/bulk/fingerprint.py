@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from qtmiddleware.config.keys import list_all_keys, to_json
+from qtmiddleware.config.keys import convert_to_json_value, list_all_keys
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
@@ -28,7 +28,7 @@ def build_fingerprint(settings: Settings) -> dict[str, Any]:
     The result maps the settings' names to JSON values, and ``prompts`` to the versions.
     """
     keys = {
-        key.name: to_json(key.read_value(settings))
+        key.name: convert_to_json_value(key.read_value(settings))
         for key in list_all_keys()
         if key.name in _KEYS or "reply" in key.marks
     }
@@ -66,7 +66,9 @@ def describe_changes(
     A description is the setting's name with the old and the new value, or only the name if the
     values are long. A setting that is missing in *old_fingerprint* counts as having its default.
     """
-    defaults = {key.name: to_json(key.make_hashable(key.default)) for key in list_all_keys()}
+    defaults = {
+        key.name: convert_to_json_value(key.make_hashable(key.default)) for key in list_all_keys()
+    }
     for name in (
         *new_fingerprint,
         *islice((key for key in old_fingerprint if key not in new_fingerprint), _MOST_UNKNOWN),

@@ -172,7 +172,7 @@ def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[
         yield "embeddingModel to a folder"
     budgets = [key for key in list_all_keys() if key.path[0] == "budget"]
     # A file overrides the environment, but a file that nobody named must not raise your limit.
-    if any(key.environment in os.environ for key in budgets):
+    if any(key.environment_variable in os.environ for key in budgets):
         yield from (
             f"{key.name} in addition to the environment's" for key in budgets if key.name in keys
         )

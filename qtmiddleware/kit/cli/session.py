@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import find_nearest, fold_name
+from qtmiddleware.config.errors import find_nearest_name, fold_name
 from qtmiddleware.config.settings import TransformationType
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.kit.cli.asking import Outcome
@@ -271,7 +271,7 @@ def choose_type_or_line(
         elif (
             line.isidentifier()
             and line not in LEAVING
-            and (nearest_type := find_nearest(line, [*KINDS, *own_types]))
+            and (nearest_type := find_nearest_name(line, [*KINDS, *own_types]))
         ):
             write_note(f"There is no type {line}: did you mean {nearest_type}?")
         else:

@@ -20,8 +20,8 @@ class Engine(Protocol):
         If a batch fails, its exception is raised here, and the run ends.
 
         Args:
-            build: Returns the function that processes a batch. Each worker calls *build* once. It
-                must be picklable.
+            build: Returns the function that processes a batch. Each worker calls *build* once.
+                *build* must be picklable.
             batches: The batches. Only a few per worker are read in advance. Batches may finish in
                 another order, so each result must identify its batch.
         """

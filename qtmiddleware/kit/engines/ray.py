@@ -103,7 +103,7 @@ class RayEngine:
     def close(self) -> None:
         """Stop the cluster if this engine started it, else disconnect from it.
 
-        You can call this more than once.
+        You can use the engine again afterwards, and close it more than once.
         """
         if self._connected:
             import ray
@@ -230,13 +230,13 @@ class _Feed:
             self._changed.notify_all()
 
     async def drop_batch(self, batch_number: int) -> None:
-        """Remove batch *number* after it is done."""
+        """Remove the batch with the number *batch_number*, which is done."""
         self._payloads.pop(batch_number, None)
 
     async def wait_for_batch(self, batch_number: int) -> bool:
-        """Wait until batch *number* is added, and return ``True``.
+        """Return ``True`` as soon as the batch with the number *batch_number* is added.
 
-        Returns ``False`` if the feed ends before.
+        Returns ``False`` if there is no such batch, because the feed has ended.
         """
         async with self._changed:
             await self._changed.wait_for(
@@ -245,7 +245,7 @@ class _Feed:
         return batch_number < self._added_count
 
     async def take_batch(self, batch_number: int) -> tuple[bytes, int]:
-        """Return the pickled batch *number*, and how often the batch was taken before.
+        """Return a pickled batch by its number, and how often the batch was taken before.
 
         If the batch is already done, the bytes are empty.
         """

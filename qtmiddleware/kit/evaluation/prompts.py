@@ -21,7 +21,7 @@ from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
 from qtmiddleware.transforms.json_reading import Cut, Members, find_json
 from qtmiddleware.transforms.parsing import READ_CHARS, strip_thoughts
-from qtmiddleware.transforms.prompt import MAX_TOKENS, write_json_message
+from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
 from qtmiddleware.types import Deadline
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
@@ -71,7 +71,7 @@ class Task:
         self, message_fields: Mapping[str, Any], max_tokens: int = MAX_TOKENS
     ) -> Prompt:
         """Return a prompt for this task. The user message is *message_fields* as JSON."""
-        user = write_json_message(message_fields)
+        user = format_json_message(message_fields)
         form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
             f"- {field.name} (string): {field.description}" for field in self.fields
@@ -354,7 +354,7 @@ class PromptRunner:
 
     def _read_outcome(self, outcome: Outcome) -> Reply | ModelError:
         """Return the reply or the error in *outcome*, and add the reply's cost to `cost_usd`."""
-        if outcome.ok:
+        if outcome.has_succeeded:
             reply: Reply = outcome.value
             # Other clients may pass on a missing content as None, whatever the type says.
             if not isinstance(reply.text, str):

@@ -111,7 +111,7 @@ class GovernedModel:
             return ModelError(
                 "circuit_open", f"{self.name} failed and is {status}", retry_after=rest
             )
-        shortage = self.meter.find_shortage(self._budget)
+        shortage = self.meter.describe_exceeded_limit(self._budget)
         return ModelError("over_budget", shortage) if shortage else None
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -173,7 +173,9 @@ class GovernedModel:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         seconds = require_seconds_left(deadline)
-        attempt = self.breaker.begin_attempt(deadline.at, has_time=seconds >= self._min_seconds)
+        attempt = self.breaker.begin_attempt(
+            deadline.at, has_enough_time=seconds >= self._min_seconds
+        )
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
@@ -187,7 +189,7 @@ class GovernedModel:
             reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
         except BaseException:
             # A half-open breaker allows only one attempt at a time, so this one must end.
-            attempt.abandon()
+            attempt.report_unknown_result()
             raise
         # The time is copied, because the deadline may be cancelled, which changes it.
         return _RunningCall(self, attempt, reservation, deadline.at)
@@ -222,14 +224,14 @@ class _RunningCall:
             )
         self._has_output = True
         # Recorded now, not when the stream closes: some services never close their streams.
-        self._attempt.succeed()
+        self._attempt.report_success()
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
             usd = self._model.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
             tokens, usd = self._reservation.tokens, self._reservation.usd
-        self._reservation.settle(tokens, usd or 0.0, calls=reply.calls)
+        self._reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
         return reply
 
     def record_piece(self, piece: str | Reply) -> str | Reply:
@@ -256,32 +258,32 @@ class _RunningCall:
             if not is_safe and not isinstance(error, _NoReply):
                 raise build_safe_error(error, self._model.name) from error
         elif error is None:
-            self._attempt.succeed()
+            self._attempt.report_success()
         elif not isinstance(error, Exception):
             self._record_abandonment()
         elif find_defect(error, self._model.name, self._model.inner):
-            self._attempt.abandon()
+            self._attempt.report_unknown_result()
         else:
-            self._attempt.fail()
+            self._attempt.report_failure()
 
     def _record_error(self, error: ModelError) -> None:
         # The request cost nothing, so the reserved amount is released.
         if error.is_free and not self._has_output:
-            self._reservation.settle(0, 0.0)
+            self._reservation.record_actual_cost(0, 0.0)
         if error.reason == "cancelled":
             self._record_abandonment()
         elif error.reason == "timeout":
-            self._attempt.time_out()
+            self._attempt.report_timeout()
         elif error.reason in ("failed", "overloaded"):
-            self._attempt.abandon()
+            self._attempt.report_unknown_result()
         elif error.reason in _REASONS_OF_ANSWERS:
-            self._attempt.succeed()
+            self._attempt.report_success()
         else:
-            self._attempt.fail(limit_pause(error.retry_after))
+            self._attempt.report_failure(limit_pause(error.retry_after))
 
     def _record_abandonment(self) -> None:
         # A caller that gives up at its deadline has seen a timeout.
         if monotonic() >= self._deadline_time - _EARLY_SECONDS:
-            self._attempt.time_out()
+            self._attempt.report_timeout()
         else:
-            self._attempt.abandon()
+            self._attempt.report_unknown_result()

@@ -1,4 +1,4 @@
-"""Perform a flow's steps: `run` blocks the caller, `arun` is awaited.
+"""Perform a flow's steps: `run` blocks the calling thread, and `arun` is a coroutine.
 
 `stream` and `astream` read a model's reply piece by piece.
 """

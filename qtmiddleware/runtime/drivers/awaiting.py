@@ -1,8 +1,8 @@
 """Perform the steps of a flow without blocking the event loop.
 
 Asynchronous functions run as tasks of the running loop. Synchronous functions run in daemon
-threads: the original search always gets a thread, and all other steps share the threads of the
-middleware's bulkhead.
+threads: the original search always gets a thread, and the middleware's `Bulkhead` limits the
+threads of all other steps.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
 
 
 async def _perform_step(step: Leaf, performer: Performer) -> Any:
-    """Perform *step*, tell the observers, and return the step's result."""
+    """Perform *step*, report it to the observers, and return its result."""
     with step.observation as observation:
         return observation.keep_result(await _start_step(step, performer))
 
@@ -101,8 +101,8 @@ class _Batch:
     """Performs several steps, each in its own task, and calls *report* once with all outcomes.
 
     The last task to end calls *report* directly, so that no other task has to wake up. At the
-    deadline all running tasks are cancelled and count as late. Then *report* is called as soon as
-    they have cleaned up, at the latest after `DRAIN_SECONDS`.
+    deadline all running tasks are cancelled, and their steps count as late. Then *report* is called
+    as soon as the tasks have cleaned up, but no later than `DRAIN_SECONDS` after the deadline.
     """
 
     __slots__ = (
@@ -138,7 +138,7 @@ class _Batch:
         if self._deadline.passed:
             self._end_at_deadline()
         elif not self._open:
-            self._end()
+            self._report_outcomes()
         while max_steps and self._next < len(self._steps) and self._report is not None:
             max_steps, position, self._next = max_steps - 1, self._next, self._next + 1
             # A task copies the context that it is made in. The context is not passed as an argument
@@ -176,26 +176,29 @@ class _Batch:
         self._record_outcome(position, outcome)
 
     def _record_outcome(self, position: int, outcome: Outcome) -> None:
-        """Store the outcome of the step at *position*. Start the next step or end the batch."""
+        """Store the outcome of the step at *position*, and start the next waiting step, if any.
+
+        After the last outcome, all outcomes are reported.
+        """
         # After the batch has ended, a task that cleans up slowly may still report here.
         if self._report is None:
             return
         self._outcomes[position] = outcome
         self._open -= 1
         if not self._open:
-            self._end()
+            self._report_outcomes()
         elif self._next < len(self._steps):
             self.launch_steps(1)
 
     def _end_at_deadline(self) -> None:
         """Cancel the running steps, and report all outcomes once the steps have cleaned up."""
         self._next = len(self._steps)
-        if self._cancel("late"):
-            self._timer = self._loop.call_later(DRAIN_SECONDS, self._end)
+        if self._cancel_tasks("late"):
+            self._timer = self._loop.call_later(DRAIN_SECONDS, self._report_outcomes)
         else:
-            self._end()
+            self._report_outcomes()
 
-    def _end(self) -> None:
+    def _report_outcomes(self) -> None:
         """Report all outcomes. A step without an outcome counts as late."""
         # Cleared first, so that the outcomes are reported only once.
         report, self._report = self._report, None
@@ -218,8 +221,8 @@ class _Batch:
         began = self._begun.get(position, now)
         return Outcome(late=True, seconds=now - began, began=began)
 
-    def _cancel(self, ending: Ending) -> list[asyncio.Task[None]]:
-        """Cancel the running tasks and return them. The observers get *ending* as their outcome."""
+    def _cancel_tasks(self, ending: Ending) -> list[asyncio.Task[None]]:
+        """Cancel and return the running tasks. Report *ending* to the observers for each task."""
         tasks = list(self._tasks.values())
         for step, outcome in zip(self._steps, self._outcomes, strict=True):
             if outcome is None:
@@ -238,8 +241,8 @@ class _Batch:
         if self._report is None or self._loop.is_closed():
             return
         self._report = None
-        self._end()
-        tasks = self._cancel("cancelled")
+        self._report_outcomes()
+        tasks = self._cancel_tasks("cancelled")
         # A coroutine that is being closed, for example because its loop was closed, must not await
         # anything.
         if tasks and not isinstance(sys.exception(), GeneratorExit):
@@ -267,7 +270,7 @@ async def _perform_group(group: Together, performer: Performer, context: Context
 class _Branch:
     """A flow that runs at the same time as the caller's search.
 
-    The last task of a batch also starts the flow's next batch.
+    A batch is the flow's next group of steps. The last task of a batch starts the next batch.
     """
 
     __slots__ = ("_batch", "_context", "_flow", "_performer", "_places", "_step", "outcome")
@@ -282,8 +285,8 @@ class _Branch:
         self._step: Step | None = None
         self._batch: _Batch | None = None
 
-    def advance(self, outcomes: list[Outcome] | None = None) -> None:
-        """Send *outcomes* to the flow and start the batch of its next step.
+    def advance_flow(self, outcomes: list[Outcome] | None = None) -> None:
+        """Send the last step's *outcomes* to the flow, and start the flow's next step.
 
         At the start of the flow, *outcomes* is ``None``.
         """
@@ -303,10 +306,10 @@ class _Branch:
                 if isinstance(step, Together)
                 else Together(list_single_steps(step), Deadline(), 1)
             )
-            self._batch = batch = _Batch(group, self._performer, self._context, self.advance)
+            self._batch = batch = _Batch(group, self._performer, self._context, self.advance_flow)
             batch.launch_steps(min(self._places, group.limit))
 
-    async def finish(self, search_outcome: Outcome) -> list[Outcome]:
+    async def finish_flow(self, search_outcome: Outcome) -> list[Outcome]:
         """Wait for the flow and return two outcomes: first the search's, then the flow's.
 
         If the search failed, the flow is not awaited and counts as late.
@@ -337,9 +340,9 @@ async def _perform_with_flow(step: Beside, performer: Performer, context: Contex
     # The flow gets a copy of the context: its variables must not reach the caller's other steps.
     branch = _Branch(step, performer, context.copy())
     try:
-        branch.advance()
+        branch.advance_flow()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return await branch.finish(await _attempt_step(step.search, performer, perf_counter()))
+        return await branch.finish_flow(await _attempt_step(step.search, performer, perf_counter()))
     finally:
         await branch.close()
 

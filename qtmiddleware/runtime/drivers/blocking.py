@@ -1,7 +1,7 @@
 """Perform the steps of a flow while the caller blocks.
 
-The original search runs in the caller's thread. All other steps run in daemon threads of the
-middleware's bulkhead.
+The original search runs in the caller's thread. All other steps run in daemon threads, which the
+middleware's `Bulkhead` limits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from qtmiddleware.types import NEVER, Deadline
 
 
 def _perform_step(step: Leaf, performer: Performer) -> Any:
-    """Perform *step* in this thread, tell the observers, and return the step's result."""
+    """Perform *step* in this thread, report it to the observers, and return its result."""
     with step.observation as observation:
         return observation.keep_result(_perform_unobserved_step(step, performer))
 
@@ -83,8 +83,8 @@ def _attempt_step(
 class _Batch:
     """Several steps that threads perform at the same time for one caller.
 
-    The thread that completes the batch calls *continue_flow*, if given, and goes on with the batch
-    that it returns.
+    If *continue_flow* is given, the thread that completes the batch calls *continue_flow* and then
+    performs the batch that this function returns.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class _Batch:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all outcomes have arrived and `wait_for_outcomes` has not collected any yet."""
+        """Whether `wait_for_outcomes` can return the outcomes of all steps at once."""
         return self._done.qsize() == len(self.steps)
 
     def _record_flight_result(self, position: int, start_time: float, result: Future[Any]) -> None:
@@ -134,18 +134,18 @@ class _Batch:
             with suppress(ModelError):
                 self._performer.bulkhead.start(self._perform_batches)
 
-    def launch_threads(self, max_threads: int, *, has_thread: bool = False) -> None:
+    def launch_threads(self, max_threads: int, *, has_calling_thread: bool = False) -> None:
         """Start up to *max_threads* more threads for the waiting steps.
 
         If no thread can start and none is working yet, all waiting steps fail.
 
         Args:
             max_threads: The maximum number of threads to add.
-            has_thread: Whether the calling thread will also work on the batch. It then counts as
-                one of *max_threads*.
+            has_calling_thread: Whether the calling thread will also perform steps. If so, it
+                counts as one of *max_threads*.
         """
-        self.has_begun = self.has_begun or has_thread
-        for _ in range(min(max_threads, len(self._waiting)) - has_thread):
+        self.has_begun = self.has_begun or has_calling_thread
+        for _ in range(min(max_threads, len(self._waiting)) - has_calling_thread):
             try:
                 self._performer.bulkhead.start(self._perform_batches)
             except ModelError as error:
@@ -197,13 +197,13 @@ class _Batch:
                 break
             self._outcomes[position] = outcome
             self._open -= 1
-        return self.end("late")
+        return self.end_batch("late")
 
-    def end(self, ending: Ending) -> list[Outcome]:
+    def end_batch(self, late_ending: Ending) -> list[Outcome]:
         """End the batch and return the outcomes. A step without an outcome counts as late.
 
-        The observers get *ending* as the outcome of a late step. Returns an empty list if the batch
-        has already ended.
+        *late_ending* is the outcome that the observers see for a late step. Returns an empty list
+        if the batch has already ended.
         """
         if self._is_over:
             return []
@@ -214,7 +214,7 @@ class _Batch:
             if self._outcomes[position] is None:
                 began = running.get(position, now)
                 self._outcomes[position] = Outcome(late=True, seconds=now - began, began=began)
-                step.observation.end(ending)
+                step.observation.end(late_ending)
                 if isinstance(step, Ask):
                     step.deadline.cancel()
         outcomes, self._outcomes = self._outcomes, [None] * len(self.steps)
@@ -228,14 +228,14 @@ def _perform_group(group: Together, performer: Performer, context: Context) -> l
         batch.launch_threads(group.limit)
         return batch.wait_for_outcomes()
     finally:
-        batch.end("cancelled")
+        batch.end_batch("cancelled")
 
 
 class _Branch:
     """A flow that runs at the same time as the caller's search.
 
-    During the search, the thread that completes a batch also starts the flow's next batch. After
-    the search, the caller's thread starts the batches. So no thread is used only for waiting.
+    A batch is the flow's next group of steps. During the search, the thread that completes a batch
+    also starts the next one. After the search, the caller's thread does. So no thread only waits.
     """
 
     def __init__(self, step: Beside, performer: Performer, context: Context) -> None:
@@ -252,12 +252,12 @@ class _Branch:
         self._outcome: Outcome | None = None
         self._has_caller = False
 
-    def start(self) -> None:
+    def start_flow(self) -> None:
         """Start the flow and its first batch."""
         with self._lock:
             self._advance_flow(None)
 
-    def finish(self, search_outcome: Outcome) -> list[Outcome]:
+    def finish_flow(self, search_outcome: Outcome) -> list[Outcome]:
         """Perform the rest of the flow and return two outcomes: the search's, then the flow's.
 
         If the search failed, the flow is not continued and counts as late.
@@ -280,7 +280,7 @@ class _Branch:
             self._has_caller = True
             batch, self._batch = self._batch, None
             if batch is not None:
-                batch.end("cancelled")
+                batch.end_batch("cancelled")
             self._flow.close()
 
     def _continue_flow(self, batch: _Batch) -> _Batch | None:
@@ -291,13 +291,17 @@ class _Branch:
         with self._lock:
             if batch is not self._batch or self._has_caller or self._places < 1:
                 return None
-            self._advance_flow(batch.wait_for_outcomes(), has_thread=True)
+            self._advance_flow(batch.wait_for_outcomes(), has_calling_thread=True)
             return self._batch
 
-    def _advance_flow(self, outcomes: list[Outcome] | None, *, has_thread: bool = False) -> None:
-        """Send *outcomes* to the flow and start the batch of its next step.
+    def _advance_flow(
+        self, outcomes: list[Outcome] | None, *, has_calling_thread: bool = False
+    ) -> None:
+        """Send the last step's *outcomes* to the flow, and start the flow's next step.
 
-        If *has_thread* is true, the calling thread will work on that batch.
+        At the start of the flow, *outcomes* is ``None``.
+
+        If *has_calling_thread* is true, the calling thread will also perform steps.
         """
         while True:
             self._batch = None
@@ -316,7 +320,9 @@ class _Branch:
                 else Together(list_single_steps(step), Deadline(), 1)
             )
             batch = _Batch(group, self._performer, self._context, self._continue_flow)
-            batch.launch_threads(min(self._places, group.limit), has_thread=has_thread)
+            batch.launch_threads(
+                min(self._places, group.limit), has_calling_thread=has_calling_thread
+            )
             self._batch = batch
             if batch.has_begun or not batch.is_complete:
                 # A thread that has begun calls this method again when the batch is complete.
@@ -332,9 +338,9 @@ def _perform_with_flow(step: Beside, performer: Performer, context: Context) -> 
     # The flow gets a copy of the context, because its code runs in several threads in turn.
     branch = _Branch(step, performer, context.copy())
     try:
-        branch.start()
+        branch.start_flow()
         # The outcome is not kept in a variable: its error's traceback refers to this frame.
-        return branch.finish(_attempt_step(step.search, performer))
+        return branch.finish_flow(_attempt_step(step.search, performer))
     finally:
         branch.close()
 

@@ -39,8 +39,9 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
 
-    A thread of *bulkhead* reads the pieces. A model may yield a second `Reply` with the costs; it
-    is awaited for at most 5 seconds. Closing this generator stops the model at its next piece.
+    A thread of *bulkhead* reads the pieces. After the whole reply, a model may yield a second
+    `Reply` with the costs; this function waits for it at most 5 seconds. Closing this generator
+    stops the model at its next piece.
 
     Args:
         model: The language model.
@@ -60,7 +61,7 @@ def stream(
         is_over = False
         try:
             while True:
-                seconds = _count_seconds_left(deadline, piece)
+                seconds = _compute_seconds_left(deadline, piece)
                 try:
                     piece, error = items.get(timeout=None if seconds == NEVER else seconds)
                 except queue.Empty:
@@ -70,7 +71,7 @@ def stream(
                     raise convert_to_model_error(None) from None
                 is_over = piece is None
                 if error is not None:
-                    raise _convert_error(error)
+                    raise _convert_exception(error)
                 if piece is None:
                     return
                 yield observation.keep_result(piece)
@@ -106,7 +107,7 @@ async def astream(
         piece: Piece | None = None
         try:
             while True:
-                seconds = _count_seconds_left(deadline, piece)
+                seconds = _compute_seconds_left(deadline, piece)
                 try:
                     async with asyncio.timeout(None if seconds == NEVER else seconds):
                         piece, error = await items.get()
@@ -115,7 +116,7 @@ async def astream(
                         return
                     raise convert_to_model_error(None) from None
                 if error is not None:
-                    raise _convert_error(error)
+                    raise _convert_exception(error)
                 if piece is None:
                     return
                 yield observation.keep_result(piece)
@@ -127,7 +128,7 @@ async def astream(
                 await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
 
 
-def _count_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
+def _compute_seconds_left(deadline: Deadline, last_piece: Piece | None) -> float:
     """Return how many seconds to wait for the next piece after *last_piece*."""
     seconds = deadline.remaining()
     return min(seconds, _ACCOUNT_SECONDS) if isinstance(last_piece, Reply) else seconds
@@ -150,44 +151,44 @@ def _start_reading(
     deadline: Deadline,
     bulkhead: Bulkhead,
     context: Context,
-    put: Callable[[_Item], None],
+    put_item: Callable[[_Item], None],
 ) -> None:
-    """Start a thread of *bulkhead* that reads the model's reply and calls *put* for each piece."""
-    bulkhead.start(partial(context.run, _read_pieces, model, prompt, deadline, put))
+    """Start a thread of *bulkhead* that reads the reply and calls *put_item* for each piece."""
+    bulkhead.start(partial(context.run, _read_pieces, model, prompt, deadline, put_item))
 
 
 def _read_pieces(
-    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
+    model: Any, prompt: Prompt, deadline: Deadline, put_item: Callable[[_Item], None]
 ) -> None:
     try:
         with closing(model.stream(prompt, deadline)) as pieces:
             for piece in pieces:
-                put((piece, None))
+                put_item((piece, None))
                 if deadline.passed:
                     break
     except BaseException as error:
         # In this thread nobody else would notice the exception.
-        put((None, error))
+        put_item((None, error))
     else:
-        put(_END)
+        put_item(_END)
 
 
 async def _aread_pieces(
-    model: Any, prompt: Prompt, deadline: Deadline, put: Callable[[_Item], None]
+    model: Any, prompt: Prompt, deadline: Deadline, put_item: Callable[[_Item], None]
 ) -> None:
     try:
         async with aclosing(model.astream(prompt, deadline)) as pieces:
             async for piece in pieces:
-                put((piece, None))
+                put_item((piece, None))
     except asyncio.CancelledError:
         # If something other than the reader cancelled the task, somebody is still reading.
-        put((None, ModelError("cancelled", "the language model call was cancelled")))
+        put_item((None, ModelError("cancelled", "the language model call was cancelled")))
         raise
     except Exception as error:
-        put((None, error))
+        put_item((None, error))
     else:
-        put(_END)
+        put_item(_END)
 
 
-def _convert_error(error: BaseException) -> BaseException:
+def _convert_exception(error: BaseException) -> BaseException:
     return convert_to_model_error(error) if isinstance(error, Exception) else error

@@ -1,1 +1,4 @@
-"""Define the built-in prompts: one file per transform, with the transform's catalogue name."""
+"""Define the built-in prompts.
+
+There is one file per transform, with the transform's name in the catalogue.
+"""

@@ -93,7 +93,7 @@ def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
     return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
 
 
-def _write_version_suffix(settings: Settings) -> str:
+def _format_version_suffix(settings: Settings) -> str:
     """Return a name for the settings that change the prompt, such as ``research+hyde``."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
     constraints = "constraints" if settings.llm.constraints_in_combined else ""
@@ -106,5 +106,5 @@ TRANSFORM: Final = Transform(
     instruction=INSTRUCTION,
     fields=choose_fields,
     rules=RULES,
-    write_version_suffix=_write_version_suffix,
+    format_version_suffix=_format_version_suffix,
 )

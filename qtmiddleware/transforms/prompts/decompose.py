@@ -94,5 +94,5 @@ TRANSFORM: Final = Transform(
             ]
         },
     ),
-    write_version_suffix=get_sub_query_style,
+    format_version_suffix=get_sub_query_style,
 )

@@ -256,7 +256,7 @@ def interrupting():
         if step.stage == {place!r}:
             os.kill(os.getpid(), signal.SIGINT)
     yield listen
-ingest._write_log_lines = interrupting
+ingest._open_json_log = interrupting
 main()
 """
     command = [sys.executable, "-c", program, "ingest", "docs", "--index", "i.sqlite"]

@@ -86,11 +86,11 @@ def test_of_those_who_want_the_same_one_leads_and_all_get_its_result() -> None:
     def join(_: int) -> list[tuple[Role, object]]:
         seen = []
         for number in range(ROUNDS):
-            role, flight = flights.join("a", monotonic() + 60)
+            role, flight = flights.join_flight("a", monotonic() + 60)
             # The leader is done when all have joined.
             rounds.wait()
             if role is Role.LEADER:
-                flights.land("a", flight, f"news {number}")
+                flights.land_flight("a", flight, f"news {number}")
             seen.append((role, flight.result.result(60)))
             rounds.wait()
         return seen
@@ -108,11 +108,11 @@ def test_nobody_leads_what_somebody_else_is_leading() -> None:
         drawn, led, got = Random(thread), [], []
         for number in range(ROUNDS):
             key = drawn.choice("abc")
-            role, flight = flights.join(key, monotonic() + 60)
+            role, flight = flights.join_flight(key, monotonic() + 60)
             if role is Role.LEADER:
                 with inside[key]:
                     led.append((key, thread, number))
-                flights.land(key, flight, led[-1])
+                flights.land_flight(key, flight, led[-1])
             got.append((key, flight.result.result(60)))
         return [(led, got)]
 
@@ -171,7 +171,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
             assert seen <= 100_000
             assert paid <= 50.0
             spent = drawn.randint(0, most)
-            reserved.settle(spent, spent / 128)
+            reserved.record_actual_cost(spent, spent / 128)
             tokens += spent
             cents += spent
         return tokens, cents / 128, refused
@@ -209,8 +209,8 @@ def test_every_failure_counts_once() -> None:
         for _ in range(ROUNDS):
             attempt = breaker.begin_attempt()
             assert attempt is not None
-            attempt.fail()
-            attempt.fail()
+            attempt.report_failure()
+            attempt.report_failure()
 
     run_storm(fail)
     assert breaker.read_state_and_counts()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
@@ -224,7 +224,7 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
         for attempt in attempts:
             rounds.wait()
             assert attempt is not None
-            attempt.fail()
+            attempt.report_failure()
 
     run_storm(fail)
     assert breaker.read_state_and_counts()[1] == ROUNDS
@@ -235,7 +235,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     breaker = Breaker(1, 1.0, clock=clock)
     first = breaker.begin_attempt()
     assert first is not None
-    first.fail()
+    first.report_failure()
     clock.now += 2.0
 
     def probe(_: int) -> int:
@@ -247,7 +247,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
                 with inside:
                     probes += 1
                 # It is given up, so that the next one tries.
-                attempt.abandon()
+                attempt.report_unknown_result()
         return probes
 
     assert sum(run_storm(probe)) > 0

@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
-from qtmiddleware.config import Config, build_json_schema, list_key_names, write_markdown_reference
+from qtmiddleware.config import Config, build_json_schema, build_markdown_reference, list_key_names
 from qtmiddleware.config.keys import PROMPT_NAMES, Key, build_settings, list_all_keys, to_camel_case
 from qtmiddleware.config.reading import list_presets
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
@@ -616,7 +616,7 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
         "objects": st.dictionaries(st.sampled_from(("jargon", "trade")), DEFINITIONS, max_size=2),
     }
     strategy = st.just(ADDRESSES[key.name]) if key.name in ADDRESSES else by_kind[key.kind]
-    return st.none() | strategy if key.nullable else strategy
+    return st.none() | strategy if key.is_nullable else strategy
 
 
 @st.composite
@@ -682,11 +682,11 @@ def test_junk_is_a_config_or_a_config_error(values: dict[Any, Any]) -> None:
 @settings(deadline=None)
 def test_junk_in_the_environment_is_a_config_or_a_config_error(key: Key, text: str) -> None:
     try:
-        config = load(None, **{key.environment: text})
+        config = load(None, **{key.environment_variable: text})
     except ConfigError:
         return
     else:
-        assert config.origins[key.name] == f"environment {key.environment}"
+        assert config.origins[key.name] == f"environment {key.environment_variable}"
 
 
 @given(st.binary(max_size=40))
@@ -841,7 +841,7 @@ def test_variables_that_are_no_settings_are_left_alone() -> None:
 
 
 def test_every_key_has_a_variable_of_its_own() -> None:
-    names = {key.environment: key.name for key in list_all_keys()}
+    names = {key.environment_variable: key.name for key in list_all_keys()}
     assert names["QTM_FUSION_RRF_K"] == "fusion.rrfK"
     assert sorted(names.values()) == sorted(list_key_names())
     assert len(names) == len(list_key_names()) == len(set(list_key_names()))
@@ -1130,8 +1130,8 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
 def test_the_reference_is_up_to_date() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     _, _, reference = text.partition("## All keys\n\n")
-    assert reference == write_markdown_reference(), (
-        "replace what follows '## All keys' by qtmiddleware.config.write_markdown_reference()"
+    assert reference == build_markdown_reference(), (
+        "replace what follows '## All keys' by qtmiddleware.config.build_markdown_reference()"
     )
     assert all(f"| `{key}` |" in reference for key in list_key_names())
 

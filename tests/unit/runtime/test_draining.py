@@ -18,7 +18,7 @@ def test_what_nobody_uses_is_closed_at_once() -> None:
     with draining:
         pass
     assert closed == []
-    draining.retire()
+    draining.close_when_unused()
     assert closed == [1]
 
 
@@ -28,7 +28,7 @@ def test_the_last_of_several_calls_closes_even_where_it_fails() -> None:
 
     def fails() -> None:
         with draining:
-            draining.retire()
+            draining.close_when_unused()
             raise KeyError
 
     with draining:
@@ -41,7 +41,7 @@ def test_the_last_of_several_calls_closes_even_where_it_fails() -> None:
 def test_a_call_that_comes_late_is_let_in_and_closes_again() -> None:
     closed: list[int] = []
     draining = Draining(lambda: closed.append(1))
-    draining.retire()
+    draining.close_when_unused()
     with draining:
         assert closed == [1]
     assert closed == [1, 1]
@@ -68,7 +68,7 @@ def test_a_generator_that_is_thrown_away_while_it_is_closed_does_not_stop_it() -
 
     left_in_a_circle()
     with draining:
-        draining.retire()
+        draining.close_when_unused()
     gc.collect()
     assert closed
 
@@ -82,7 +82,7 @@ def test_nothing_is_closed_under_a_call_of_many_threads() -> None:
             with lock:
                 inside[0] += 1
             if number == 500:
-                draining.retire()
+                draining.close_when_unused()
             with lock:
                 inside[0] -= 1
 

@@ -20,7 +20,7 @@ def soon() -> float:
 
 def join(flights: SingleFlight, key: str = "a", until: float | None = None) -> tuple[Role, Flight]:
     """As somebody else joins, who is not called by whoever leads."""
-    return Context().run(flights.join, key, soon() if until is None else until)
+    return Context().run(flights.join_flight, key, soon() if until is None else until)
 
 
 def test_the_first_leads_and_the_others_get_its_result() -> None:
@@ -28,7 +28,7 @@ def test_the_first_leads_and_the_others_get_its_result() -> None:
     role, flight = join(flights)
     assert role is Role.LEADER
     assert [join(flights) for _ in range(3)] == [(Role.FOLLOWER, flight)] * 3
-    flights.land("a", flight, "news")
+    flights.land_flight("a", flight, "news")
     # One who comes to listen afterwards gets it too.
     assert flight.result.result(0) == "news"
 
@@ -41,7 +41,7 @@ def test_other_keys_fly_alone() -> None:
 def test_after_the_landing_the_next_one_leads() -> None:
     flights = SingleFlight()
     _, flight = join(flights)
-    flights.land("a", flight, "news")
+    flights.land_flight("a", flight, "news")
     assert len(flights) == 0
     assert join(flights)[0] is Role.LEADER
 
@@ -52,7 +52,7 @@ def test_a_flight_whose_leader_is_overdue_is_no_longer_joined() -> None:
     role, flight = join(flights)
     assert role is Role.LEADER
     # The lost one may still land, and takes nothing from the new one.
-    flights.land("a", lost, "late")
+    flights.land_flight("a", lost, "late")
     assert join(flights) == (Role.FOLLOWER, flight)
 
 
@@ -66,7 +66,7 @@ def test_one_who_went_away_takes_nothing_from_the_others() -> None:
     flights = SingleFlight()
     _, flight = join(flights)
     asyncio.run(follow_and_leave(flight))
-    flights.land("a", flight, "news")
+    flights.land_flight("a", flight, "news")
     assert flight.result.result(0) == "news"
 
 
@@ -74,13 +74,13 @@ def test_one_called_by_the_leader_does_not_wait_for_it() -> None:
     flights = SingleFlight()
 
     def lead() -> None:
-        role, flight = flights.join("a", soon())
+        role, flight = flights.join_flight("a", soon())
         assert role is Role.LEADER
-        assert flights.join("a", soon()) == (Role.NESTED, flight)
+        assert flights.join_flight("a", soon()) == (Role.NESTED, flight)
         # So is whoever it begins, in a thread or a task.
-        assert copy_context().run(flights.join, "a", soon()) == (Role.NESTED, flight)
-        flights.land("a", flight, "news")
-        assert flights.join("a", soon())[0] is Role.LEADER
+        assert copy_context().run(flights.join_flight, "a", soon()) == (Role.NESTED, flight)
+        flights.land_flight("a", flight, "news")
+        assert flights.join_flight("a", soon())[0] is Role.LEADER
 
     copy_context().run(lead)
 
@@ -90,7 +90,7 @@ def test_nobody_misses_a_landing_in_another_thread() -> None:
         flights = SingleFlight()
         got: list[Any] = []
         _, flight = join(flights)
-        leader = Thread(target=flights.land, args=("a", flight, "news"))
+        leader = Thread(target=flights.land_flight, args=("a", flight, "news"))
         leader.start()
         flight.result.add_done_callback(lambda result, got=got: got.append(result.result()))
         leader.join()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger, quote
+from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger, quote_text
 from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
@@ -281,7 +281,7 @@ def test_threads_lose_no_count() -> None:
 def try_once(breaker: Breaker, *, works: bool) -> bool:
     attempt = breaker.begin_attempt()
     if attempt is not None:
-        attempt.succeed() if works else attempt.fail()
+        attempt.report_success() if works else attempt.report_failure()
     return attempt is not None
 
 
@@ -353,7 +353,7 @@ def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
 def test_an_outage_begins_anew_in_a_forked_process() -> None:
     outage = Outage(clock=Clock())
     assert (outage.record_failure(), outage.record_failure()) == (1, None)
-    outage.renew()
+    outage.reset_state()
     assert (
         outage.record_success(),
         outage.record_failure(),
@@ -590,7 +590,7 @@ def test_what_the_rules_make_of_a_query_is_a_record_at_debug_alone(
 
 @given(st.text())
 def test_a_quoted_text_is_one_line_that_any_file_takes(text: str) -> None:
-    quoted = quote(text)
+    quoted = quote_text(text)
     assert len(quoted.encode("utf-8").decode().splitlines()) == 1
     assert quoted[0] == quoted[-1] == '"'
     if text.isprintable():

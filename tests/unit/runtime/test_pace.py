@@ -151,7 +151,7 @@ def test_only_failures_in_a_row_lower_the_calls_under_way(outcomes: list[bool]) 
         if works:
             pace.perform(failing())
         else:
-            pace._handle_failure(DOWN, pace._wait_for_turn(0.0)[0])
+            pace._handle_failure(DOWN, pace._wait_and_read_counts(0.0)[0])
         assert pace.limit == 8
     # None of them was made to wait.
     assert waits.seconds == []
@@ -187,7 +187,7 @@ def test_an_answer_between_failures_begins_their_count_anew() -> None:
     pace, _ = ticking(8)
     for _ in range(3 * SEVERAL):
         for _ in range(SEVERAL - 1):
-            assert pace._handle_failure(DOWN, pace._wait_for_turn(0.0)[0])
+            assert pace._handle_failure(DOWN, pace._wait_and_read_counts(0.0)[0])
         pace.perform(failing())
     assert pace.limit == 8
 
@@ -217,7 +217,7 @@ def test_a_service_that_was_not_asked_is_not_overloaded(reason: str) -> None:
 
 def test_calls_that_are_turned_away_together_pause_all_once() -> None:
     pace, waits = ticking(8)
-    for episode in [pace._wait_for_turn(0.0)[0] for _ in range(8)]:
+    for episode in [pace._wait_and_read_counts(0.0)[0] for _ in range(8)]:
         pace._handle_failure(ModelError("overloaded"), episode)
     pace.perform(failing())
     assert waits.seconds == [0.5]
@@ -252,7 +252,7 @@ def test_a_service_that_dies_under_many_calls_is_asked_by_few_more(concurrency: 
         if len(began) <= concurrency:
             all_are_there.wait()
         if pace._episode:
-            pace.stop()
+            pace.stop_all_calls()
         raise DOWN
 
     def run(_: int) -> None:

@@ -24,7 +24,7 @@ def meter(clock: Clock) -> Meter:
 def test_without_limits_everything_has_room(meter: Meter) -> None:
     for _ in range(1_000):
         meter.reserve(FREE, tokens=10**9, usd=10.0**6)
-    assert meter.find_shortage(FREE, tokens=10**9, usd=10.0**6) == ""
+    assert meter.describe_exceeded_limit(FREE, tokens=10**9, usd=10.0**6) == ""
 
 
 def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Clock) -> None:
@@ -38,13 +38,13 @@ def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Cl
     # The first of them is a minute ago.
     clock.now += 40
     meter.reserve(budget, tokens=1, usd=0.0)
-    assert meter.find_shortage(budget)
+    assert meter.describe_exceeded_limit(budget)
 
 
 def test_retries_and_repeated_requests_count_as_calls(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4)
-    meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=4)
-    assert meter.find_shortage(budget)
+    meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=4)
+    assert meter.describe_exceeded_limit(budget)
 
 
 def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None:
@@ -52,7 +52,7 @@ def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None
     first = meter.reserve(budget, tokens=900, usd=0.0)
     with pytest.raises(ModelError, match="maxTokens allows 1,000 tokens in 24 hours"):
         meter.reserve(budget, tokens=101, usd=0.0)
-    first.settle(50, 0.0)
+    first.record_actual_cost(50, 0.0)
     meter.reserve(budget, tokens=950, usd=0.0)
 
 
@@ -61,19 +61,21 @@ def test_money_is_counted_over_the_hours_of_the_budget(meter: Meter, clock: Cloc
     meter.reserve(budget, tokens=1, usd=0.6)
     clock.now += 3_600
     meter.reserve(budget, tokens=1, usd=0.4)
-    assert "maxUsd allows 1 US dollars in 2 hours" in meter.find_shortage(budget, usd=0.01)
+    assert "maxUsd allows 1 US dollars in 2 hours" in meter.describe_exceeded_limit(
+        budget, usd=0.01
+    )
     clock.now += 3_601
-    assert meter.find_shortage(budget, usd=0.6) == ""
-    assert meter.find_shortage(budget, usd=0.61)
+    assert meter.describe_exceeded_limit(budget, usd=0.6) == ""
+    assert meter.describe_exceeded_limit(budget, usd=0.61)
 
 
 def test_a_longer_budget_sees_what_a_shorter_one_has_forgotten(meter: Meter, clock: Clock) -> None:
     day, hour = BudgetSettings(max_tokens=100), BudgetSettings(max_tokens=100, hours=1.0)
-    assert meter.find_shortage(day) == ""
+    assert meter.describe_exceeded_limit(day) == ""
     meter.reserve(hour, tokens=100, usd=0.0)
     clock.now += 2 * 3_600
-    assert meter.find_shortage(hour, tokens=100) == ""
-    assert meter.find_shortage(day, tokens=1)
+    assert meter.describe_exceeded_limit(hour, tokens=100) == ""
+    assert meter.describe_exceeded_limit(day, tokens=1)
 
 
 def test_many_threads_do_not_go_beyond_a_budget_together(meter: Meter) -> None:
@@ -108,7 +110,7 @@ def test_what_was_admitted_never_comes_to_more_than_the_budget(
             reserved = meter.reserve(budget, tokens=expected, usd=0.0)
         except ModelError:
             continue
-        reserved.settle(min(came, expected), 0.0)
+        reserved.record_actual_cost(min(came, expected), 0.0)
         spent.append((clock.now, min(came, expected)))
         assert sum(tokens for at, tokens in spent if at > clock.now - minutes * 60) <= most
 
@@ -119,18 +121,18 @@ def test_a_budget_of_seconds_sees_what_was_spent_just_now(meter: Meter, clock: C
     clock.now += 50
     meter.reserve(budget, tokens=100, usd=0.0)
     clock.now += 8
-    assert meter.find_shortage(budget, tokens=1)
+    assert meter.describe_exceeded_limit(budget, tokens=1)
     clock.now += 28
-    assert meter.find_shortage(budget, tokens=100) == ""
+    assert meter.describe_exceeded_limit(budget, tokens=100) == ""
 
 
 def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4, max_tokens=100)
     reserved = meter.reserve(budget, tokens=10, usd=0.0)
     for _ in range(3):
-        reserved.settle(40, 0.0, calls=3)
+        reserved.record_actual_cost(40, 0.0, calls=3)
     meter.reserve(budget, tokens=60, usd=0.0)
-    assert meter.find_shortage(budget)
+    assert meter.describe_exceeded_limit(budget)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -5.0, float("inf"), -float("inf")])
@@ -141,11 +143,11 @@ def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
     reserved = meter.reserve(budget, tokens=60, usd=0.5)
     for _ in range(2):
-        reserved.settle(tokens, wrong, calls=-3)
-    assert meter.find_shortage(budget, tokens=40, usd=0.5) == ""
-    assert meter.find_shortage(budget, tokens=41)
-    assert meter.find_shortage(budget, usd=0.51)
-    assert meter.find_shortage(BudgetSettings(max_llm_calls_per_minute=1))
+        reserved.record_actual_cost(tokens, wrong, calls=-3)
+    assert meter.describe_exceeded_limit(budget, tokens=40, usd=0.5) == ""
+    assert meter.describe_exceeded_limit(budget, tokens=41)
+    assert meter.describe_exceeded_limit(budget, usd=0.51)
+    assert meter.describe_exceeded_limit(BudgetSettings(max_llm_calls_per_minute=1))
 
 
 def test_what_is_remembered_is_bounded(clock: Clock) -> None:
@@ -154,6 +156,6 @@ def test_what_is_remembered_is_bounded(clock: Clock) -> None:
     for budget in (FREE, year):
         for _ in range(20_000):
             clock.now += 17 if budget is year else 0.013
-            meter.reserve(budget, tokens=1, usd=0.0).settle(1, 0.0, calls=2)
+            meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=2)
         assert len(meter._calls._buckets) <= 61
         assert len(meter._spent._buckets) <= 1_441

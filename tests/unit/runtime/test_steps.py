@@ -14,10 +14,10 @@ SECRET = "what the user asked"
 
 
 def test_an_outcome_is_fine_exactly_where_there_is_a_value() -> None:
-    assert Outcome(5).ok
-    assert Outcome(None).ok
-    assert not Outcome(error=ValueError()).ok
-    assert not Outcome(late=True).ok
+    assert Outcome(5).has_succeeded
+    assert Outcome(None).has_succeeded
+    assert not Outcome(error=ValueError()).has_succeeded
+    assert not Outcome(late=True).has_succeeded
 
 
 def test_a_search_asks_for_what_the_caller_asks_for_unless_told() -> None:

@@ -211,7 +211,7 @@ class Contexts:
         for outcome in outcomes:
             if outcome.late:
                 self._writer.count_timeout()
-        return sum(outcome.ok for outcome in outcomes)
+        return sum(outcome.has_succeeded for outcome in outcomes)
 
     def _assign_contexts(self, group: list[_Chunk]) -> None:
         """Link each chunk in *group* to its context in the ledger, in one transaction.

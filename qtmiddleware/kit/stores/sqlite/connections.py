@@ -24,7 +24,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     open_file,
     set_connection_options,
 )
-from qtmiddleware.runtime.forking import renew_after_fork
+from qtmiddleware.runtime.forking import register_fork_reset
 
 # The full-text table has no copy of the texts, only the words from `extract_index_words`. A change
 # of this function therefore needs a new version. "changes" in "meta" counts the writes, so that
@@ -101,7 +101,7 @@ class Connections:
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
         self._create_locks()
-        renew_after_fork(self)
+        register_fork_reset(self)
 
     def _create_locks(self) -> None:
         """Create the locks.
@@ -113,7 +113,7 @@ class Connections:
         self._write_lock = threading.RLock()
         self._pool_lock = threading.Lock()
 
-    def renew(self) -> None:
+    def reset_state(self) -> None:
         """Drop the connections of the parent process after a fork, without closing them.
 
         SQLite connections must be neither used nor closed in a forked process.

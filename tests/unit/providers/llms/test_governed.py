@@ -274,7 +274,7 @@ def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
     model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
     first = breaker.begin_attempt()
     assert first is not None
-    first.fail()
+    first.report_failure()
     clock.now += 31
     for _ in range(3):
         with pytest.raises(ModelError) as caught:
@@ -301,7 +301,7 @@ def test_while_one_call_tries_the_others_are_told_so() -> None:
     model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
     first = breaker.begin_attempt()
     assert first is not None
-    first.fail()
+    first.report_failure()
     clock.now += 31
     assert model.find_blocking_error() is None
     assert breaker.begin_attempt() is not None

@@ -234,9 +234,9 @@ def test_every_known_shape_is_rebuilt_in_its_own_type_and_left_untouched(respons
     assert type(rebuilt) is (list if isinstance(response, deque) else type(response))
     assert [id(item) for item in shape.items(rebuilt)] == [id(items[1]), id(items[0])]
     assert type(shape.items(rebuilt)) is (tuple if type(shape.items(response)) is tuple else list)
-    assert write_json_message(response) == write_json_message(before)
+    assert format_json_message(response) == format_json_message(before)
     whole = shape.rebuild(response, items)
-    assert write_json_message(whole) == write_json_message(
+    assert format_json_message(whole) == format_json_message(
         list(response) if isinstance(response, deque) else response
     )
     assert whole is not response
@@ -277,7 +277,7 @@ def test_whatever_a_passage_holds_has_a_length(item: dict[str, Any]) -> None:
     assert estimate_chars(item) <= alone
 
 
-def write_json_message(value: Any) -> Any:
+def format_json_message(value: Any) -> Any:
     """*value* in a form that compares by what it holds."""
     return vars(value) if isinstance(value, (PlainResponse, SimpleNamespace)) else value
 

@@ -152,4 +152,7 @@ def own_and(steps: Sequence[Any], deadline: Deadline, limit: int) -> Flow[list[O
 
     first, *rest = steps
     outcome, beside = yield Beside(first, others(rest), limit)
-    return [outcome, *(beside.value if beside.ok else [Outcome(late=True) for _ in rest])]
+    return [
+        outcome,
+        *(beside.value if beside.has_succeeded else [Outcome(late=True) for _ in rest]),
+    ]

@@ -82,7 +82,7 @@ def test_outcomes_stand_in_the_order_of_their_steps_whatever_ends_first(perform:
 
     outcomes = perform(one(Together(searches(*"01234"), Deadline(), 5)), search=search)
     assert [it.value for it in outcomes] == [0, 1, 2, 3, 4]
-    assert all(it.ok and it.seconds >= 0 for it in outcomes)
+    assert all(it.has_succeeded and it.seconds >= 0 for it in outcomes)
 
 
 def test_the_model_is_told_its_deadline(perform: Perform) -> None:
@@ -159,7 +159,7 @@ def test_one_error_among_several_leaves_the_others_alone(perform: Perform) -> No
     outcomes = perform(one(Together(steps, Deadline(), 3)), search=refusing(error))
     assert [it.value for it in outcomes] == ["a", None, "b"]
     assert outcomes[1].error is error
-    assert not outcomes[1].ok
+    assert not outcomes[1].has_succeeded
     assert not outcomes[1].late
 
 
@@ -252,7 +252,7 @@ def test_the_others_are_given_up_at_the_deadline_and_come_back_late(
         (None, True, None),
         ("quick", False, None),
     ]
-    assert not outcomes[1].ok
+    assert not outcomes[1].has_succeeded
 
 
 def test_without_a_search_of_the_callers_own_everything_may_be_late(
