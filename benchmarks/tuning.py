@@ -67,7 +67,7 @@ class Line:
     def ahead(self) -> float:
         """Of the decided config over the default, on the training questions."""
         trained = self.found.trained
-        return trained[self.found.tuned].mean - trained[self.found.default].mean
+        return trained[self.found.tuned].mean_ndcg - trained[self.found.default].mean_ndcg
 
     @property
     def verdict(self) -> str:
