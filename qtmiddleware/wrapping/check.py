@@ -184,30 +184,33 @@ class Check:
             "keywords": self.keywords or "(none)",
         }
         rows = [
-            *(_format_row(name, shorten_text(text, _MOST_QUOTED)) for name, text in head.items()),
+            *(
+                _format_report_row(name, shorten_text(text, _MOST_QUOTED))
+                for name, text in head.items()
+            ),
             "",
         ]
         # Advice that a verdict repeats below is shown only there.
         fixes = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
-            rows.append(_format_row(finding.subject, mark + finding.text))
+            rows.append(_format_report_row(finding.subject, mark + finding.text))
             if finding.mend and finding.mend not in fixes:
-                rows.append(_format_row("", f"-> {finding.mend}"))
+                rows.append(_format_report_row("", f"-> {finding.mend}"))
         for example in () if self.sample is None else self.sample.examples:
-            rows += ["", _format_row("example", example.question)]
+            rows += ["", _format_report_row("example", example.question)]
             rows += [
-                _format_row("  first", _format_passage(example.before)),
-                _format_row("  would be first", _format_passage(example.after)),
+                _format_report_row("  first", _format_passage(example.before)),
+                _format_report_row("  would be first", _format_passage(example.after)),
             ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
             effect = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
             effect = _SENTENCE_BY_ADVICE.get(verdict.values.get("advice", ""), effect)
-            rows.append(_format_row(verdict.subject, f"{effect}: {verdict.text}"))
+            rows.append(_format_report_row(verdict.subject, f"{effect}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
-                rows.append(_format_row("", f"-> {verdict.mend}"))
+                rows.append(_format_report_row("", f"-> {verdict.mend}"))
                 shown.add(verdict.mend)
         return "\n".join(rows)
 
@@ -502,7 +505,7 @@ class _Checkup:
                 **self._query_location,
                 travels="vector",
                 dimension=size,
-                embed_ms=_round_ms(ms),
+                embed_ms=_round_duration(ms),
             )
         )
 
@@ -613,10 +616,10 @@ class _Checkup:
             size = _measure_json_bytes(response)
             values |= {
                 f"{name}_calls": len(outcomes),
-                f"{name}_ms": _round_ms(ms),
+                f"{name}_ms": _round_duration(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{description} {_format_duration(ms)} and {_format_bytes(size)}")
+            texts.append(f"{description} {_format_duration(ms)} and {_format_byte_count(size)}")
             if width is not None:
                 widened_result = self._read_result(response)
                 widened_count = len(widened_result.ranking.keys)
@@ -737,7 +740,7 @@ class _Checkup:
         else:
             self._add_finding(
                 _build_problem_finding(
-                    "text", *self._describe_missing_text(items), field=None, passages=0
+                    "text", *self._explain_missing_text_and_fix(items), field=None, passages=0
                 )
             )
             # A first retrieval would learn the same from these passages.
@@ -757,7 +760,7 @@ class _Checkup:
             self._add_finding(_build_ok_finding("metadata", text, fields=list(fields)))
         self._add_score_finding(result.ranking)
 
-    def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
+    def _explain_missing_text_and_fix(self, items: Sequence[Any]) -> tuple[str, str]:
         """Return why the passages have no text, and how to fix the problem."""
         text, fix = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, invocation = self.invocation.signature, self.invocation
@@ -817,7 +820,7 @@ class _Checkup:
         result, units = self._read_result(outcome.value), get_read_units(outcome.value)
         new = len(set(result.ranking.keys) - set(plain_result.ranking.keys))
         values |= {
-            "ms": _round_ms(outcome.seconds * 1e3),
+            "ms": _round_duration(outcome.seconds * 1e3),
             "read_units": units,
             "passages": len(result.ranking.keys),
         }
@@ -914,8 +917,8 @@ class _Checkup:
 
     # --- the features of the middleware -----------------------------------------------------------
 
-    def _retrieve_with_settings(
-        self, order_before: Sequence[Key], **changes: Any
+    def _retrieve_and_compare_order(
+        self, order_before: Sequence[Key], **changed_settings: Any
     ) -> Flow[tuple[Retrieval, _OrderChange]]:
         """Retrieve with changed settings, and compare the new order with *order_before*.
 
@@ -923,12 +926,12 @@ class _Checkup:
 
         Args:
             order_before: the passage keys of the result to compare with.
-            **changes: the changed settings.
+            **changed_settings: the settings to change, by name.
 
         Returns:
             The retrieval, and the change of the order.
         """
-        request = replace(self.request, settings=replace(self.settings, **changes))
+        request = replace(self.request, settings=replace(self.settings, **changed_settings))
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
@@ -958,7 +961,7 @@ class _Checkup:
             ), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 before, transformation_type="none", rerank=rerank
             )
         except Exception as error:
@@ -1093,7 +1096,7 @@ class _Checkup:
             )
         settings, limits = self.settings, self.settings.limits
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 order_before,
                 escalation=replace(settings.escalation, mode="always"),
                 limits=_extend_limits(limits),
@@ -1124,7 +1127,7 @@ class _Checkup:
             trace.input_tokens + trace.output_tokens,
             round(1e3 * limits.model_seconds),
         )
-        values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
+        values |= {"ms": _round_duration(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_format_duration(ms)}" + (
             f", {tokens} tokens" if tokens else ""
         )
@@ -1168,7 +1171,7 @@ class _Checkup:
     def _try_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 order_before,
                 transformation_type="none",
                 limits=_extend_limits(self.settings.limits),
@@ -1189,7 +1192,7 @@ class _Checkup:
         )
         text = f"reranks {judged} candidates in {_format_duration(ms)}; {change}"
         return _build_effect_verdict(
-            _RERANK, text, is_order_changed=change.is_changed, ms=_round_ms(ms), judged=judged
+            _RERANK, text, is_order_changed=change.is_changed, ms=_round_duration(ms), judged=judged
         )
 
 
@@ -1225,15 +1228,21 @@ def _build_ok_finding(subject: str, message: str, /, **values: Any) -> Finding:
 
 
 def _build_effect_verdict(
-    feature: str, effect: str, unseen_fix: str = "", /, *, is_order_changed: bool, **values: Any
+    feature: str,
+    effect: str,
+    no_effect_advice: str = "",
+    /,
+    *,
+    is_order_changed: bool,
+    **values: Any,
 ) -> Finding:
     """Return the verdict on a *feature* that was tried without relevance judgements.
 
-    *effect* describes what the feature changed. *unseen_fix* is the advice if it did not change the
+    *effect* describes what the feature changed. *no_effect_advice* is the advice if it did not change the
     order.
     """
     advice = Advice.MEASURE if is_order_changed else Advice.UNSEEN
-    fix = _MEASURE if is_order_changed else unseen_fix
+    fix = _MEASURE if is_order_changed else no_effect_advice
     return Finding(
         feature,
         CheckState.OK,
@@ -1314,18 +1323,18 @@ def _convert_to_json_value(value: Any) -> Any:
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
 
 
-def _format_duration(ms: float) -> str:
-    return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
+def _format_duration(duration_ms: float) -> str:
+    return f"{duration_ms:.1f} ms" if duration_ms < 100 else f"{duration_ms:,.0f} ms"
 
 
-def _format_bytes(byte_count: int | None) -> str:
+def _format_byte_count(byte_count: int | None) -> str:
     if byte_count is None:
         return "an unknown size"
     return f"{byte_count} B" if byte_count < 1_000 else f"{byte_count / 1e3:,.1f} kB"
 
 
-def _round_ms(ms: float) -> float:
-    return round(ms, 3)
+def _round_duration(duration_ms: float) -> float:
+    return round(duration_ms, 3)
 
 
 def _parenthesize(detail: str) -> str:
@@ -1336,7 +1345,7 @@ def _format_passage(passage: SamplePassage) -> str:
     return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 
-def _format_row(label: str, text: str) -> str:
+def _format_report_row(label: str, text: str) -> str:
     lines = textwrap.wrap(
         text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False
     ) or [""]

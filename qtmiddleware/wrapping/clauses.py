@@ -202,11 +202,11 @@ def _replace_clause_question(clause: Any, clause_type: str, question: Any) -> An
             return clause  # keep the caller's own text unchanged, a question mark included
         question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
     elif clause_type == SPARSE:
-        question = _to_sparse_vector(question)
+        question = _convert_to_sparse_vector(question)
     return replace_value_at_path(clause, (PLACES[clause_type],), question)
 
 
-def _to_sparse_vector(vector: Any) -> Any:
+def _convert_to_sparse_vector(vector: Any) -> Any:
     """Convert *vector* to Pinecone's sparse format: the non-zero values and their indices.
 
     *vector* holds one number per term of the model's vocabulary. A vector that already has indices

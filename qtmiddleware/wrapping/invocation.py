@@ -295,7 +295,7 @@ class Invocation:
             if degradation is not None:
                 retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):
-            self._log_texts(retrieval)
+            self._log_keywords_and_texts(retrieval)
         if self.shadow is not None:
             self.shadow(retrieval.response, retrieval.trace.total_ms)
         return retrieval
@@ -374,7 +374,7 @@ class Invocation:
         if self.context.log is not None:
             self.context.log.append_record(retrieval, plain)
 
-    def _log_texts(self, retrieval: Retrieval) -> None:
+    def _log_keywords_and_texts(self, retrieval: Retrieval) -> None:
         """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
         from qtmiddleware.wrapping.query_log import TextWriter
 

@@ -190,7 +190,7 @@ class Paging:
             candidates = [
                 (name, folded_name, parameters.named[name])
                 for name, folded_name in folded.items()
-                if _may_hold_page(folded_name)
+                if _can_select_page(folded_name)
             ]
             self._declared = tuple(
                 (
@@ -240,10 +240,12 @@ class Paging:
                 for name, value in kwargs.items()
                 if name not in named_parameters and _is_page_argument(_fold_name(name), value)
             )
-        for holder in self._homes:
+        for parameter_name in self._homes:
             yield from (
-                f"{holder}.{name}"
-                for name in _iterate_page_fields(parameters.read_value(holder, args, kwargs))
+                f"{parameter_name}.{name}"
+                for name in _iterate_page_fields(
+                    parameters.read_value(parameter_name, args, kwargs)
+                )
             )
 
 
@@ -253,7 +255,7 @@ def _fold_name(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
 
 
-def _may_hold_page(folded_name: str) -> bool:
+def _can_select_page(folded_name: str) -> bool:
     return folded_name in _NAMES or folded_name.startswith(_HOLDER)
 
 
@@ -285,26 +287,26 @@ def _is_page_argument(folded_name: str, value: Any, max_depth: int = _DEEPEST) -
     )
 
 
-def _iterate_page_fields(holder: Any, max_depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the names of the fields of *holder* that select a page.
+def _iterate_page_fields(container: Any, max_depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield the names of the fields of *container* that select a page.
 
-    *holder* is a mapping or an object. If a field of an object is ``None``, the field's annotation
+    *container* is a mapping or an object. If a field of an object is ``None``, the field's annotation
     decides.
     """
-    if holder is None or isinstance(holder, str) or not max_depth:
+    if container is None or isinstance(container, str) or not max_depth:
         return
-    is_class = not isinstance(holder, Mapping)
-    fields = list_fields(holder) if is_class else holder
+    is_class = not isinstance(container, Mapping)
+    fields = list_fields(container) if is_class else container
     folded = {name: _fold_name(name) for name in fields if isinstance(name, str)}
     for name, folded_name in folded.items():
         value = fields[name]
-        if not _may_hold_page(folded_name):
+        if not _can_select_page(folded_name):
             is_page = False
         elif value is not None:
             is_page = _is_page_argument(folded_name, value, max_depth)
         else:
             is_page = is_class and _is_page_parameter(
-                folded_name, _read_annotation(type(holder), name), None, folded.values()
+                folded_name, _read_annotation(type(container), name), None, folded.values()
             )
         if is_page:
             yield name

@@ -215,7 +215,7 @@ class PlainResult:
         """Return the number of passages that are in both this result and *retrieval*."""
         return len(set(_list_keys(self.matches)) & set(_list_keys(retrieval.matches)))
 
-    def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
+    def build_shadow_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
         """Return this result and its differences from *retrieval* as a dict, ready for JSON.
 
         *writer* prepares the texts.
@@ -290,7 +290,11 @@ def build_record(
             "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
             "final": _build_match_rows(retrieval.matches, writer),
         },
-        **({} if plain_result is None else {"shadow": plain_result.to_record(retrieval, writer)}),
+        **(
+            {}
+            if plain_result is None
+            else {"shadow": plain_result.build_shadow_record(retrieval, writer)}
+        ),
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
         "degradations": [

@@ -63,7 +63,7 @@ from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.pickling import check_picklable, find_modules_pickled_by_value
-from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
+from qtmiddleware.wrapping.signatures import read_signature, should_await_calls
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class QueryMiddleware:
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
-        kind = AsyncWrapped if returns_awaitable(fn, options.get("kind")) else Wrapped
+        kind = AsyncWrapped if should_await_calls(fn, options.get("kind")) else Wrapped
         embed = options.get("embed")
         signature = read_signature(
             fn,

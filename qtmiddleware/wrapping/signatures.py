@@ -264,7 +264,7 @@ class CallSignature:
             self._parameters.set_argument(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
+    def should_pass_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Return whether this call must get the query's vector instead of its text.
 
         Used only if the function was wrapped with ``embed=``.
@@ -406,10 +406,10 @@ class CallSignature:
         Does nothing if the argument cannot be copied or changed.
         """
         with suppress(Exception):
-            holder = self._parameters.read_value(self._top_k_home, args, kwargs)
+            container = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.set_argument(
                 self._top_k_home,
-                replace_value_at_path(holder, self._top_k_path, top_k),
+                replace_value_at_path(container, self._top_k_path, top_k),
                 args,
                 kwargs,
             )
@@ -552,7 +552,7 @@ class ClauseSignature(CallSignature):
             args, kwargs, query=args[key] if isinstance(key, int) else kwargs[key]
         )
 
-    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def should_pass_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the clauses of this call take a vector."""
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
@@ -878,7 +878,7 @@ class Parameters:
             iter(free if takes_vector else sorted(free, key=self._rank_as_query_text)), None
         )
         if not takes_vector and (
-            self._takes_only_vector if chosen is None else self._is_vector_parameter(chosen)
+            self._is_vector_only if chosen is None else self._is_vector_parameter(chosen)
         ):
             raise self._build_error(_NO_TEXT_REASON)
         if chosen is not None:
@@ -891,7 +891,7 @@ class Parameters:
         )
 
     @property
-    def _takes_only_vector(self) -> bool:
+    def _is_vector_only(self) -> bool:
         # The signature of Pinecone's synchronous `query` method has no named parameters.
         is_pinecone = (
             self.is_loose
@@ -959,7 +959,7 @@ class Parameters:
         return WrapError(f"{self.function_name}() {reason}")
 
 
-def returns_awaitable(fn: Any, declared_kind: object) -> bool:
+def should_await_calls(fn: Any, declared_kind: object) -> bool:
     """Return whether calls of *fn* must be awaited.
 
     *declared_kind* is the user's choice, ``"sync"`` or ``"async"``. ``None`` means to inspect *fn*.

@@ -155,7 +155,7 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -425,7 +425,7 @@ class Wrapped(Generic[P, R]):
         config_argument: Any = None,
         qtm_config: Mapping[str, Any] | None = None,
         *,
-        needs_only_response: bool = False,
+        is_response_only: bool = False,
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
@@ -436,7 +436,7 @@ class Wrapped(Generic[P, R]):
             config_argument: the value of ``config=``. If the function has a parameter of that name,
                 the value goes to the function. Otherwise, it holds settings for this call.
             qtm_config: settings for this call.
-            needs_only_response: whether the caller needs only the function's response, and not a
+            is_response_only: whether the caller needs only the function's response, and not a
                 `Retrieval`.
         """
         # The function and the transformation may both read the history, and an iterator can be read
@@ -451,15 +451,13 @@ class Wrapped(Generic[P, R]):
             *get_active_overrides(),
             *(layer for layer in (config_argument, qtm_config) if layer),
         )
-        context = self._read_context(
-            overrides, config_may_be_for_function=config_argument is not None
-        )
+        context = self._read_context(overrides, is_config_ambiguous=config_argument is not None)
         signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
-        if context.embedder is not None and not signature.takes_vector(args, kwargs):
+        if context.embedder is not None and not signature.should_pass_vector(args, kwargs):
             context = replace(context, embedder=None)
-        original, problem = self._find_query(signature, args, kwargs, context.settings)
+        original, problem = self._find_query_and_problem(signature, args, kwargs, context.settings)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         top_k = signature.read_top_k(args, kwargs) if problem is None else None
@@ -494,7 +492,7 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=needs_only_response
+            response_only=is_response_only
             and context.log is None
             and not context.observation.is_observed
             and not hooks,
@@ -564,7 +562,7 @@ class Wrapped(Generic[P, R]):
                 if request.problem is None:
                     invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
-    def _read_context(self, overrides: Layers, *, config_may_be_for_function: bool) -> CallContext:
+    def _read_context(self, overrides: Layers, *, is_config_ambiguous: bool) -> CallContext:
         """Return this call's context, with settings overridden by *overrides*.
 
         Raises `ConfigError` for invalid settings. If the caller's ``config`` may have been meant
@@ -573,7 +571,7 @@ class Wrapped(Generic[P, R]):
         try:
             return self._source.get_context(overrides)
         except ConfigError as error:
-            if not config_may_be_for_function or not self._signature.takes_any_keyword:
+            if not is_config_ambiguous or not self._signature.takes_any_keyword:
                 raise
             name = self._signature.function_name
             message = (
@@ -591,7 +589,7 @@ class Wrapped(Generic[P, R]):
         """
         return (self._context.is_off and not get_active_overrides()) or is_nested_call(self._fn)
 
-    def _find_query(
+    def _find_query_and_problem(
         self,
         signature: CallSignature,
         args: tuple[Any, ...],
@@ -754,7 +752,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response
