@@ -1,4 +1,4 @@
-"""Read a value inside an argument, or replace it in a copy of the argument."""
+"""Read a value that is nested in an argument, or replace the value in a copy of the argument."""
 
 from __future__ import annotations
 
