@@ -33,7 +33,7 @@ from benchmarks.functions import Corpus
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Prepared, Source, prepared, records
 from qtmiddleware.integrations.langchain import QueryTransformRetriever
-from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, compute_measures, measure_difference
+from qtmiddleware.kit.evaluation import PRIMARY, TOLERANCE, difference, evaluate
 
 RETURNED: Final = 10
 """Documents that are judged; what the classic retrievers return beyond them is cut off."""
@@ -180,7 +180,7 @@ def measure(source: Source, framework: Any) -> dict[str, Line]:
                 for question in one.data.questions:
                     replay.reply = replies[question.id]
                     found[question.id] = find(question.text, question.history)[:RETURNED]
-                line.sets[name] = dict(compute_measures(one.data.qrels, found).values[PRIMARY])
+                line.sets[name] = dict(evaluate(one.data.qrels, found).values[PRIMARY])
                 line.asked += len(found)
                 line.searches += store.searches
                 line.calls += replay.calls + calls.calls
@@ -240,7 +240,7 @@ def compare_pairs(lines: dict[str, Line], pairs: Sequence[tuple[str, str]]) -> s
     for ours, theirs in pairs:
         found = [
             points(
-                measure_difference(
+                difference(
                     [lines[ours].sets[name][it] - value for it, value in values.items()], seed=SEED
                 )
             )

@@ -328,8 +328,8 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     sizes = QUICK if options.quick else WHOLE
-    if options.select_questions:
-        heading, show = PARTS[options.select_questions]
+    if options.only:
+        heading, show = PARTS[options.only]
         part = measure(show(sizes))
         text = replace_part(RESULT.read_text("utf-8"), heading, part)
     else:

@@ -25,7 +25,7 @@ from typing import Any, Final
 from benchmarks.quality.report import RESULTS, SEED, mean, quality, table
 from benchmarks.quality.sets import Prepared, Source, prepared
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, compute_measures
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, SYSTEMS, Comparison, evaluate
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.retrieval import bm25, keyword_evidence
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -249,11 +249,7 @@ def measure_long(one: Prepared, length: int, share: float | None) -> list[float]
         finally:
             bm25.MOST_READ = usual
         return mean(
-            list(
-                compute_measures({id_: one.data.qrels[id_] for id_ in run}, run)
-                .values[PRIMARY]
-                .values()
-            )
+            list(evaluate({id_: one.data.qrels[id_] for id_ in run}, run).values[PRIMARY].values())
         )
 
     most = bm25.MOST_READ
@@ -331,7 +327,7 @@ def main() -> None:
         "gain": lambda: measure_gain(source),
         "long": lambda: measure_loss(source),
     }
-    parts = [measures[name]() for name in options.select_questions.split(",")]
+    parts = [measures[name]() for name in options.only.split(",")]
     text = "\n\n".join(part.strip() for part in (HEAD, describe_run(source), *parts)) + "\n"
     print(text)
     if source.is_whole and len(parts) == len(measures):

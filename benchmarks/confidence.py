@@ -84,16 +84,12 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     options = parser.parse_args()
-    data = {
-        name: Dataset.load(options.data / name).sample_questions(OWN, seed=SEED) for name in SETS
-    }
+    data = {name: Dataset.load(options.data / name).sampled(OWN, seed=SEED) for name in SETS}
     found = {kind: list[Measured]() for kind in KINDS}
     for name, own in data.items():
         others = [others for other, others in data.items() if not _is_same_text(name, other)]
         foreign = [
-            it.text
-            for other in others
-            for it in other.sample_questions(FOREIGN, seed=SEED).questions
+            it.text for other in others for it in other.sampled(FOREIGN, seed=SEED).questions
         ]
         for kind, measured in measure_set(
             name, own, foreign, _read_unanswerable(options.data / name)

@@ -29,7 +29,7 @@ from qtmiddleware.kit.evaluation import (
     SYSTEMS,
     Comparison,
     compare,
-    correct_p_values,
+    holm,
 )
 from qtmiddleware.kit.evaluation.measures import SIGNIFICANT, TOP_K
 from qtmiddleware.protocols import Record
@@ -234,7 +234,7 @@ def find_losses(found: Found, system: str) -> dict[str, list[str]]:
         for kind, sets in found.items()
         for name, comparison in sets.items()
     }
-    corrected = correct_p_values({one: it.p for one, it in differences.items()})
+    corrected = holm({one: it.p for one, it in differences.items()})
     losses: dict[str, list[str]] = {}
     for one, it in differences.items():
         kind, name = one.split("\0")

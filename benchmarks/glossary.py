@@ -22,7 +22,7 @@ from benchmarks.quality.report import mean, table
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import Dataset, Question, compute_measures
+from qtmiddleware.kit.evaluation import Dataset, Question, evaluate
 from qtmiddleware.providers.llms.recorded import RecordedModel
 from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -85,7 +85,7 @@ def measure(
         for id_, it in found.items()
     }
     return Scored(
-        compute_measures(data.qrels, run).values["nDCG@10"],
+        evaluate(data.qrels, run).values["nDCG@10"],
         notes,
         mean([it.trace.searches for it in found.values()]),
     )

@@ -178,7 +178,7 @@ def main() -> None:
     given = options.parse_args()
     logging.disable(logging.ERROR)
     print(f"# What hangs in one middleware, and the calls of another\n\n{HEAD}\n")
-    if not given.select_questions or given.select_questions == "hours":
+    if not given.only or given.only == "hours":
         # First, while no thread of another case is idle.
         print(
             "| limits.maxThreads | questions, one a second | threads held | ms each |\n|---:|---:|---:|---:|"
@@ -189,7 +189,7 @@ def main() -> None:
     )
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     for name, make in cases().items():
-        if given.select_questions in name:
+        if given.only in name:
             print(asyncio.run(one(name, make(), given.calls)), flush=True)
 
 

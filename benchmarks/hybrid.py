@@ -23,7 +23,7 @@ from typing import Any, Final
 from qtmiddleware.config.kit_settings import HybridSettings
 from qtmiddleware.config.settings import PreprocessSettings
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import Dataset, compute_measures
+from qtmiddleware.kit.evaluation import Dataset, evaluate
 from qtmiddleware.kit.index.hybrid import HybridSearch
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Record
@@ -152,7 +152,7 @@ def _values(data: Dataset, search: Search) -> list[float]:
     run = {
         one.id: [record["id"] for record in search(one.text, top_k=TOP_K)] for one in data.questions
     }
-    found = compute_measures(data.qrels, run).values["nDCG@10"]
+    found = evaluate(data.qrels, run).values["nDCG@10"]
     return [found[one.id] for one in data.questions]
 
 

@@ -25,7 +25,7 @@ from benchmarks.functions import Corpus, Scored
 from benchmarks.quality.report import RESULTS, mean, table
 from benchmarks.quality.sets import prepared_with
 from qtmiddleware.kit.evaluation import Dataset
-from qtmiddleware.kit.evaluation.measures import compute_measures
+from qtmiddleware.kit.evaluation.measures import evaluate
 from qtmiddleware.retrieval import pipeline
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -131,7 +131,7 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
             runs[SYSTEMS[3]][question.id] = [it for it in base if not letters or it in kept][:10]
         scores = {}
         for system, run in runs.items():
-            found_scores = compute_measures(data.qrels, run, (MEASURE,))
+            found_scores = evaluate(data.qrels, run, (MEASURE,))
             scores[system] = [
                 found_scores.values[MEASURE][question.id] for question in data.questions
             ]

@@ -139,9 +139,7 @@ def measure(
         took = list(pool.map(time_one, asked))
         seconds = time.perf_counter() - began
     waited = backend.waited / backend.calls * 1e3
-    return Load(
-        Percentiles.from_values(took), len(asked) / seconds, backend.calls / len(asked), waited
-    )
+    return Load(Percentiles.of(took), len(asked) / seconds, backend.calls / len(asked), waited)
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:

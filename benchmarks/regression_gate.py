@@ -25,10 +25,10 @@ from typing import Any, Final, cast
 
 from benchmarks.quality.report import RESULTS, circumstances, table, told
 from benchmarks.quality.sets import Prepared, Source, prepared
-from qtmiddleware.kit.evaluation import PRIMARY, SYSTEMS, Question, Run, compute_measures
+from qtmiddleware.kit.evaluation import PRIMARY, SYSTEMS, Question, Run, evaluate
 from qtmiddleware.kit.evaluation.gate import GateResult, Rule, measure_changes
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
-from qtmiddleware.kit.evaluation.reporting import format_comment
+from qtmiddleware.kit.evaluation.reporting import write_comment
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.types import Deadline
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -149,7 +149,7 @@ class Collection:
         for run in runs.values():
             if run.error is not None:
                 raise run.error
-        found = compute_measures(
+        found = evaluate(
             self.one.data.qrels, {id_: run.ids for id_, run in runs.items()}, (PRIMARY,)
         ).values[PRIMARY]
         return {f"{self.one.name}/{id_}": value for id_, value in found.items()}
@@ -429,7 +429,7 @@ def _show_comments(
         old, new = (
             {name: _draw(values, ids) for name, values in side.items()} for side in (then, now)
         )
-        comment = format_comment(GateResult("base.json", Rule(), measure_changes(old, new)))
+        comment = write_comment(GateResult("base.json", Rule(), measure_changes(old, new)))
         yield f"### The comment {what}\n\n" + "\n".join(
             f"> {line}".rstrip() for line in comment.rstrip().splitlines()
         )

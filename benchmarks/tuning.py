@@ -25,8 +25,8 @@ from typing import Final
 
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source, prepared
-from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, measure_difference
-from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune_settings
+from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, difference
+from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune
 
 HEAD: Final = f"""# Tuning
 
@@ -67,7 +67,7 @@ class Line:
     def ahead(self) -> float:
         """Of the decided config over the default, on the training questions."""
         trained = self.found.trained
-        return trained[self.found.tuned].mean_ndcg - trained[self.found.default].mean_ndcg
+        return trained[self.found.tuned].mean - trained[self.found.default].mean
 
     @property
     def verdict(self) -> str:
@@ -147,7 +147,7 @@ def _line(source: Source, name: str, rate: float | None, seed: int) -> Line:
         return Line(
             name,
             seed,
-            tune_settings(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed),
+            tune(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed),
         )
 
 
@@ -192,7 +192,7 @@ def _verdict(lines: Sequence[Line]) -> str:
         for line in lines:
             for question, gain in line.default.gains.items():
                 apart[line.name, question].append(line.scores[at].gains[question] - gain)
-        found = measure_difference([mean(each) for each in apart.values()])
+        found = difference([mean(each) for each in apart.values()])
         said.append(
             f"- {what} over the default: {points(found)} points, over {len(apart)} questions"
         )

@@ -115,10 +115,8 @@ def read_lists(places: Sequence[Place]) -> Iterator[Listed]:
 
 def _make_lists(place: Place, data: Dataset) -> list[dict[str, Any]]:
     recorded = set(records(place.recording)) if place.recording else set()
-    drawn = {
-        question.id for question in data.sample_questions(QUESTIONS, seed=SEED).questions
-    } | recorded
-    data = data.select_questions(drawn)
+    drawn = {question.id for question in data.sampled(QUESTIONS, seed=SEED).questions} | recorded
+    data = data.only(drawn)
     at = {passage.id: number for number, passage in enumerate(data.passages)}
     rows = []
     with prepared_with(data, place.name.replace("/", "-"), ScriptedModel({})) as one:

@@ -109,16 +109,14 @@ def ask(place: Place) -> list[Asked]:
     """Returns the questions of one set on which the gate decides."""
     from benchmarks.quality.report import SEED
     from benchmarks.quality.sets import prepared_with, records
-    from qtmiddleware.kit.evaluation import Dataset, select_systems
+    from qtmiddleware.kit.evaluation import Dataset, chosen
     from qtmiddleware.providers.llms.recorded import RecordedModel
     from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
 
     assert place.recording is not None
     replies = records(place.recording)
-    data = Dataset.load(place.folder).select_questions(replies)
-    data = data.select_questions(
-        {question.id for question in data.questions if not question.history}
-    )
+    data = Dataset.load(place.folder).only(replies)
+    data = data.only({question.id for question in data.questions if not question.history})
     if not data.questions:
         return []
     given: list[tuple[Any, list[Any], str, str]] = []
@@ -142,8 +140,8 @@ def ask(place: Place) -> list[Asked]:
         prepared_with(data, place.name, model) as one,
         patch.object(Gate, "decide_model_call", listen),
     ):
-        compared = one.measured(select_systems(["rules", "combined"]), SEED)
-        gated = one.bench.build_system(select_systems(["combined, auto"])["combined, auto"])
+        compared = one.measured(chosen(["rules", "combined"]), SEED)
+        gated = one.bench.build_system(chosen(["combined, auto"])["combined, auto"])
         for question in data.questions:
             given.clear()
             gated(question)

@@ -13,7 +13,7 @@ from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.kit.evaluation import Comparison, Dataset, select_systems
+from qtmiddleware.kit.evaluation import Comparison, Dataset, chosen
 from qtmiddleware.kit.evaluation.bench import BenchOptions, open_bench
 
 QUESTIONS: Final = 400
@@ -61,4 +61,4 @@ def _compared(
         seed=SEED,
     )
     with open_bench(data, options) as bench:
-        return bench.measure(select_systems(systems), seed=SEED)
+        return bench.measure(chosen(systems), seed=SEED)

@@ -50,5 +50,5 @@ def share(comparison: Comparison, *, beyond: str = BASELINE) -> str:
 
 def lost(score: SystemScore) -> float:
     """The mean loss of the questions that do worse, in points; 0 where none does."""
-    losses = [100 * loss for _, loss in score.list_worst_questions(len(score.gains))]
+    losses = [100 * loss for _, loss in score.worst(len(score.gains))]
     return mean(losses) if losses else 0.0

@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation import (
     SYSTEMS,
     Comparison,
     SystemScore,
-    measure_difference,
+    difference,
 )
 
 Change = Mapping[str, Any]
@@ -102,7 +102,7 @@ def _line(
     gains = [100 * score.difference.gain for score, _ in scores]
     hurt, usual = (mean([pair[at].hurt_rate for pair in scores]) for at in (0, 1))
     each = [gain for pair in scores for gain in _apart(*pair)]
-    apart, changes = measure_difference(each, seed=SEED), any(each)
+    apart, changes = difference(each, seed=SEED), any(each)
     cells = [
         name.removeprefix(f"{base}: ") if name != base else "the default",
         *(f"{gain:+.1f}" for gain in gains),

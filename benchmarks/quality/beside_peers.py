@@ -19,9 +19,9 @@ from qtmiddleware.kit.evaluation import (
     PRIMARY,
     TOLERANCE,
     Dataset,
-    compute_measures,
-    measure_difference,
-    select_systems,
+    chosen,
+    difference,
+    evaluate,
 )
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def run(source: Source) -> None:
         with prepared(source, name) as one:
             _hand_over(one, source, handed)
             data[name] = one.data
-            for score in one.measured(select_systems(OURS), SEED).systems:
+            for score in one.measured(chosen(OURS), SEED).systems:
                 ours[score.name].sets[name] = score.per_query.values[PRIMARY]
                 ours[score.name].searches[name] = score.searches_per_question or 0.0
         print(f"{name}: handed over", flush=True)
@@ -162,7 +162,7 @@ def _peers(handed: Path, data: Mapping[str, Dataset]) -> tuple[list[Line], dict[
         for it in answer["runs"]:
             key = (answer["peer"], it["system"], it["reply"], it["lists"])
             name = it["set"] + (GIVEN if it["original"] == "standalone" else "")
-            values = compute_measures(data[it["set"]].qrels, it["found"]).values[PRIMARY]
+            values = evaluate(data[it["set"]].qrels, it["found"]).values[PRIMARY]
             line = lines.setdefault(key, Line(*key))
             line.sets[name], line.searches[name] = values, it["searches"]
     return list(lines.values()), versions
@@ -221,7 +221,7 @@ def _verdict(combined: Line, peers: Sequence[Line], names: Sequence[str]) -> str
     for name in names:
         strongest = max(peers, key=lambda line: average(line.sets[name]))
         ours, theirs = combined.sets[name], strongest.sets[name]
-        apart = measure_difference([ours[it] - theirs[it] for it in ours], seed=SEED)
+        apart = difference([ours[it] - theirs[it] for it in ours], seed=SEED)
         above = [line for line in peers if average(line.sets[name]) > average(ours) + TOLERANCE]
         if above:
             others = dict.fromkeys(f"{line.peer} {line.name}" for line in above)

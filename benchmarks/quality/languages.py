@@ -6,7 +6,7 @@ from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Source, prepared_with
-from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset, select_systems
+from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, Dataset, chosen
 from qtmiddleware.testing import ScriptedModel
 
 LANGUAGES: Final = ("en", "es", "de", "ar", "zh")
@@ -21,9 +21,9 @@ def run(source: Source) -> None:
     )
     found: dict[str, Comparison] = {}
     for name in source.names:
-        data = Dataset.load(source.data / name).sample_questions(QUESTIONS, seed=SEED)
+        data = Dataset.load(source.data / name).sampled(QUESTIONS, seed=SEED)
         with prepared_with(data, name, ScriptedModel({})) as one:
-            found[name] = one.measured(select_systems([RULES]), SEED)
+            found[name] = one.measured(chosen([RULES]), SEED)
         print(f"{name}: rules {100 * found[name][RULES].difference.gain:+.1f} points", flush=True)
     rows = []
     for name, comparison in found.items():

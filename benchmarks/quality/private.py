@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Question,
     SystemScore,
-    select_systems,
+    chosen,
 )
 from qtmiddleware.retrieval.bm25 import find_terms
 
@@ -34,7 +34,7 @@ def run(source: Source) -> None:
     remembered = {}
     for here, name in ((own, NAME), *((source, name) for name in source.names)):
         with prepared(here, name) as one:
-            found = one.measured(select_systems(SYSTEMS if here is own else []), SEED)
+            found = one.measured(chosen(SYSTEMS if here is own else []), SEED)
             remembered[name] = _remembered(one, found[BASELINE], records(here.recording(name)))
             if here is own:
                 comparison, kinds = found, _kinds(one)

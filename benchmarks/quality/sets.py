@@ -83,7 +83,7 @@ class Prepared:
 def prepared(source: Source, name: str) -> Iterator[Prepared]:
     """One set with the questions that were recorded."""
     replies = records(source.recording(name))
-    data = Dataset.load(source.data / name).select_questions(replies)
+    data = Dataset.load(source.data / name).only(replies)
     model = RecordedModel(replies.values(), [question.to_record() for question in data.questions])
     with prepared_with(data, name, model) as one:
         yield one

@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Run,
     SystemScore,
-    select_systems,
+    chosen,
 )
 
 SYSTEMS: Final = (*USUAL, "combined, no hyde", "combined, no rules", "hybrid", "hybrid, combined")
@@ -39,7 +39,7 @@ def run(source: Source) -> None:
     conversations = set()
     for name in source.names:
         with prepared(source, name) as one:
-            comparisons[name] = one.measured(select_systems(SYSTEMS), SEED)
+            comparisons[name] = one.measured(chosen(SYSTEMS), SEED)
             asked[name] = [_find_asked(one, order) for order in range(ORDERS)]
             if one.is_conversation:
                 conversations.add(name)
@@ -108,7 +108,7 @@ def _find_asked(one: Prepared, order: int) -> Set[str]:
     questions = list(one.data.questions)
     if order:
         Random(order).shuffle(questions)
-    system = one.bench.build_system(select_systems([GATED])[GATED])
+    system = one.bench.build_system(chosen([GATED])[GATED])
     return {question.id for question in questions if cast(Run, system(question)).llm_calls}
 
 

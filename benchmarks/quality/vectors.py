@@ -8,7 +8,7 @@ from typing import Any, Final
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware.kit.embedding.minilm.files import find_installed_files
-from qtmiddleware.kit.evaluation import PRIMARY, Dataset, compute_measures
+from qtmiddleware.kit.evaluation import PRIMARY, Dataset, evaluate
 from qtmiddleware.kit.stores import SQLiteStore
 
 WHOLE: Final = 3
@@ -103,4 +103,4 @@ def _ndcg(data: Dataset, passages: Any, questions: Any) -> float:
             question.id: [found["id"] for found in store.search(vector, 10)]
             for question, vector in pairs
         }
-    return mean(list(compute_measures(data.qrels, run).values[PRIMARY].values()))
+    return mean(list(evaluate(data.qrels, run).values[PRIMARY].values()))

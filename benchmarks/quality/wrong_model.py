@@ -25,8 +25,8 @@ from qtmiddleware.kit.evaluation import (
     Question,
     Run,
     System,
-    build_run,
-    compare_systems,
+    measure,
+    run_of,
 )
 from qtmiddleware.testing import ScriptedModel
 
@@ -124,7 +124,7 @@ class Part:
             for condition, replies in conditions.items():
                 notes = self.notes.setdefault(condition, Counter()) if asked == FULL else Counter()
                 systems[_named(asked, condition)] = _answer_from(replies, one, settings, notes)
-        self.by_set[name] = compare_systems(systems, one.data, baseline_name=BASELINE, seed=SEED)
+        self.by_set[name] = measure(systems, one.data, baseline=BASELINE, seed=SEED)
 
 
 def run(source: Source) -> None:
@@ -148,7 +148,7 @@ def run(source: Source) -> None:
                         for it, given in written.items()
                         if ids <= given.get(name, {}).keys()
                     }
-                    drawn = replace(one, data=one.data.select_questions(ids))
+                    drawn = replace(one, data=one.data.only(ids))
                     parts[manner].add(name, drawn, {CLEAN: conditions[CLEAN], **covering})
         print(f"{name}: measured under {len(CORRUPTIONS)} corruptions", flush=True)
     asked = [part for part in parts.values() if part.by_set]
@@ -187,7 +187,7 @@ def _answer_from(
             {f"{name} {_WHAT_WAS_LOST.sub(_name_kinds, note)}" for name, note in found.trace.notes}
         )
         notes.update(f"no reply used: {it.reason}" for it in found.degradations)
-        return build_run(found)
+        return run_of(found)
 
     return answer
 

@@ -64,7 +64,7 @@ def main() -> int:
     )
     options = parser.parse_args()
     available = groups(options.rounds, peers=options.peers, beside=options.beside)
-    chosen = options.select_questions.split(",") if options.select_questions else list(available)
+    chosen = options.only.split(",") if options.only else list(available)
     if unknown := set(chosen) - set(available):
         parser.error(f"--only knows {', '.join(available)}; not {', '.join(sorted(unknown))}")
     # A model that hangs is warned of, as it should be; here it is part of the list.
@@ -79,7 +79,7 @@ def main() -> int:
             )
         rows += measured
         versions |= found
-    target = options.json or (RESULTS / "speed.json" if not options.select_questions else None)
+    target = options.json or (RESULTS / "speed.json" if not options.only else None)
     if target is not None:
         command = " ".join(["python -m benchmarks.speed", *sys.argv[1:]])
         write(rows, circumstances(command, versions, os.getloadavg), target)

@@ -44,7 +44,7 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
     ) -> GateResult:
         from qtmiddleware.errors import ConfigError
         from qtmiddleware.kit.evaluation.gated_function import compare_function_with_baseline
-        from qtmiddleware.kit.evaluation.reporting import format_headline, format_sentences
+        from qtmiddleware.kit.evaluation.reporting import write_headline, write_sentences
 
         base = root / Path(baseline).expanduser()
         try:
@@ -59,8 +59,8 @@ def qtm_bench(request: pytest.FixtureRequest) -> Callable[..., GateResult]:
             advice = f"{error}, or run pytest with {UPDATE}"
             raise pytest.fail.Exception(advice, pytrace=False) from None
         if gate.verdict == "worse":
-            pytest.fail("\n".join(format_sentences(gate)), pytrace=False)
-        text = f"The baseline {baseline} was written." if update else format_headline(gate)
+            pytest.fail("\n".join(write_sentences(gate)), pytrace=False)
+        text = f"The baseline {baseline} was written." if update else write_headline(gate)
         # A property reaches the summary from the workers of pytest-xdist too.
         request.node.user_properties.append((_NAME, text))
         return gate

@@ -36,7 +36,7 @@ from qtmiddleware.integrations.haystack import QueryTransformRetriever
 from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
-from qtmiddleware.kit.evaluation.testsets.writing import write_dataset
+from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.runtime.redis_cache import _build_redis_key, encode_transformation
 from qtmiddleware.testing import ScriptedModel
@@ -304,7 +304,7 @@ def main(folder: Path) -> None:
         write_logs(folder, work)
         write_recording(folder)
         write_objects(folder)
-    write_dataset(bridges_data(history=True).sample_questions(2), folder / "testset")
+    write(bridges_data(history=True).sampled(2), folder / "testset")
     write_json(folder / "prompts.json", world.list_prompts())
     for path in folder.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -106,10 +106,10 @@ def load(case: Case) -> tuple[Dataset, LanguageModel | None]:
             for line in file.read_text(encoding="utf-8").splitlines()
             if line.strip()
         }
-        data = data.select_questions(recorded).select_first_questions(case.questions)
+        data = data.only(recorded).first(case.questions)
         model = RecordedModel.from_file(file, [question.to_record() for question in data.questions])
     else:
-        data = data.select_first_questions(case.questions)
+        data = data.first(case.questions)
     answering = {id_ for judged in data.qrels.values() for id_ in judged}
     # Not by name: the first passages of a set belong together, as those of one collection do.
     first = sorted(data.passages, key=lambda passage: passage.id not in answering)[: case.passages]

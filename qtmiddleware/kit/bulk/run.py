@@ -100,7 +100,7 @@ class BulkReport:
         """Return all attributes of this report as JSON values."""
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
-    def add_record(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Add *record*, one line of the output, to the counts of this report."""
         # The record of a broken line has no question.
         if "query" not in record:
@@ -175,7 +175,7 @@ def transform_file(
 
     def write_record(record: Record) -> None:
         journal.append_record(record)
-        report.add_record(record)
+        report.add(record)
         report.seconds = monotonic() - began
         if show is not None:
             show(report)

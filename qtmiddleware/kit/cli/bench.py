@@ -51,8 +51,8 @@ from qtmiddleware.kit.evaluation import (
     USUAL,
     Comparison,
     Question,
+    chosen,
     require_extras,
-    select_systems,
 )
 from qtmiddleware.kit.evaluation.bench import (
     CACHE,
@@ -65,7 +65,7 @@ from qtmiddleware.kit.evaluation.bench import (
 )
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.gate import GateResult
-from qtmiddleware.kit.evaluation.tuning import nest_settings
+from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 
@@ -210,7 +210,7 @@ def bench_command(
         _refuse_index_options(
             {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
         )
-    selection = None if systems is None else select_systems(split_system_names(systems))
+    selection = None if systems is None else chosen(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
         configs, config or (), model, sets or (), is_function_measured=function is not None
@@ -241,7 +241,7 @@ def bench_command(
                 " --batch",
                 path="--batch",
             )
-        targets = {**(selection if selection is not None else select_systems(USUAL)), **own_systems}
+        targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
         run_bench_batch(
             targets,
             data,
@@ -441,9 +441,7 @@ def _build_explicit_system(config: Config) -> System:
 
     Fixed settings override those of the cache and the log, so that all systems share both.
     """
-    values = nest_settings(
-        {name: value for name, value, origin in config.rows() if origin != "default"}
-    )
+    values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
@@ -471,7 +469,7 @@ def _select_systems(
     systems = dict(
         named_systems
         if named_systems is not None
-        else select_systems(USUAL if opened_bench.has_model else FREE)
+        else chosen(USUAL if opened_bench.has_model else FREE)
     )
     unrecorded = {
         name for name, settings in systems.items() if opened_bench.list_missing_fields(settings)
@@ -552,7 +550,7 @@ def _build_report_dict(
         "gate": (
             None
             if gate_result is None
-            else {**gate_result.to_dict(), "sentences": reporting.format_sentences(gate_result)}
+            else {**gate_result.to_dict(), "sentences": reporting.write_sentences(gate_result)}
         ),
     }
 
@@ -572,19 +570,19 @@ def generate_test_set(
     Raises `ConfigError` if no model is configured, or if the model writes no usable question.
     """
     from qtmiddleware.kit.evaluation.testsets import (
-        generate_dataset,
-        read_passages,
-        require_new_folder,
-        write_dataset,
+        check_free,
+        generate,
+        passages_of,
+        write,
     )
 
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="generate")
-    require_new_folder(folder)  # Before the model costs money.
+    check_free(folder)  # Before the model costs money.
     require_extras()
-    passages = read_passages(docs, settings)
+    passages = passages_of(docs, settings)
     with open_model(settings, cache=cache_file) as model:
-        generated = generate_dataset(
+        generated = generate(
             passages,
             model,
             count=question_count,
@@ -597,7 +595,7 @@ def generate_test_set(
             f"the model wrote no usable question about the {len(passages):,} passages"
             f" ({_describe_dropped_drafts(generated)})"
         )
-    write_dataset(generated.dataset, folder)
+    write(generated.dataset, folder)
     cost = "" if generated.cost_usd is None else f", for ${generated.cost_usd:.4f}"
     dropped = f"; dropped: {_describe_dropped_drafts(generated)}" if generated.dropped else ""
     write_note(
@@ -635,11 +633,7 @@ def draw_judged_questions(
             '--judge needs reference answers: in queries.jsonl, set "answer" in the metadata',
             path="judge",
         )
-    return (
-        opened_bench.dataset.select_questions(answered)
-        .sample_questions(question_count, seed=seed)
-        .questions
-    )
+    return opened_bench.dataset.only(answered).sampled(question_count, seed=seed).questions
 
 
 def judge_answers(
@@ -686,7 +680,7 @@ def _show_benchmark_result(
     if judged_answers is not None:
         _show_judgements(judged_answers)
     if gate_result is not None:
-        out.print("\n" + "\n".join(reporting.format_sentences(gate_result)))
+        out.print("\n" + "\n".join(reporting.write_sentences(gate_result)))
 
 
 def _show_judgements(judged_answers: Judged) -> None:
@@ -700,8 +694,7 @@ def _show_judgements(judged_answers: Judged) -> None:
             for judge_reason in verdict.reasons[:1]
         )
         out.print(
-            f"  {shorten_text(verdict.question, 60)}:"
-            f" {judged_answers.describe_outcome(verdict)}.{reason}"
+            f"  {shorten_text(verdict.question, 60)}: {judged_answers.describe(verdict)}.{reason}"
         )
     out.print(judged_answers.summary())
 

@@ -260,7 +260,7 @@ def _report_comparison(
                 write_output()
             show_question_results(
                 asked_question,
-                comparison.find_ranking(asked_question.question),
+                comparison.ranking(asked_question.question),
                 is_one_of_several_questions=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
@@ -434,7 +434,7 @@ def _build_comparison_dict(comparison: SideBySide) -> dict[str, Any]:
     """Return *comparison* as a dict, ready for JSON."""
     rows = []
     for asked_question in comparison.questions:
-        ranking = comparison.find_ranking(asked_question.question)
+        ranking = comparison.ranking(asked_question.question)
         rows.append(
             {
                 "id": asked_question.question.id,

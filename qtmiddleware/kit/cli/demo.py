@@ -39,8 +39,8 @@ from qtmiddleware.kit.evaluation import (
     USUAL,
     Dataset,
     Question,
+    chosen,
     require_extras,
-    select_systems,
 )
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
@@ -118,7 +118,7 @@ def demo_command(
     # Checked before passages are embedded.
     require_extras()
     dataset = load_dataset()
-    asked_dataset = dataset.select_first_questions(questions) if questions else dataset
+    asked_dataset = dataset.first(questions) if questions else dataset
     example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, named_config=True)
@@ -132,12 +132,12 @@ def demo_command(
         bench = Bench(store, embedder, client)
         comparison = bench.measure(
             asked_dataset,
-            select_systems(USUAL),
+            chosen(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
-        retrieval = bench.retrieve(select_systems([_EXAMPLE])[_EXAMPLE], example)
+        retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
     if json_output:
         write_json(
             {

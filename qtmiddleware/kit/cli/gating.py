@@ -89,7 +89,7 @@ class Gating:
 
         Returns ``None`` if there is no baseline.
         """
-        from qtmiddleware.kit.evaluation.reporting import format_comment
+        from qtmiddleware.kit.evaluation.reporting import write_comment
 
         if self.baseline is None:
             return None
@@ -98,7 +98,7 @@ class Gating:
         )
         if self.comment is not None:
             with name_option_in_errors(self.comment, "--comment"):
-                replace_file(self.comment, format_comment(gate_result).encode("utf-8", "replace"))
+                replace_file(self.comment, write_comment(gate_result).encode("utf-8", "replace"))
             write_note(f"The comment is in {self.comment}.")
         return gate_result
 

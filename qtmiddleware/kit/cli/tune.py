@@ -60,12 +60,12 @@ from qtmiddleware.kit.evaluation.tuning import (
     TIERS,
     Budget,
     Tuned,
-    flatten_settings,
+    flat,
     forecast_tuning,
-    nest_settings,
-    tune_settings,
+    nested,
+    tune,
 )
-from qtmiddleware.kit.evaluation.tuning import split_dataset as divide_dataset
+from qtmiddleware.kit.evaluation.tuning import split as divide_dataset
 from qtmiddleware.runtime.files import replace_file
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def tune_command(
     data_set = Dataset.load(data, split=split) if source is None else load_judged(data, split=split)
     # Raises an error for too few questions before any passage is embedded.
     divide_dataset(
-        data_set if questions is None else data_set.sample_questions(questions, seed=seed),
+        data_set if questions is None else data_set.sampled(questions, seed=seed),
         seed=seed,
     )
     options = BenchOptions(
@@ -288,7 +288,7 @@ def _tune_settings(
             concurrency=opened_bench.concurrency,
             progress=show_progress,
         )
-    result = tune_settings(
+    result = tune(
         opened_bench.bench,
         opened_bench.dataset,
         budget=budget,
@@ -340,7 +340,7 @@ def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
         for key, value, origin in config.rows()
         if key in kept_keys and origin != "default"
     }
-    return {**values, **nest_settings({**models, **flatten_settings(result.config)})}
+    return {**values, **nested({**models, **flat(result.config)})}
 
 
 def write_config(path: Path, config_values: dict[str, Any]) -> None:
@@ -371,7 +371,7 @@ def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Deci
         is_recommended=result.is_better,
         headline=result.headline,
         sentences=tuple(result.summary().splitlines()),
-        beyond=result.over_budget_systems,
+        beyond=result.beyond,
         config="" if config_values is None else json.dumps(config_values, indent=2),
     )
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from qtmiddleware.kit.evaluation.compare import (
     Progress,
     compare,
-    compare_systems,
+    measure,
     require_extras,
-    require_measurable_dataset,
+    require_measurable,
 )
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_questions
 from qtmiddleware.kit.evaluation.judged_questions import load_judged
@@ -31,9 +31,9 @@ from qtmiddleware.kit.evaluation.measures import (
     Percentiles,
     PerQuery,
     SystemScore,
-    compute_measures,
-    correct_p_values,
-    measure_difference,
+    difference,
+    evaluate,
+    holm,
 )
 from qtmiddleware.kit.evaluation.movement import Hit, Movement, Movements, explain_movement
 from qtmiddleware.kit.evaluation.side_by_side import (
@@ -51,8 +51,8 @@ from qtmiddleware.kit.evaluation.systems import (
     Run,
     System,
     asks_a_model,
-    build_run,
-    select_systems,
+    chosen,
+    run_of,
 )
 
 __all__ = [
@@ -85,16 +85,16 @@ __all__ = [
     "SystemScore",
     "ask_systems",
     "asks_a_model",
-    "build_run",
+    "chosen",
     "compare",
-    "compare_systems",
-    "compute_measures",
-    "correct_p_values",
+    "difference",
+    "evaluate",
     "explain_movement",
+    "holm",
     "load_judged",
     "load_questions",
-    "measure_difference",
+    "measure",
     "require_extras",
-    "require_measurable_dataset",
-    "select_systems",
+    "require_measurable",
+    "run_of",
 ]

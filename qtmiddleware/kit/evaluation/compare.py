@@ -19,9 +19,9 @@ from qtmiddleware.kit.evaluation.measures import (
     Percentiles,
     PerQuery,
     SystemScore,
-    compute_measures,
-    correct_p_values,
-    measure_difference,
+    difference,
+    evaluate,
+    holm,
 )
 from qtmiddleware.kit.evaluation.own_function import (
     IdCheck,
@@ -36,7 +36,7 @@ from qtmiddleware.kit.evaluation.systems import (
     USUAL,
     Run,
     System,
-    select_systems,
+    chosen,
 )
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
@@ -150,12 +150,12 @@ def measure_systems(
         seed: The seed of the statistical tests and intervals.
         progress: Receives the system's name, the number of questions done and the total number.
     """
-    comparison = compare_systems(
+    comparison = measure(
         {name: builder.build_system(settings) for name, settings in systems.items()},
         dataset,
-        baseline_name=BASELINE,
+        baseline=BASELINE,
         # Separate systems, because what their gate learns here must not change the measured ones.
-        deep_systems=(
+        deep=(
             {name: builder.build_system(settings, DEPTH) for name, settings in systems.items()}
             if is_deep
             else None
@@ -169,12 +169,12 @@ def measure_systems(
     )
 
 
-def compare_systems(
+def measure(
     systems: Mapping[str, System],
     dataset: Dataset,
     *,
-    baseline_name: str,
-    deep_systems: Mapping[str, System] | None = None,
+    baseline: str,
+    deep: Mapping[str, System] | None = None,
     notes: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -190,25 +190,25 @@ def compare_systems(
     Args:
         systems: The systems by name.
         dataset: The judged questions.
-        baseline_name: The name of the system to compare the others with.
-        deep_systems: The same systems, each asking for a hundred passages, to measure R@100.
+        baseline: The name of the system to compare the others with.
+        deep: The same systems, each asking for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
         seed: The seed of the statistical tests and intervals.
         progress: Receives the system's name, the number of questions done and the total number.
 
     Raises:
-        ConfigError: No system is called *baseline_name*, there are no questions, a question is
+        ConfigError: No system is called *baseline*, there are no questions, a question is
             blank, or no passage is relevant.
         MissingExtra: ir-measures or scipy is not installed.
     """
-    if baseline_name not in systems:
+    if baseline not in systems:
         raise ConfigError(
-            f"baseline must be the name of a system, not {baseline_name!r}",
+            f"baseline must be the name of a system, not {baseline!r}",
             path="baseline",
-            value=baseline_name,
+            value=baseline,
             allowed=", ".join(systems),
         )
-    require_measurable_dataset(dataset)
+    require_measurable(dataset)
     require_extras()
     runs: dict[str, dict[str, Run]] = {}
     deep_runs: dict[str, dict[str, Run]] = {}
@@ -219,7 +219,7 @@ def compare_systems(
     for name, system in systems.items():
         runs[name], seconds[name] = _run_and_time_system(name, system, dataset, progress)
         dataset = _drop_failed_questions(name, runs[name], dataset, failures)
-    for name, system in (deep_systems or {}).items():
+    for name, system in (deep or {}).items():
         deep_runs[name], _ = _run_and_time_system(f"{name}, deep", system, dataset, progress)
         dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
     answered = [question.id for question in dataset.questions]
@@ -228,14 +228,14 @@ def compare_systems(
         for name, system_runs in runs.items()
     }
     measured = {
-        name: compute_measures(dataset.qrels, _collect_passage_ids(system_runs))
+        name: evaluate(dataset.qrels, _collect_passage_ids(system_runs))
         for name, system_runs in runs.items()
     }
     for name, system_runs in deep_runs.items():
         measured[name] = PerQuery(
             {
                 **measured[name].values,
-                **compute_measures(dataset.qrels, _collect_passage_ids(system_runs), DEEP).values,
+                **evaluate(dataset.qrels, _collect_passage_ids(system_runs), DEEP).values,
             }
         )
     scores = {}
@@ -243,27 +243,27 @@ def compare_systems(
         # If a system does not report its added time, its time beyond the baseline's on the same
         # question counts.
         extra_seconds = {
-            question_id: seconds[name][question_id] - seconds[baseline_name][question_id]
+            question_id: seconds[name][question_id] - seconds[baseline][question_id]
             for question_id in system_runs
         }
         added = [
             extra_seconds[question_id] if run.seconds_added is None else run.seconds_added
             for question_id, run in system_runs.items()
         ]
-        added_ms = Percentiles.from_values([1e3 * added_seconds for added_seconds in added])
+        added_ms = Percentiles.of([1e3 * added_seconds for added_seconds in added])
         score = _score_system(
-            name, system_runs, measured[name], measured[baseline_name], added_ms=added_ms, seed=seed
+            name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
         )
         scores[name] = replace(score, failed=len(failures.get(name, ())))
     # The baseline is not tested against itself, so it does not count as a test.
-    corrected = correct_p_values(
-        {name: score.difference.p for name, score in scores.items() if name != baseline_name}
+    corrected = holm(
+        {name: score.difference.p for name, score in scores.items() if name != baseline}
     )
     return Comparison(
         dataset=dataset.name,
         passages=len(dataset.passages) or None,
         questions=len(dataset.questions),
-        baseline=baseline_name,
+        baseline=baseline,
         systems=tuple(
             replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
             for name, score in scores.items()
@@ -276,7 +276,7 @@ def compare_systems(
     )
 
 
-def require_measurable_dataset(dataset: Dataset) -> None:
+def require_measurable(dataset: Dataset) -> None:
     """Raise `ConfigError` if *dataset* cannot be measured.
 
     A data set must have at least one question, no blank question, and at least one relevant
@@ -300,8 +300,8 @@ def require_measurable_dataset(dataset: Dataset) -> None:
 
 def require_extras() -> None:
     """Raise `MissingExtra` if a package that measuring needs is not installed."""
-    compute_measures({}, {})
-    measure_difference(())
+    evaluate({}, {})
+    difference(())
 
 
 # --- a live function ------------------------------------------------------------------------------
@@ -334,11 +334,11 @@ def choose_systems(
             raise ConfigError(
                 f"the name {reserved_names[0]!r} is reserved; rename the system", path="systems"
             )
-        selected = {**select_systems(()), **systems}
+        selected = {**chosen(()), **systems}
     elif isinstance(systems, str):
-        selected = select_systems([systems])
+        selected = chosen([systems])
     else:
-        selected = select_systems(systems if systems is not None else USUAL if has_model else FREE)
+        selected = chosen(systems if systems is not None else USUAL if has_model else FREE)
     return {**selected, OWN: {}} if is_wrapped else selected
 
 
@@ -451,7 +451,7 @@ def _drop_failed_questions(
         error = next(iter(errors.values()))
         error.add_note(f"The system {system_name!r} failed on every question that was left.")
         raise error
-    return dataset.select_questions(dataset.qrels.keys() - errors.keys())
+    return dataset.only(dataset.qrels.keys() - errors.keys())
 
 
 def _describe_failures(
@@ -507,7 +507,7 @@ def _score_system(
     return SystemScore(
         name=system_name,
         means=measures.means,
-        difference=measure_difference(list(gains.values()), seed=seed),
+        difference=difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
         added_ms=added_ms,
@@ -534,7 +534,7 @@ def _summarise_stage_times(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
     for run in runs.values():
         for name, ms in run.stages.items():
             stages.setdefault(name, []).append(ms)
-    return {name: Percentiles.from_values(values) for name, values in stages.items()}
+    return {name: Percentiles.of(values) for name, values in stages.items()}
 
 
 def _list_warnings(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:

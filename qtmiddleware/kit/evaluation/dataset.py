@@ -121,19 +121,19 @@ class Dataset:
             qrels,
         )
 
-    def select_first_questions(self, count: int) -> Dataset:
+    def first(self, count: int) -> Dataset:
         """Return the data set with only its first *count* questions and their judgements."""
-        return self.select_questions({question.id for question in self.questions[:count]})
+        return self.only({question.id for question in self.questions[:count]})
 
-    def sample_questions(self, count: int, *, seed: int = 0) -> Dataset:
+    def sampled(self, count: int, *, seed: int = 0) -> Dataset:
         """Return the data set with only *count* of its questions, drawn at random with *seed*.
 
         The questions keep their order. If there are fewer than *count* questions, all of them stay.
         """
         ids = [question.id for question in self.questions]
-        return self.select_questions(set(random.Random(seed).sample(ids, min(count, len(ids)))))
+        return self.only(set(random.Random(seed).sample(ids, min(count, len(ids)))))
 
-    def select_questions(self, ids: Collection[str]) -> Dataset:
+    def only(self, ids: Collection[str]) -> Dataset:
         """Return the data set with only the questions in *ids*, and their judgements."""
         questions = tuple(question for question in self.questions if question.id in ids)
         return Dataset(

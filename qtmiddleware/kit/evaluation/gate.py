@@ -26,8 +26,8 @@ from qtmiddleware.kit.evaluation.measures import (
     Comparison,
     Difference,
     compute_sign_test_p_value,
-    correct_p_values,
-    measure_difference,
+    difference,
+    holm,
 )
 from qtmiddleware.preprocessing.text import format_count
 
@@ -282,7 +282,7 @@ class Change:
         """``True`` if significantly more questions got worse than got better."""
         return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
-    def list_worst_questions(self, count: int = 5) -> list[tuple[str, float]]:
+    def worst(self, count: int = 5) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
@@ -298,7 +298,7 @@ class Change:
             "better": self.better_count,
             "worse": self.worse_count,
             "signPHolm": self.sign_p,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.list_worst_questions()],
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
         }
 
 
@@ -333,7 +333,7 @@ def measure_changes(
         if change.worse_count or change.better_count:
             tests[f"mean {change.name}"] = change.difference.p
             tests[f"sign {change.name}"] = change.sign_p
-    corrected = correct_p_values(tests)
+    corrected = holm(tests)
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
@@ -349,9 +349,7 @@ def _measure_change(
     then, now = (
         fsum(values.values()) / max(1, len(gains)) for values in (baseline_scores, new_scores)
     )
-    change = Change(
-        system_name, then, now, measure_difference(list(gains.values()), seed=seed), gains
-    )
+    change = Change(system_name, then, now, difference(list(gains.values()), seed=seed), gains)
     return replace(
         change, sign_p=compute_sign_test_p_value(change.better_count, change.worse_count)
     )

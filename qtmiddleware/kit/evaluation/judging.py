@@ -161,7 +161,7 @@ class Judged:
     def _counts(self) -> Counter[str]:
         return Counter(verdict.outcome for verdict in self.verdicts)
 
-    def describe_outcome(self, verdict: Verdict) -> str:
+    def describe(self, verdict: Verdict) -> str:
         """Return the outcome of *verdict* in a few words, such as ``rules is better``."""
         outcomes = {
             "win": f"{self.challenger} is better",

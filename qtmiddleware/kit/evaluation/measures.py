@@ -59,8 +59,8 @@ class PerQuery:
         }
 
 
-def compute_measures(
-    qrels: Qrels, ranked_ids: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
+def evaluate(
+    qrels: Qrels, run: Mapping[str, Sequence[str]], measures: Sequence[str] = MEASURES
 ) -> PerQuery:
     """Return the value of each of *measures* for each judged question.
 
@@ -69,7 +69,7 @@ def compute_measures(
 
     Args:
         qrels: The judgements: grades by question id and passage id.
-        ranked_ids: The passage ids that the system returned, best first, by question id.
+        run: The passage ids that the system returned, best first, by question id.
         measures: The measures to compute: nDCG@10 (the gain is the grade, Järvelin and Kekäläinen
             2002), R@10, MRR@10, P@5, AP (its mean over the questions is MAP) and R@100.
 
@@ -83,9 +83,7 @@ def compute_measures(
     # ir-measures gets only the questions with results. The others keep the value 0.
     values = {name: dict.fromkeys(qrels, 0.0) for name in measures}
     scores = {
-        question: _build_rank_scores(ranked_ids[question])
-        for question in qrels
-        if ranked_ids.get(question)
+        question: _build_rank_scores(run[question]) for question in qrels if run.get(question)
     }
     if scores:
         # Objects, not names: ir-measures' name parser needs a module that newer Pythons lack.
@@ -143,7 +141,7 @@ class Difference:
         }
 
 
-def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
+def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains*, its bootstrap interval, and its p-value.
 
     The p-value is that of a two-sided randomisation test. The interval and the test each use
@@ -211,7 +209,7 @@ def compute_sign_test_p_value(better_count: int, worse_count: int) -> float:
     )
 
 
-def correct_p_values(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Return *p_values*, corrected for the number of tests by Holm's method.
 
     *p_values* maps the name of each test to its p-value. The k-th smallest of n p-values is
@@ -241,7 +239,7 @@ class Percentiles:
     p95: float = 0.0
 
     @classmethod
-    def from_values(cls, values: Sequence[float]) -> Percentiles:
+    def of(cls, values: Sequence[float]) -> Percentiles:
         """Return the percentiles of *values*; both are 0 if *values* is empty."""
         ordered = sorted(values)
         if not ordered:
@@ -336,7 +334,7 @@ class SystemScore:
         cost, gain = self.usd_per_thousand, self.difference.gain
         return None if cost is None or gain <= TOLERANCE else cost / (100 * gain)
 
-    def list_worst_questions(self, count: int = 10) -> list[tuple[str, float]]:
+    def worst(self, count: int = 10) -> list[tuple[str, float]]:
         """Return the ids and gains of the *count* questions that lost most, worst first.
 
         A loss is a negative gain. If fewer than *count* questions lost, all of them are returned.
@@ -346,7 +344,7 @@ class SystemScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON, without queries and passages."""
-        worst = self.list_worst_questions(1)
+        worst = self.worst(1)
         return {
             "name": self.name,
             "means": dict(self.means),

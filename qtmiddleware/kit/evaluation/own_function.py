@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
 from qtmiddleware.kit.evaluation.dataset import Qrels, Question
-from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, build_run
+from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, run_of
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.wrapping.wrapped import Bound
 
@@ -167,7 +167,7 @@ class OwnFunction:
         except Exception as error:
             return Run((), error=error)
         try:
-            return build_run(retrieval)
+            return run_of(retrieval)
         except ConfigError as error:
             # Only this question's result is unusable. The next result may have ids.
             return Run((), error=error)

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.movement import Movements, explain_movement
 from qtmiddleware.kit.evaluation.own_function import configure_function, open_runner
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, rank
-from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, select_systems
+from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Match, Retrieval
@@ -105,7 +105,7 @@ class SideBySide:
     questions: tuple[AskedQuestion, ...]
     ranked: RankedSystems | None = None
 
-    def find_ranking(self, question: Question) -> RankedAnswers | None:
+    def ranking(self, question: Question) -> RankedAnswers | None:
         """Return the judge's ranking of the answers to *question*; ``None`` if there is none."""
         rankings = self.ranked.questions if self.ranked is not None else ()
         return next((ranking for ranking in rankings if ranking.question == question.id), None)
@@ -262,7 +262,7 @@ def _choose_systems(
     if systems is None:
         systems = SHOWN if has_model else SHOWN[:2]
     names = [systems] if isinstance(systems, str) else list(systems)
-    settings = select_systems([name for name in names if name != OWN])
+    settings = chosen([name for name in names if name != OWN])
     return {
         name: {} if name == OWN else {**settings[name], **_PLAIN}
         for name in dict.fromkeys((BASELINE, *names))

@@ -120,10 +120,10 @@ def asks_a_model(system_name: str) -> bool:
 
     Raises `ConfigError` if *system_name* is not in `SYSTEMS`.
     """
-    return bool(select_systems([system_name])[system_name]["transformationType"] != "none")
+    return bool(chosen([system_name])[system_name]["transformationType"] != "none")
 
 
-def select_systems(system_names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+def chosen(system_names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
     """Return the settings of the baseline and of the systems called *system_names*, by name.
 
     Raises `ConfigError` if a name is not in `SYSTEMS`.
@@ -180,7 +180,7 @@ System = Callable[[Question], Run | Sequence[tuple[str, float]]]
 """A function that searches for a question. It returns a `Run`, or (id, score) pairs, best first."""
 
 
-def build_run(retrieval: Retrieval) -> Run:
+def run_of(retrieval: Retrieval) -> Run:
     """Return the passage ids, times and costs of *retrieval* as a `Run`.
 
     Raises `ConfigError` if the function's results cannot be read as passages, or have no ids.

@@ -10,7 +10,7 @@ import pytest
 
 from qtmiddleware.kit.demo import load_dataset, load_recorded_model
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import USUAL, Comparison, select_systems
+from qtmiddleware.kit.evaluation import USUAL, Comparison, chosen
 from qtmiddleware.kit.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import CallableEmbedder
@@ -32,7 +32,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     embedder = embedding_once(find_embedder("all-MiniLM-L6-v2"))
     store = build_index(data, tmp_path_factory.mktemp("demo") / "index.sqlite", embedder)
     with store:
-        return Bench(store, embedder, load_recorded_model()).measure(data, select_systems(USUAL))
+        return Bench(store, embedder, load_recorded_model()).measure(data, chosen(USUAL))
 
 
 def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:
@@ -69,7 +69,7 @@ def test_the_means_are_those_of_the_questions(comparison: Comparison) -> None:
 
 def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
     data, embedder = (
-        load_dataset().select_first_questions(1),
+        load_dataset().first(1),
         CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts]),
     )
     for _ in range(2):

@@ -41,7 +41,7 @@ def test_every_kind_of_example_is_a_judged_question_with_a_recorded_reply(folder
         "typo",
     ]
     for id_ in EXAMPLES[folder].values():
-        (question,) = data.select_questions({id_}).questions
+        (question,) = data.only({id_}).questions
         assert has_recording(model, question.text, question.history)
     assert not has_recording(model, "a question that nobody has asked", ())
 
@@ -77,7 +77,7 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
         with opened as middleware:
             tiers = Tiers(middleware.retriever, should_cache_replies=False)
             for kind, id_ in EXAMPLES[folder].items():
-                (question,) = data.select_questions({id_}).questions
+                (question,) = data.only({id_}).questions
                 best = max(data.qrels[id_].values())
                 answers = [
                     id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0

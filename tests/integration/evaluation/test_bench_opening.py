@@ -15,7 +15,7 @@ import pytest
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
-from qtmiddleware.kit.evaluation import Dataset, Question, select_systems
+from qtmiddleware.kit.evaluation import Dataset, Question, chosen
 from qtmiddleware.kit.evaluation.bench import (
     Bench,
     CachedEmbedder,
@@ -79,7 +79,7 @@ class Slow(ScriptedModel):
 def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: Path) -> None:
     folder = write_data(tmp_path / "set", DATA)
     with open_bench(folder, settings=SETTINGS, cache=cache) as opened:
-        found = opened.measure(select_systems(["rules"]), deep=True)
+        found = opened.measure(chosen(["rules"]), deep=True)
     assert (found.dataset, found.questions, found.passages) == ("set", 6, 12)
     assert found["rules"].means["R@100"] == 1.0
     assert found.data_hash == replace(DATA, name="set").data_hash
@@ -88,7 +88,7 @@ def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: 
 
 
 def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    systems = select_systems(["rewrite", "combined, auto"])
+    systems = chosen(["rewrite", "combined, auto"])
     model = Slow()
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
         first = opened.measure(systems, deep=True)
@@ -122,7 +122,7 @@ class Unused(CountingEmbedder):
 
 def test_the_time_of_replies_that_were_asked_ahead_is_told(cache: Path) -> None:
     with open_bench(DATA, settings=SETTINGS, client=Slow(0.2), cache=cache) as opened:
-        found = opened.measure(select_systems(["rewrite"]))
+        found = opened.measure(chosen(["rewrite"]))
     assert found["rewrite"].added_ms.p50 >= 200
     assert found["rewrite"].stages_ms["model, replayed"].p50 >= 200
     assert "model, replayed" not in found["raw"].stages_ms
@@ -133,7 +133,7 @@ def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("QTM_TRANSFORMATION_TYPE", "rewrite")
     model = ScriptedModel({})
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
-        found = opened.measure(select_systems(["rules"]) | {"own": {"fusion": {"rrfK": 5}}})
+        found = opened.measure(chosen(["rules"]) | {"own": {"fusion": {"rrfK": 5}}})
     assert [score.llm_calls for score in found.systems] == [0, 0, 0]
     assert model.prompts == []
 
@@ -141,7 +141,7 @@ def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.Monk
 def test_so_many_questions_are_asked_at_a_time(cache: Path) -> None:
     model = Slow(0.05)
     with open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=3) as opened:
-        opened.measure(select_systems(["rewrite", "hyde"]))
+        opened.measure(chosen(["rewrite", "hyde"]))
     assert model.most == 3
     assert Counter(prompt.mode for prompt in model.prompts) == {"rewrite": 6, "hyde": 6}
 
@@ -155,7 +155,7 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
     ask_ahead(
         model,
         data,
-        select_systems(["rules", "combined, auto", "rewrite"]),
+        chosen(["rules", "combined, auto", "rewrite"]),
         progress=lambda *step: told.append(step),
     )
     model.close()
@@ -168,7 +168,7 @@ def test_the_model_is_not_asked_ahead_where_a_gate_decides(cache: Path) -> None:
 
 async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
     with pytest.raises(WrapError, match=r"asyncio\.to_thread"):
-        ask_ahead(ScriptedModel({"rewrite": "x"}), DATA, select_systems(["rewrite"]))
+        ask_ahead(ScriptedModel({"rewrite": "x"}), DATA, chosen(["rewrite"]))
 
 
 def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
         open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=2) as opened,
         pytest.raises(ModelError, match="replied to none of the first 2 questions") as caught,
     ):
-        opened.measure(select_systems(["rewrite", "hyde"]))
+        opened.measure(chosen(["rewrite", "hyde"]))
     assert caught.value.reason == "unauthorized"
     assert len(model.prompts) == 2
 
@@ -191,18 +191,18 @@ def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
         )
 
     with open_bench(DATA, settings=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
-        found = opened.measure(select_systems(["rewrite"]))
+        found = opened.measure(chosen(["rewrite"]))
     assert (found["rewrite"].degraded, found["rewrite"].llm_calls) == (1, 6)
 
 
 def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(
     tmp_path: Path, cache: Path
 ) -> None:
-    recording = write_recording(tmp_path / "r.jsonl", DATA.select_first_questions(4), *RECORDED)
+    recording = write_recording(tmp_path / "r.jsonl", DATA.first(4), *RECORDED)
     with open_bench(
         DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache
     ) as opened:
-        found = opened.measure(select_systems(["combined"]))
+        found = opened.measure(chosen(["combined"]))
     assert (found.questions, opened.has_model, opened.recorded_fields) == (
         4,
         True,
@@ -230,7 +230,7 @@ def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
         (first, twin),
         {it.id: DATA.qrels[first.id] for it in (first, twin)},
     )
-    recording = write_recording(tmp_path / "r.jsonl", DATA.select_first_questions(1), *RECORDED)
+    recording = write_recording(tmp_path / "r.jsonl", DATA.first(1), *RECORDED)
     with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
         assert [question.id for question in opened.dataset.questions] == [first.id]
 
@@ -241,7 +241,7 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
     with open_bench(DATA, settings=SETTINGS, recordings=recording, cache=cache) as opened:
         lacks = {
             name: opened.list_missing_fields(it)
-            for name, it in select_systems(["rules", "rewrite", "multi_query", "combined"]).items()
+            for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()
         }
     assert lacks == {
         "raw": frozenset(),
@@ -255,7 +255,7 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (DATA.select_first_questions(0), "no judged questions"),
+        (DATA.first(0), "no judged questions"),
         (
             replace(
                 DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}
@@ -284,7 +284,7 @@ def test_a_reply_cannot_have_taken_an_impossible_time(cache: Path, model_ms: flo
 
 def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
     data, recording = bridges_data(history=True), tmp_path / "new" / "r.jsonl"
-    systems = select_systems(["combined", "rewrite"])
+    systems = chosen(["combined", "rewrite"])
 
     def said(prompt: Prompt) -> Mapping[str, Any]:
         alone = {"standalone": "Who inspects Arlo Bridge?"} if prompt.history else {}
@@ -316,7 +316,7 @@ def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: 
         with open_bench(
             DATA, settings=SETTINGS, client=model, record=recording, cache=cache
         ) as opened:
-            opened.measure(select_systems(["rewrite"]))
+            opened.measure(chosen(["rewrite"]))
     assert len(model.prompts) == 6
     assert len((tmp_path / "r.jsonl").read_text().splitlines()) == 6
 
@@ -385,7 +385,7 @@ def test_an_asynchronous_client_is_taken(cache: Path) -> None:
 
 def test_an_index_is_built_once_and_only_for_its_own_passages(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    for data in (DATA, DATA.select_first_questions(2), replace(DATA, passages=DATA.passages[:9])):
+    for data in (DATA, DATA.first(2), replace(DATA, passages=DATA.passages[:9])):
         open_index(
             data, tmp_path, CountingEmbedder(), progress=lambda *step: told.append(step)
         ).close()
@@ -436,11 +436,11 @@ def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
     embedder = CachedEmbedder(CountingEmbedder(), tmp_path / "cache.sqlite")
     with open_index(DATA, tmp_path, embedder) as store:
         bench = Bench(store, embedder, ScriptedModel({"rewrite": "Since when is it open?"}))
-        bench.measure(DATA, select_systems(["rewrite"]))
+        bench.measure(DATA, chosen(["rewrite"]))
         with sqlite3.connect(tmp_path / "cache.sqlite") as run:
             run.execute("UPDATE vectors SET seconds = 1000")
         run.close()
-        found = bench.measure(DATA, select_systems(["rewrite"]))
+        found = bench.measure(DATA, chosen(["rewrite"]))
     embedder.close()
     # The rewrite is embedded beside the question; the question itself in a plain search too.
     assert 1e6 <= found["rewrite"].added_ms.p95 < 2e6

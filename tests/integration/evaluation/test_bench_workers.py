@@ -14,7 +14,7 @@ import pytest
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.embedding import MiniLMEmbedder
 from qtmiddleware.kit.engines import Engine, LocalEngine
-from qtmiddleware.kit.evaluation import Dataset, select_systems
+from qtmiddleware.kit.evaluation import Dataset, chosen
 from qtmiddleware.kit.evaluation.bench.bench import BATCH
 from qtmiddleware.protocols import Passage
 from tests.support.bench_world import CountingEmbedder, bridges_data, open_bench, write_data
@@ -72,7 +72,7 @@ def run(
         engine=engine,
         progress=lambda *step: told.append(step),
     ) as opened:
-        found = opened.measure(select_systems(["rules"]), deep=True)
+        found = opened.measure(chosen(["rules"]), deep=True)
     [index] = cache.glob("index-*.sqlite")
     with closing(sqlite3.connect(index)) as connection:
         rows = connection.execute("SELECT * FROM passages ORDER BY row").fetchall()

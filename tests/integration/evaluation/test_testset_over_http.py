@@ -7,7 +7,7 @@ import pytest
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.evaluation.testsets import generate_dataset
+from qtmiddleware.kit.evaluation.testsets import generate
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.providers.llms import make_language_model
 from tests.support.model_server import ModelServer, Said, failure
@@ -38,7 +38,7 @@ def model(bare_environment: None, service: ModelServer) -> LanguageModel:
 def test_questions_are_asked_for_and_checked_in_two_small_calls_each(
     service: ModelServer, model: LanguageModel
 ) -> None:
-    result = generate_dataset(bridges(6), model, count=4)
+    result = generate(bridges(6), model, count=4)
     assert len(result.dataset.questions) == 4
     assert len(service.bodies) == 8
     assert result.cost_usd == pytest.approx(8 * (100 * 0.10 + 20 * 0.50) / 1e6)
@@ -52,7 +52,7 @@ def test_calls_that_fail_now_and_then_cost_their_passages_alone(
     service: ModelServer, model: LanguageModel
 ) -> None:
     service.reply = lambda body: failure(500) if len(service.bodies) % 4 == 0 else written(body)
-    result = generate_dataset(bridges(24), model, count=4, concurrency=1)
+    result = generate(bridges(24), model, count=4, concurrency=1)
     assert len(result.dataset.questions) == 4
     assert result.dropped == {"unavailable": result.asked - 4}
 
@@ -62,7 +62,7 @@ def test_a_refused_key_is_said_at_once_and_without_the_key(
 ) -> None:
     service.reply = failure(401, f"no luck with {SECRET}")
     with pytest.raises(ModelError) as caught:
-        generate_dataset(bridges(24), model, count=20, concurrency=2)
+        generate(bridges(24), model, count=20, concurrency=2)
     assert caught.value.reason == "unauthorized"
     assert SECRET not in str(caught.value)
     assert len(service.bodies) == 2
@@ -73,5 +73,5 @@ def test_a_service_that_never_answers_is_given_up(
 ) -> None:
     service.reply = service.hang
     with pytest.raises(ModelError) as caught:
-        generate_dataset(bridges(24), model, count=20, timeout=0.2)
+        generate(bridges(24), model, count=20, timeout=0.2)
     assert caught.value.reason == "timeout"

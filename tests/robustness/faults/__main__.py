@@ -90,9 +90,9 @@ def main() -> int:
         "--seed", type=int, default=7, help="what the cases leave open is drawn from it (7)"
     )
     options = parser.parse_args()
-    cases = matrix(options.select_questions)
+    cases = matrix(options.only)
     if not cases:
-        parser.error(f"no case is named {options.select_questions}")
+        parser.error(f"no case is named {options.only}")
     # The warnings of degraded retrievals are made and not shown.
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(logging.NullHandler())
@@ -105,7 +105,7 @@ def main() -> int:
     done = run(cases, options.seed)
     seconds = perf_counter() - began
     print(f"\n{summary(done)}\n\n{table(('what', 'figure'), totals(done, Limits()))}")
-    if options.select_questions == "*":
+    if options.only == "*":
         command = " ".join(["python -m tests.robustness.faults", *sys.argv[1:]])
         head = HEAD.read_text(encoding="utf-8")
         text = document(

@@ -19,7 +19,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel
 from qtmiddleware.kit.evaluation.judging import judge
-from qtmiddleware.kit.evaluation.testsets import generate_dataset
+from qtmiddleware.kit.evaluation.testsets import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore, PineconeTextStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder
@@ -559,7 +559,7 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
         kept = CachedModel(RecordingModel(asked, tmp_path / "r.jsonl"), tmp_path / "cache.sqlite")
         emitted.show(kept)
         for call in (
-            lambda: generate_dataset(passages, kept, count=3, name="set"),
+            lambda: generate(passages, kept, count=3, name="set"),
             lambda: judge(
                 lambda it: PASSAGE,
                 lambda it: ANSWER,

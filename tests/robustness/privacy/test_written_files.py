@@ -22,7 +22,7 @@ from qtmiddleware.kit.cli.session import create_history_file
 from qtmiddleware.kit.cli.tune import write_config
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
-from qtmiddleware.kit.evaluation.testsets.writing import write_dataset
+from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.testing import ScriptedModel
@@ -153,7 +153,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
         place.parent, (place.name,), "--report"
     ),
     "tuned config": lambda place: write_config(place, {"topK": 4}),
-    "test set": lambda place: write_dataset(bridges_data(), place),
+    "test set": lambda place: write(bridges_data(), place),
 }
 
 
@@ -274,7 +274,7 @@ def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None
 
 def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
     for place in ("set", "made/here/set", "ä" * 120):
-        write_dataset(bridges_data(), folder / place)
+        write(bridges_data(), folder / place)
     assert in_reach_of_others(folder) == []
 
 

@@ -126,7 +126,7 @@ class FilePass:
 
     def _write_record(self, record: Record) -> None:
         self.journal.append_record(record)
-        self.report.add_record(record)
+        self.report.add(record)
         if self.show is not None:
             self.show(self.report)
 

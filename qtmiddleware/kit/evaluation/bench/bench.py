@@ -29,10 +29,10 @@ from qtmiddleware.kit.evaluation import (
     Question,
     Run,
     System,
-    build_run,
     load_judged,
     require_extras,
-    require_measurable_dataset,
+    require_measurable,
+    run_of,
 )
 from qtmiddleware.kit.evaluation.bench.caches import CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.bench.function import (
@@ -116,7 +116,7 @@ class Bench:
         def measure_question(question: Question) -> Run:
             with self._record_replays() as replayed:
                 retrieval = wrapped.retrieve(question.text, top_k=top_k, history=question.history)
-            measured = build_run(retrieval)
+            measured = run_of(retrieval)
             # A plain search also embeds the question, so this time does not count as added.
             replayed_seconds = sum(replayed.values()) - replayed.get(
                 retrieval.variants[0].text, 0.0
@@ -307,7 +307,7 @@ class OpenedBench:
         Raises:
             ModelError: The model does not answer.
             ConfigError: Your own function never returned a judged id.
-            Exception: Any exception that `compare_systems` raises.
+            Exception: Any exception that `measure` raises.
         """
         # Recorded replies come at once, so only a live model is asked in advance.
         if self.has_model and self.recorded_fields is None and self.bench.model is not None:
@@ -464,7 +464,7 @@ def _load_dataset(folder_or_dataset: str | Path | Dataset, options: BenchOptions
         else load(folder_or_dataset, split=options.split)
     )
     require_extras()
-    require_measurable_dataset(dataset)
+    require_measurable(dataset)
     return dataset
 
 
@@ -511,7 +511,7 @@ def _select_questions(dataset: Dataset, options: BenchOptions) -> tuple[Dataset,
         notes.append(
             f"{count} of {len(dataset.questions)} questions, drawn with seed {options.seed}."
         )
-        dataset = dataset.sample_questions(count, seed=options.seed)
+        dataset = dataset.sampled(count, seed=options.seed)
     if dataset.is_synthetic:
         notes.append(
             "The questions are synthetic: a language model wrote them from the passages that answer"

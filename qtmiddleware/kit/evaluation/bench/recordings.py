@@ -50,7 +50,7 @@ def select_recorded_questions(
     known_ids = {str(line.get("_id")) for line in lines} & {
         question.id for question in dataset.questions
     }
-    dataset = dataset.select_questions(known_ids) if known_ids else dataset
+    dataset = dataset.only(known_ids) if known_ids else dataset
     try:
         queries = [question.to_record() for question in dataset.questions]
         model = RecordedModel(lines, queries, name=f"recorded:{path.stem}")
@@ -70,7 +70,7 @@ def select_recorded_questions(
         recorded.add(question.id)
     if not recorded:
         raise no_match
-    return model, dataset.select_questions(recorded), frozenset(fields)
+    return model, dataset.only(recorded), frozenset(fields)
 
 
 def list_reply_fields(system_settings: Mapping[str, Any]) -> frozenset[str]:

@@ -13,18 +13,15 @@ from qtmiddleware.kit.evaluation.reporting.markdown import markdown
 from qtmiddleware.kit.evaluation.reporting.page import page
 from qtmiddleware.kit.evaluation.reporting.ranking import ranking_page
 from qtmiddleware.kit.evaluation.reporting.regression import (
-    format_comment,
-    format_headline,
-    format_sentences,
+    write_comment,
+    write_headline,
+    write_sentences,
 )
 from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
 from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
 
 __all__ = [
     "Decision",
-    "format_comment",
-    "format_headline",
-    "format_sentences",
     "headings",
     "markdown",
     "page",
@@ -33,4 +30,7 @@ __all__ = [
     "shadow_markdown",
     "shadow_page",
     "verdict",
+    "write_comment",
+    "write_headline",
+    "write_sentences",
 ]

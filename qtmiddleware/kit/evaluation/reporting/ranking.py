@@ -170,7 +170,7 @@ def _format_interval(interval: tuple[float, float] | None, *, is_signed: bool = 
 def _build_ranked_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
     """Yield each question that has a ranking, as text for an HTML page."""
     for row in comparison.questions:
-        if (ranking := comparison.find_ranking(row.question)) is not None:
+        if (ranking := comparison.ranking(row.question)) is not None:
             yield RankedQuestion(
                 question=shorten_text(row.question.text, _QUESTION_LENGTH),
                 reference=shorten_text(row.question.reference, _ANSWER_LENGTH),

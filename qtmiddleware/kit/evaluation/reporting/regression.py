@@ -14,7 +14,7 @@ from qtmiddleware.preprocessing.text import format_count, shorten_text
 _LENGTH: Final = 2_000
 
 
-def format_headline(gate_result: GateResult) -> str:
+def write_headline(gate_result: GateResult) -> str:
     """Return a sentence that says whether retrieval got worse.
 
     If no significant loss was found, a second sentence may state the largest loss that is still
@@ -46,13 +46,13 @@ def _describe_possible_loss(gate_result: GateResult) -> str:
     return f" A loss of up to {size} points with {_quote_name(lowest.name)} cannot be ruled out."
 
 
-def format_sentences(gate_result: GateResult) -> tuple[str, ...]:
+def write_sentences(gate_result: GateResult) -> tuple[str, ...]:
     """Return the result as sentences: the headline, each system's change, and changed conditions.
 
     A changed condition is, for example, another version of qtmiddleware or another model.
     """
     return (
-        f"{format_headline(gate_result)} The baseline is {gate_result.baseline}.",
+        f"{write_headline(gate_result)} The baseline is {gate_result.baseline}.",
         *(
             f"{_quote_name(change.name)}: {_describe_change(gate_result, change)}"
             for change in gate_result.changes
@@ -61,7 +61,7 @@ def format_sentences(gate_result: GateResult) -> tuple[str, ...]:
     )
 
 
-def format_comment(gate_result: GateResult) -> str:
+def write_comment(gate_result: GateResult) -> str:
     """Return the result as a comment on a pull request, in GitHub Markdown.
 
     The comment has the verdict, the figures and the ids of the worst questions. *gate_result* does
@@ -76,7 +76,7 @@ def format_comment(gate_result: GateResult) -> str:
     ]
     remarks = (*_list_changed_conditions(gate_result), _describe_method(gate_result))
     paragraphs = [
-        f"**{escape_text(format_headline(gate_result), _LENGTH)}**",
+        f"**{escape_text(write_headline(gate_result), _LENGTH)}**",
         *(escape_text(sentence, _LENGTH) for sentence in reasons),
         _format_figures_table(gate_result),
         *(["Questions that lost most, in points:\n\n" + "\n".join(worst)] if worst else []),
@@ -166,7 +166,7 @@ def _format_worst_questions(change: Change) -> str:
     """Return a Markdown list item with the ids and losses of a system's worst questions."""
     worst = [
         f"{escape_text(id_, ID_LENGTH)} ({figures.format_points(gain)})"
-        for id_, gain in change.list_worst_questions()
+        for id_, gain in change.worst()
     ]
     return f"- {escape_text(change.name, figures.NAME_LENGTH)}: {', '.join(worst)}"
 

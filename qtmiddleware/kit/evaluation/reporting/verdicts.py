@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Dataset,
     SystemScore,
-    measure_difference,
+    difference,
 )
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
@@ -260,7 +260,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     cheaper = [score for score in others if _get_cost_key(score) < _get_cost_key(best)]
     for score in (*half, *cheaper, *others[:1]):
         # Compared question by question, because both systems answered the same questions.
-        lead = measure_difference(
+        lead = difference(
             [best.gains[question_id] - score.gains[question_id] for question_id in best.gains],
             seed=comparison.seed,
         )
@@ -417,7 +417,7 @@ class WorstQuestionFinder:
         """Return the questions that lost most with one system, at most ten, worst first."""
         return tuple(
             self._build_worse_question(score, question, gain)
-            for question, gain in score.list_worst_questions(_WORST)
+            for question, gain in score.worst(_WORST)
         )
 
     def _build_worse_question(

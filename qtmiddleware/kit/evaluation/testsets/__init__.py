@@ -7,14 +7,14 @@ the set is synthetic.
 
 from __future__ import annotations
 
-from qtmiddleware.kit.evaluation.testsets.generating import GeneratedDataset, generate_dataset
-from qtmiddleware.kit.evaluation.testsets.passages import read_passages
-from qtmiddleware.kit.evaluation.testsets.writing import require_new_folder, write_dataset
+from qtmiddleware.kit.evaluation.testsets.generating import Generated, generate
+from qtmiddleware.kit.evaluation.testsets.passages import passages_of
+from qtmiddleware.kit.evaluation.testsets.writing import check_free, write
 
 __all__ = [
-    "GeneratedDataset",
-    "generate_dataset",
-    "read_passages",
-    "require_new_folder",
-    "write_dataset",
+    "Generated",
+    "check_free",
+    "generate",
+    "passages_of",
+    "write",
 ]

@@ -38,7 +38,7 @@ logger: Final = get_logger("qtmiddleware.testsets")
 
 
 @dataclass(frozen=True, slots=True)
-class GeneratedDataset:
+class Generated:
     """A synthetic data set, and figures on how it was generated.
 
     Attributes:
@@ -58,7 +58,7 @@ class GeneratedDataset:
     cost_usd: float | None
 
 
-def generate_dataset(
+def generate(
     passages: Sequence[Passage],
     model: LanguageModel,
     *,
@@ -68,7 +68,7 @@ def generate_dataset(
     concurrency: int = 8,
     timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
-) -> GeneratedDataset:
+) -> Generated:
     """Build a data set of *passages* and of questions that *model* writes about some passages.
 
     The chosen passages cover as many documents as possible. Passages without whole phrases, such as
@@ -131,9 +131,7 @@ def generate_dataset(
             break
     builder.raise_or_log_failure()
     dataset = Dataset(name, tuple(passages), tuple(builder.questions), builder.qrels)
-    return GeneratedDataset(
-        dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd
-    )
+    return Generated(dataset, builder.asked, dict(builder.dropped.most_common()), runner.cost_usd)
 
 
 @dataclass(slots=True)

@@ -45,7 +45,7 @@ FROM target t JOIN documents d ON d.id = t.document JOIN chunks c ON c.document 
 logger: Final = get_logger("qtmiddleware.testsets")
 
 
-def read_passages(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
+def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...]:
     """Read the documents at *paths*, and split them into passages as `ingest` would.
 
     Ids and metadata are the same as after ingesting *paths*, in this order, into a new index. If a

@@ -43,7 +43,7 @@ is the one it was made of and `answer` what it says there.
 """
 
 
-def write_dataset(dataset: Dataset, folder: Path) -> None:
+def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to the new folder *folder*. `Dataset.load` can read the folder.
 
     If writing fails, the files are deleted. Only the owner can read the folder, because it contains
@@ -57,7 +57,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> None:
     # The files are written next to the target and renamed, so that nobody sees half a data set.
     draft = target.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
-        require_new_folder(folder)
+        check_free(folder)
         make_private_folders(target.parent)
         try:
             _write_files(draft, dataset)
@@ -74,7 +74,7 @@ def write_dataset(dataset: Dataset, folder: Path) -> None:
         ) from error
 
 
-def require_new_folder(folder: Path) -> None:
+def check_free(folder: Path) -> None:
     """Raise `ConfigError` if *folder* exists, unless it is an empty folder."""
     target = folder.expanduser()
     # A broken link does not exist by its target, but a folder cannot take its name.

@@ -2,7 +2,7 @@
 
 For example, with the model called for at most 35 % of the questions::
 
-    outcome = tune_settings(bench, dataset, budget=Budget(max_call_rate=0.35))
+    outcome = tune(bench, dataset, budget=Budget(max_call_rate=0.35))
     outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain
 """
 
@@ -16,8 +16,8 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     OVERALL_ERRORS,
     Budget,
     Trial,
-    flatten_settings,
-    nest_settings,
+    flat,
+    nested,
 )
 from qtmiddleware.kit.evaluation.tuning.tune import (
     LEAST,
@@ -25,8 +25,8 @@ from qtmiddleware.kit.evaluation.tuning.tune import (
     TUNED,
     Tuned,
     forecast_tuning,
-    split_dataset,
-    tune_settings,
+    split,
+    tune,
 )
 
 __all__ = [
@@ -42,9 +42,9 @@ __all__ = [
     "Budget",
     "Trial",
     "Tuned",
-    "flatten_settings",
+    "flat",
     "forecast_tuning",
-    "nest_settings",
-    "split_dataset",
-    "tune_settings",
+    "nested",
+    "split",
+    "tune",
 ]

@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     FlatSettings,
     Trial,
     Trials,
-    flatten_settings,
+    flat,
     load_default_settings,
 )
 
@@ -156,7 +156,7 @@ class Search:
         candidates = (
             trial for tier in DEFAULTS if tier in self.tiers for trial in self._run_tier(tier)
         )
-        return next((trial for trial in candidates if not trial.broken_limits), self.trials.raw)
+        return next((trial for trial in candidates if not trial.broken), self.trials.raw)
 
     def find_best_trial(self) -> Trial:
         """Return the best trial if it is clearly better than the default, or else the default.
@@ -202,12 +202,12 @@ class Search:
         If *tier* breaks the budget, it is also run with gates at decreasing call rates. If the
         budget limits searches, the tier's settings get the same limit.
         """
-        settings = flatten_settings(SYSTEMS[tier])
+        settings = flat(SYSTEMS[tier])
         if self.budget.max_searches is not None and asks_a_model(tier):
             settings["limits.maxSearches"] = int(self.budget.max_searches)
         results = [self.trials.run_candidate(tier, settings)]
         call_rate = self._choose_highest_call_rate(results[0])
-        if asks_a_model(tier) and results[0].broken_limits and 0.0 < call_rate < 1.0:
+        if asks_a_model(tier) and results[0].broken and 0.0 < call_rate < 1.0:
             # A gate keeps its target over time, but may exceed it on a sample of questions. Lower
             # targets are therefore tried until one keeps the budget.
             for share in _SHARES:
@@ -216,7 +216,7 @@ class Search:
                         tier, {**settings, **build_gate_settings(round(share * call_rate, 3))}
                     )
                 )
-                if not results[-1].broken_limits:
+                if not results[-1].broken:
                     break
         return results
 
@@ -243,10 +243,8 @@ def choose_better_trial(current_trial: Trial, candidates: Iterable[Trial]) -> Tr
     another candidate needs fewer model calls than this result and loses almost nothing, the other
     candidate is returned instead.
     """
-    allowed = [trial for trial in candidates if not trial.broken_limits]
+    allowed = [trial for trial in candidates if not trial.broken]
     better = [trial for trial in allowed if trial.is_clearly_better(current_trial)]
-    best = max(better, key=lambda trial: trial.mean_ndcg, default=current_trial)
+    best = max(better, key=lambda trial: trial.mean, default=current_trial)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]
-    return min(
-        cheaper, key=lambda trial: (trial.calls_per_question, -trial.mean_ndcg), default=best
-    )
+    return min(cheaper, key=lambda trial: (trial.calls, -trial.mean), default=best)

@@ -27,7 +27,7 @@ from qtmiddleware.kit.evaluation import (
     Dataset,
     System,
     SystemScore,
-    compare_systems,
+    measure,
 )
 from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, CachedModel
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
@@ -91,19 +91,17 @@ class Budget:
                     allowed=allowed,
                 )
 
-    def list_broken_limits(
-        self, score: SystemScore, *, target_call_rate: float | None = None
-    ) -> tuple[str, ...]:
+    def broken_by(self, score: SystemScore, *, kept_rate: float | None = None) -> tuple[str, ...]:
         """Return a phrase for each limit that *score* breaks.
 
-        *target_call_rate* is the call rate that a gate keeps over time. If the target is within the
+        *kept_rate* is the call rate that a gate keeps over time. If the target is within the
         limit, *score* breaks the limit only if its call rate is significantly above the target
         (exact binomial test, 5 %).
         """
         # The p95, because a median hides the model's time if only some questions wait for it.
         added_ms, usd, hurt_rate = score.added_ms.p95, score.usd_per_thousand, score.hurt_rate
         excesses = (
-            self._describe_excess_calls(score, target_call_rate),
+            self._describe_excess_calls(score, kept_rate),
             _describe_excess(
                 added_ms, self.max_added_ms, "it adds {:.0f} ms (p95), the budget is {:.0f}"
             ),
@@ -141,7 +139,7 @@ class Budget:
         calls = sum(run.llm_calls > 0 for run in score.runs.values())
         return text if binom.sf(calls - 1, len(score.runs), target_call_rate) < _CHANCE else ""
 
-    def describe_limits(self) -> str:
+    def describe(self) -> str:
         """Return the limits in words, or an empty string if there are no limits."""
         limits = (
             (self.max_call_rate, "the model called for at most {:.1%} of the questions"),
@@ -167,7 +165,7 @@ def _describe_excess(value: float | None, limit: float | None, template: str) ->
     return "its cost is not known" if value is None else template.format(value, limit)
 
 
-def flatten_settings(settings: Mapping[str, Any], key_prefix: str = "") -> dict[str, Any]:
+def flat(settings: Mapping[str, Any], key_prefix: str = "") -> dict[str, Any]:
     """Flatten nested *settings* to values by dotted key, as in ``keywordEvidence.weight``.
 
     Every key in the result begins with *key_prefix*.
@@ -175,14 +173,14 @@ def flatten_settings(settings: Mapping[str, Any], key_prefix: str = "") -> dict[
     by_key: dict[str, Any] = {}
     for key, value in settings.items():
         by_key.update(
-            flatten_settings(value, f"{key_prefix}{key}.")
+            flat(value, f"{key_prefix}{key}.")
             if isinstance(value, Mapping)
             else {f"{key_prefix}{key}": value}
         )
     return by_key
 
 
-def nest_settings(flat_settings: FlatSettings) -> dict[str, Any]:
+def nested(flat_settings: FlatSettings) -> dict[str, Any]:
     """Convert *flat_settings*, values by dotted key, to nested objects as in a config file."""
     config: dict[str, Any] = {}
     for key, value in flat_settings.items():
@@ -223,19 +221,19 @@ class Trial:
         tier: The name of the system whose settings the candidate started with.
         settings: All settings of the candidate, by dotted key.
         score: The candidate's score.
-        broken_limits: A phrase for each limit of the budget that the candidate breaks.
+        broken: A phrase for each limit of the budget that the candidate breaks.
     """
 
     tier: str
     settings: FlatSettings
     score: SystemScore = field(repr=False)
-    broken_limits: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The tier and the changed settings, such as ``combined; keywordEvidence.weight 0.5``."""
         tier_settings, settings = (
-            drop_default_values(flatten_settings(SYSTEMS[self.tier])),
+            drop_default_values(flat(SYSTEMS[self.tier])),
             drop_default_values(self.settings),
         )
         changed = {key: value for key, value in settings.items() if tier_settings.get(key) != value}
@@ -247,15 +245,15 @@ class Trial:
     @property
     def config(self) -> dict[str, Any]:
         """The settings that differ from the library's defaults, nested as in a config file."""
-        return nest_settings(drop_default_values(self.settings))
+        return nested(drop_default_values(self.settings))
 
     @property
-    def mean_ndcg(self) -> float:
+    def mean(self) -> float:
         """The mean nDCG@10."""
         return self.score.means[PRIMARY]
 
     @property
-    def calls_per_question(self) -> float:
+    def calls(self) -> float:
         """The number of model calls per question."""
         return self.score.llm_calls / len(self.score.runs)
 
@@ -274,10 +272,10 @@ class Trial:
         may lose up to `MIN_GAIN`. For any other trial, the loss plus `MIN_ERRORS` standard errors
         must be at most `MOST_LOST`.
         """
-        if self.calls_per_question >= costlier_trial.calls_per_question:
+        if self.calls >= costlier_trial.calls:
             return False
         gain, error = self._compute_gain_and_error(costlier_trial)
-        if not self.calls_per_question:
+        if not self.calls:
             return gain >= -MIN_GAIN
         return MIN_ERRORS * error - gain <= MOST_LOST
 
@@ -303,14 +301,14 @@ class Trial:
         return {
             "name": self.name,
             "config": self.config,
-            PRIMARY: self.mean_ndcg,
+            PRIMARY: self.mean,
             "gain": self.score.difference.gain,
             "hurtRate": self.score.hurt_rate,
             "searchesPerQuestion": self.score.searches_per_question,
             "callRate": self.score.call_rate,
             "addedMs": self.score.added_ms.to_dict(),
             "usdPerThousand": self.score.usd_per_thousand,
-            "broken": list(self.broken_limits),
+            "broken": list(self.broken),
         }
 
 
@@ -342,12 +340,10 @@ class Trials:
         self._bench, self._dataset, self._budget, self._seed = bench, dataset, budget, seed
         self._report_progress = report_progress
         self._known: dict[tuple[tuple[str, Any], ...], Trial] = {}
-        self._baseline: System = build_warm_system(
-            bench, flatten_settings(SYSTEMS[BASELINE]), dataset
-        )
-        self.raw = self.run_candidate(BASELINE, flatten_settings(SYSTEMS[BASELINE]))
+        self._baseline: System = build_warm_system(bench, flat(SYSTEMS[BASELINE]), dataset)
+        self.raw = self.run_candidate(BASELINE, flat(SYSTEMS[BASELINE]))
         # Candidates are not asked questions on which your own function fails with the raw query.
-        self._dataset = dataset.select_questions(self.raw.score.runs)
+        self._dataset = dataset.only(self.raw.score.runs)
         # The raw query is not run again. Each candidate is compared with the runs that are known.
         self._baseline = lambda question: self.raw.score.runs[question.id]
 
@@ -365,9 +361,7 @@ class Trials:
         key = tuple(drop_default_values(settings).items())
         if key not in self._known:
             score = self._measure_candidate(settings)
-            self._known[key] = Trial(
-                tier, dict(settings), score, self._budget.list_broken_limits(score)
-            )
+            self._known[key] = Trial(tier, dict(settings), score, self._budget.broken_by(score))
             if self._report_progress is not None:
                 self._report_progress(len(self._known))
         return self._known[key]
@@ -380,9 +374,7 @@ class Trials:
         if self._known:
             name = "candidate"
             systems[name] = build_warm_system(self._bench, settings, self._dataset)
-        return compare_systems(systems, self._dataset, baseline_name=BASELINE, seed=self._seed)[
-            name
-        ]
+        return measure(systems, self._dataset, baseline=BASELINE, seed=self._seed)[name]
 
 
 def build_warm_system(
@@ -392,7 +384,7 @@ def build_warm_system(
 
     A system without an adaptive gate is returned at once.
     """
-    system = bench.build_system(nest_settings(settings))
+    system = bench.build_system(nested(settings))
     # A gate adapts its threshold to the questions that it sees, so they are all asked once.
     if settings.get("escalation.mode") == "auto":
         for question in dataset.questions:

@@ -21,8 +21,8 @@ from qtmiddleware.kit.evaluation import (
     Progress,
     Question,
     SystemScore,
-    compare_systems,
-    select_systems,
+    chosen,
+    measure,
 )
 from qtmiddleware.kit.evaluation.bench import Bench, Forecast, forecast_searches
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
@@ -39,7 +39,7 @@ from qtmiddleware.kit.evaluation.tuning.trials import (
     Trials,
     add_reply_cache,
     build_warm_system,
-    flatten_settings,
+    flat,
 )
 from qtmiddleware.protocols import KeywordStore
 
@@ -53,9 +53,9 @@ _POWER: Final = 2.8
 """A true gain of this many standard errors is significant in 80 % of tests (5 %, two-sided)."""
 
 
-def tune_settings(
+def tune(
     bench: Bench | OwnFunction,
-    dataset: Dataset,
+    data: Dataset,
     *,
     budget: Budget = Budget(),  # noqa: B008  (it is frozen)
     tiers: Sequence[str] = TIERS,
@@ -63,9 +63,9 @@ def tune_settings(
     holdout: float = 0.5,
     progress: Progress | None = None,
 ) -> Tuned:
-    """Find the best settings for *dataset* within *budget*, and verify them on held-out questions.
+    """Find the best settings for *data* within *budget*, and verify them on held-out questions.
 
-    The search uses only the training questions (see `split_dataset`):
+    The search uses only the training questions (see `split`):
 
     - It starts from the library's default. It tries other tiers, then other values of one setting
       at a time, and accepts a change that is clearly better (`Trial.is_clearly_better`).
@@ -81,7 +81,7 @@ def tune_settings(
 
     Args:
         bench: An index or your own function. It builds a system from settings.
-        dataset: The judged questions.
+        data: The judged questions.
         budget: The limits of the search.
         tiers: The tiers to try, as names from `evaluation.SYSTEMS`.
         seed: The seed of the split and of every resampling, at least 0.
@@ -97,12 +97,8 @@ def tune_settings(
             f"seed must be a whole number of at least 0, not {seed}", path="seed", value=seed
         )
     start = perf_counter()
-    settings = {
-        name: flatten_settings(options)
-        for name, options in select_systems(tiers).items()
-        if name != BASELINE
-    }
-    train, held_out = split_dataset(dataset, seed=seed, holdout=holdout)
+    settings = {name: flat(options) for name, options in chosen(tiers).items() if name != BASELINE}
+    train, held_out = split(data, seed=seed, holdout=holdout)
     most_trials = estimate_trial_count(list(settings.values()), PASSES)
 
     def report_progress(trial_count: int) -> None:
@@ -117,13 +113,13 @@ def tune_settings(
         compared_trials = _select_compared_trials(trials, tuple(settings), default, best)
         # The total is an estimate. A search that ends earlier is complete too.
         report_progress(most_trials)
-        comparison = compare_systems(
+        comparison = measure(
             {
                 name: build_warm_system(cached_bench, trial.settings, train)
                 for name, trial in compared_trials.items()
             },
             held_out,
-            baseline_name=BASELINE,
+            baseline=BASELINE,
             notes=(f"Measured on {len(held_out.questions)} questions that the tuning never saw.",),
             seed=seed,
             progress=progress,
@@ -170,8 +166,8 @@ def forecast_tuning(
         has_model: Whether a model can be called.
         seed: The seed of the split.
     """
-    train, held_out = split_dataset(dataset, seed=seed)
-    systems = {tier: select_systems([tier])[tier] for tier in tiers}
+    train, held_out = split(dataset, seed=seed)
+    systems = {tier: chosen([tier])[tier] for tier in tiers}
 
     def count_searches(subset: Dataset) -> int:
         return max(
@@ -179,9 +175,7 @@ def forecast_tuning(
             for tier, settings in systems.items()
         )
 
-    most = estimate_trial_count(
-        [flatten_settings(settings) for settings in systems.values()], PASSES
-    )
+    most = estimate_trial_count([flat(settings) for settings in systems.values()], PASSES)
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
     # On the held-out questions, the raw query and the tuned config join the defaults.
@@ -198,9 +192,7 @@ def _select_compared_trials(
     compared_trials = {BASELINE: trials.raw}
     # The default without a model comes first, as the cheaper one.
     for tier in reversed([name for name in DEFAULTS if name in tiers]):
-        compared_trials[tier] = trials.run_candidate(
-            tier, flatten_settings(select_systems([tier])[tier])
-        )
+        compared_trials[tier] = trials.run_candidate(tier, flat(chosen([tier])[tier]))
     if default not in compared_trials.values():
         compared_trials[default.name] = default
     if best not in compared_trials.values():
@@ -221,13 +213,13 @@ def _list_refusal_reasons(
     score, trial = comparison[config_name], compared_trials[config_name]
     is_gated = trial.settings.get("escalation.mode") == "auto"
     target_call_rate = trial.settings["escalation.targetCallRate"] if is_gated else None
-    difference, broken_limits = (
+    difference, broken = (
         score.difference,
-        budget.list_broken_limits(score, target_call_rate=target_call_rate),
+        budget.broken_by(score, kept_rate=target_call_rate),
     )
     reasons = [
         f"on the held-out questions {limit}. Raise the budget, or tune with a lower one."
-        for limit in broken_limits
+        for limit in broken
     ]
     if difference.gain <= TOLERANCE:
         reasons.append(
@@ -258,10 +250,8 @@ def _estimate_needed_questions(score: SystemScore, training_count: int) -> int:
     return ceil(total / step) * step
 
 
-def split_dataset(
-    dataset: Dataset, *, seed: int = 0, holdout: float = 0.5
-) -> tuple[Dataset, Dataset]:
-    """Split *dataset*, and return the training questions and the held-out questions.
+def split(data: Dataset, *, seed: int = 0, holdout: float = 0.5) -> tuple[Dataset, Dataset]:
+    """Split *data*, and return the training questions and the held-out questions.
 
     Questions of one conversation, or with the same text, form a group that stays together. The
     groups are sorted by the SHA-256 of *seed* and the group's text. The first groups are held out
@@ -269,7 +259,7 @@ def split_dataset(
     questions or on the machine.
 
     Args:
-        dataset: The judged questions.
+        data: The judged questions.
         seed: The seed for the order of the groups.
         holdout: The share of questions to hold out, above 0 and below 1.
 
@@ -281,19 +271,19 @@ def split_dataset(
             f"holdout must be above 0 and below 1, not {holdout}", path="holdout", value=holdout
         )
     groups: dict[str, list[Question]] = defaultdict(list)
-    for question in dataset.questions:
+    for question in data.questions:
         groups[_get_group_text(question)].append(question)
-    held_out_count = round(holdout * len(dataset.questions))
+    held_out_count = round(holdout * len(data.questions))
     held_out: set[str] = set()
     for group in sorted(groups, key=lambda text: sha256(f"{seed}\n{text}".encode()).digest()):
         if len(held_out) >= held_out_count:
             break
         held_out.update(question.id for question in groups[group])
     sides = (
-        dataset.select_questions({question.id for question in dataset.questions} - held_out),
-        dataset.select_questions(held_out),
+        data.only({question.id for question in data.questions} - held_out),
+        data.only(held_out),
     )
-    _check_split_sizes(dataset, sides, len(groups), holdout)
+    _check_split_sizes(data, sides, len(groups), holdout)
     return sides
 
 
@@ -414,7 +404,7 @@ class Tuned:
     def headline(self) -> str:
         """The recommendation, or the decision against one, in one sentence."""
         if self.is_better:
-            within = " within the budget" if self.budget.describe_limits() else ""
+            within = " within the budget" if self.budget.describe() else ""
             gained = f"{_format_points(self.score.difference.gain)} of {PRIMARY}"
             return f"Recommended: “{self.chosen}”, {gained} over “{BASELINE}”{within}."
         if self.chosen == BASELINE:
@@ -425,9 +415,9 @@ class Tuned:
         return f"Nothing is recommended: “{self.chosen}” is refused."
 
     @property
-    def over_budget_systems(self) -> frozenset[str]:
+    def beyond(self) -> frozenset[str]:
         """The names of the compared systems that broke the budget on the training questions."""
-        return frozenset(name for name, trial in self.trained.items() if trial.broken_limits)
+        return frozenset(name for name, trial in self.trained.items() if trial.broken)
 
     def summary(self) -> str:
         """Return the outcome in plain sentences, one per line."""
@@ -439,7 +429,7 @@ class Tuned:
         lines = [
             f"{effort}; what follows was measured on {self.comparison.questions} other questions."
         ]
-        if limits := self.budget.describe_limits():
+        if limits := self.budget.describe():
             lines.append(f"The budget: {limits}.")
         if self.tuned == BASELINE:
             lines.append(
@@ -465,9 +455,9 @@ class Tuned:
         if self.default not in (self.tuned, BASELINE):
             lines.append(self._describe_gain(f"The default, {self.default},", self.default))
         lines += [
-            f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken_limits)}."
+            f"Beyond the budget: {name}, as on the former {' and '.join(trial.broken)}."
             for name, trial in self.trained.items()
-            if trial.broken_limits
+            if trial.broken
         ]
         return "\n".join([*lines, *self._list_advice()])
 
@@ -482,7 +472,7 @@ class Tuned:
                 " may be a little too good."
             )
         elif self.chosen == self.default:
-            within = " within the budget" if self.budget.describe_limits() else ""
+            within = " within the budget" if self.budget.describe() else ""
             yield f"Recommended: {self.chosen}, which is the library's default{within}."
         else:
             yield "Recommended: the tuned config, which the held-out questions confirm."

@@ -179,11 +179,11 @@ def test_a_wrapped_function_is_measured_as_it_is_and_under_every_system() -> Non
 def test_a_wrapped_method_is_measured_on_its_object() -> None:
     class Index:
         def __init__(self, only: str) -> None:
-            self.select_questions = only
+            self.only = only
 
         @qtm.middleware(config={"transformationType": "rewrite"}, client=ScriptedModel(scripted))
         def find(self, query: str, top_k: int = 4) -> list[dict[str, Any]]:
-            return [row for row in search(query, top_k) if row["id"] != self.select_questions]
+            return [row for row in search(query, top_k) if row["id"] != self.only]
 
     found = compare(Index("food").find, QUERIES, QRELS, ["rules"])
     assert [score.name for score in found.systems] == ["raw", "rules", "yours"]

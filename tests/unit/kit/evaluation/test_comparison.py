@@ -13,7 +13,7 @@ from qtmiddleware.kit.evaluation import (
     Percentiles,
     Question,
     Run,
-    compare_systems,
+    measure,
 )
 from qtmiddleware.protocols import Passage
 
@@ -49,9 +49,7 @@ def better(question: Question, *, cost_usd: float | None = 0.002) -> Run:
 
 @pytest.fixture(scope="module")
 def found() -> Comparison:
-    return compare_systems(
-        {"raw": raw, "better": better}, DATA, baseline_name="raw", notes=["a note"], seed=3
-    )
+    return measure({"raw": raw, "better": better}, DATA, baseline="raw", notes=["a note"], seed=3)
 
 
 def test_rates_are_shares_of_the_questions(found: Comparison) -> None:
@@ -69,25 +67,25 @@ def test_money_is_told_for_a_thousand_questions_and_for_each_point(found: Compar
 
 
 def test_what_nobody_knows_the_price_of_has_none() -> None:
-    score = compare_systems(
-        {"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline_name="raw"
-    )["m"]
+    score = measure({"raw": raw, "m": lambda it: better(it, cost_usd=None)}, DATA, baseline="raw")[
+        "m"
+    ]
     assert (score.cost_usd, score.usd_per_thousand, score.usd_per_point) == (None, None, None)
 
 
 def test_what_gained_nothing_has_no_price_for_a_gain(found: Comparison) -> None:
-    worse = compare_systems(
-        {"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline_name="raw"
-    )["worse"]
+    worse = measure({"raw": raw, "worse": lambda it: Run((), cost_usd=0.1)}, DATA, baseline="raw")[
+        "worse"
+    ]
     assert (found["raw"].usd_per_point, worse.usd_per_point) == (None, None)
 
 
 def test_the_worst_questions_come_with_what_they_lost_the_worst_first(found: Comparison) -> None:
-    worst = found["better"].list_worst_questions()
+    worst = found["better"].worst()
     assert [id_ for id_, _ in worst] == ["e", "d"]
     assert worst[0][1] < worst[1][1] < 0
-    assert found["better"].list_worst_questions(1) == worst[:1]
-    assert found["raw"].list_worst_questions() == []
+    assert found["better"].worst(1) == worst[:1]
+    assert found["raw"].worst() == []
 
 
 def test_stages_have_percentiles_over_the_questions_that_went_through_them(
@@ -103,7 +101,7 @@ def test_the_outcome_is_plain_data_that_names_what_it_was_measured_on(found: Com
     assert (plain["dataHash"], plain["seed"], plain["notes"][0]) == (DATA.data_hash, 3, "a note")
     assert plain["systems"][1]["worstQuestion"] == {
         "id": "e",
-        "gain": found["better"].list_worst_questions(1)[0][1],
+        "gain": found["better"].worst(1)[0][1],
     }
     assert plain["systems"][1]["callRate"] == 0.8
     assert [score.name for score in found.challengers] == ["better"]
@@ -117,7 +115,7 @@ def test_no_text_is_in_a_repr(found: Comparison) -> None:
 def test_percentiles_are_values_that_so_many_do_not_exceed(values: list[float]) -> None:
     for share, value in zip(
         (0.5, 0.95),
-        (Percentiles.from_values(values).p50, Percentiles.from_values(values).p95),
+        (Percentiles.of(values).p50, Percentiles.of(values).p95),
         strict=True,
     ):
         assert value in values
@@ -126,4 +124,4 @@ def test_percentiles_are_values_that_so_many_do_not_exceed(values: list[float]) 
 
 
 def test_percentiles_of_nothing_are_0() -> None:
-    assert Percentiles.from_values([]) == Percentiles(0.0, 0.0)
+    assert Percentiles.of([]) == Percentiles(0.0, 0.0)

@@ -134,7 +134,7 @@ def test_missing_judgements_are_named(tmp_path: Path) -> None:
 
 @needs_shared_data
 def test_the_first_questions_keep_their_judgements_and_all_passages() -> None:
-    data = Dataset.load(DATA / "nq_small").select_first_questions(5)
+    data = Dataset.load(DATA / "nq_small").first(5)
     assert (len(data.passages), len(data.questions), len(data.qrels)) == (1_938, 5, 5)
 
 
@@ -169,19 +169,16 @@ def twenty(tmp_path: Path) -> Dataset:
 
 def test_a_sample_depends_on_the_seed_alone_and_keeps_the_order(tmp_path: Path) -> None:
     data = twenty(tmp_path)
-    ids = [
-        [question.id for question in data.sample_questions(7, seed=seed).questions]
-        for seed in (1, 1, 2)
-    ]
+    ids = [[question.id for question in data.sampled(7, seed=seed).questions] for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
     order = [question.id for question in data.questions]
     assert ids[0] == sorted(ids[0], key=order.index)
     assert len(set(ids[0])) == 7
-    assert data.sample_questions(50) == data
+    assert data.sampled(50) == data
 
 
 def test_a_part_keeps_the_passages_and_its_own_judgements(tmp_path: Path) -> None:
-    part = twenty(tmp_path).select_questions({"q3", "q1", "unknown"})
+    part = twenty(tmp_path).only({"q3", "q1", "unknown"})
     assert ([question.id for question in part.questions], set(part.qrels)) == (
         ["q1", "q3"],
         {"q1", "q3"},

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.evaluation import Dataset, Question, Run, compare_systems
+from qtmiddleware.kit.evaluation import Dataset, Question, Run, measure
 from qtmiddleware.protocols import Passage
 
 PASSAGES = tuple(Passage(id_, id_) for id_ in "abcd")
@@ -29,7 +29,7 @@ def mixed(question: Question) -> Run:
 
 
 def test_systems_are_measured_against_the_baseline() -> None:
-    found = compare_systems({"raw": second, "ours": mixed}, DATA, baseline_name="raw")
+    found = measure({"raw": second, "ours": mixed}, DATA, baseline="raw")
     ours = found["ours"]
     assert (ours.hurt_rate, ours.helped_rate) == (0.5, 0.25)
     assert ours.means["nDCG@10"] == pytest.approx((1 + 1 / log2(3) + 1 / log2(4) + 0) / 4)
@@ -42,23 +42,23 @@ def test_systems_are_measured_against_the_baseline() -> None:
 
 
 def test_the_baseline_neither_hurts_nor_adds() -> None:
-    raw = compare_systems({"raw": second}, DATA, baseline_name="raw")["raw"]
+    raw = measure({"raw": second}, DATA, baseline="raw")["raw"]
     assert (raw.hurt_rate, raw.helped_rate, raw.added_ms.p50, raw.llm_calls) == (0.0, 0.0, 0.0, 0)
 
 
 def test_every_step_is_told_in_order() -> None:
     told: list[tuple[str, int, int]] = []
-    compare_systems(
+    measure(
         {"raw": second, "ours": mixed},
         DATA,
-        baseline_name="raw",
+        baseline="raw",
         progress=lambda *step: told.append(step),
     )
     assert told == [(name, done, 4) for name in ("raw", "ours") for done in (1, 2, 3, 4)]
 
 
 def test_the_outcome_is_plain_data() -> None:
-    data = compare_systems({"raw": second, "ours": mixed}, DATA, baseline_name="raw").to_dict()
+    data = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").to_dict()
     assert json.loads(json.dumps(data)) == data
     assert (data["dataset"], data["passages"], data["questions"], data["baseline"]) == (
         "four",
@@ -74,13 +74,13 @@ def test_an_unknown_baseline_is_refused_before_anything_runs() -> None:
     with pytest.raises(
         ConfigError, match="baseline must be the name of a system, not 'nobody'"
     ) as caught:
-        compare_systems({"raw": lambda question: pytest.fail("ran")}, DATA, baseline_name="nobody")
+        measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="nobody")
     assert caught.value.allowed == "raw"
 
 
 def test_a_collection_without_questions_is_refused() -> None:
     with pytest.raises(ConfigError, match="no judged questions"):
-        compare_systems({"raw": second}, Dataset("none", PASSAGES, (), {}), baseline_name="raw")
+        measure({"raw": second}, Dataset("none", PASSAGES, (), {}), baseline="raw")
 
 
 def test_a_system_that_fails_has_no_score() -> None:
@@ -88,7 +88,7 @@ def test_a_system_that_fails_has_no_score() -> None:
         raise TimeoutError("theirs")
 
     with pytest.raises(TimeoutError, match="theirs"):
-        compare_systems({"raw": second, "broken": broken}, DATA, baseline_name="raw")
+        measure({"raw": second, "broken": broken}, DATA, baseline="raw")
 
 
 def test_a_failure_says_which_system_and_question_it_came_of() -> None:
@@ -98,7 +98,7 @@ def test_a_failure_says_which_system_and_question_it_came_of() -> None:
         return second(question)
 
     with pytest.raises(ConnectionError, match="theirs") as caught:
-        compare_systems({"raw": second, "flaky": flaky}, DATA, baseline_name="raw")
+        measure({"raw": second, "flaky": flaky}, DATA, baseline="raw")
     assert caught.value.__notes__ == ["The system 'flaky' raised this on the question 'c'."]
 
 
@@ -110,21 +110,19 @@ def test_judgements_under_which_nothing_is_relevant_are_refused_before_anything_
     with pytest.raises(
         ConfigError, match="the data set none must have a passage with a grade above 0"
     ):
-        compare_systems({"raw": lambda question: pytest.fail("ran")}, data, baseline_name="raw")
+        measure({"raw": lambda question: pytest.fail("ran")}, data, baseline="raw")
 
 
 def test_what_no_figure_says_is_noted() -> None:
     data = Dataset("some", PASSAGES, DATA.questions, {**DATA.qrels, "a": {"a": 0}})
-    assert compare_systems({"raw": second}, DATA, baseline_name="raw").notes == ()
-    assert compare_systems({"raw": second}, data, baseline_name="raw", notes=["mine"]).notes == (
+    assert measure({"raw": second}, DATA, baseline="raw").notes == ()
+    assert measure({"raw": second}, data, baseline="raw", notes=["mine"]).notes == (
         "mine",
         "1 of 4 questions have no relevant passage in their judgements; they count as 0 for every system.",
     )
-    (said,) = compare_systems(
-        {"raw": lambda question: [("chunk 7", 1.0)]}, DATA, baseline_name="raw"
-    ).notes
+    (said,) = measure({"raw": lambda question: [("chunk 7", 1.0)]}, DATA, baseline="raw").notes
     assert said.startswith("No passage that a system found is judged")
-    (said,) = compare_systems({"raw": second, "ours": mixed}, DATA, baseline_name="raw").notes
+    (said,) = measure({"raw": second, "ours": mixed}, DATA, baseline="raw").notes
     assert said.startswith("ours: 1 of 4 answers are degraded")
 
 
@@ -132,13 +130,13 @@ def test_a_system_whose_model_never_replied_is_not_told_to_cost_nothing() -> Non
     def left(question: Question) -> Run:
         return Run((question.id,), degraded=True)
 
-    ours = compare_systems({"raw": second, "ours": left}, DATA, baseline_name="raw")["ours"]
+    ours = measure({"raw": second, "ours": left}, DATA, baseline="raw")["ours"]
     assert (ours.cost_usd, ours.usd_per_point) == (None, None)
 
 
 def test_a_name_that_was_not_compared_is_a_key_error() -> None:
     with pytest.raises(KeyError):
-        compare_systems({"raw": second}, DATA, baseline_name="raw")["other"]
+        measure({"raw": second}, DATA, baseline="raw")["other"]
 
 
 @pytest.mark.parametrize("package", ["ir_measures", "scipy"])
@@ -147,16 +145,14 @@ def test_a_missing_package_is_told_before_anything_runs(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtra, match=r"qtmiddleware\[eval\]"):
-        compare_systems({"raw": lambda question: pytest.fail("ran")}, DATA, baseline_name="raw")
+        measure({"raw": lambda question: pytest.fail("ran")}, DATA, baseline="raw")
 
 
 def test_of_several_systems_the_probabilities_are_corrected_for_their_number() -> None:
     def first(question: Question) -> Run:
         return Run((question.id,))
 
-    found = compare_systems(
-        {"raw": second, "first": first, "mixed": mixed}, DATA, baseline_name="raw"
-    )
+    found = measure({"raw": second, "first": first, "mixed": mixed}, DATA, baseline="raw")
     assert found["first"].difference.p_holm == pytest.approx(
         min(1.0, 2 * found["first"].difference.p)
     )

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.evaluation import FREE, Dataset, Question, Run, compare, compare_systems
+from qtmiddleware.kit.evaluation import FREE, Dataset, Question, Run, compare, measure
 from qtmiddleware.kit.evaluation.bench import FunctionSource, forecast_searches
 from qtmiddleware.kit.evaluation.bench.function import open_function
 from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
-from qtmiddleware.kit.evaluation.systems import SEEDS, SYSTEMS, select_systems
+from qtmiddleware.kit.evaluation.systems import SEEDS, SYSTEMS, chosen
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Message, Variant
 from tests.support.retrieval_world import scripted, search
@@ -29,7 +29,7 @@ QUERIES = {
 }
 QRELS = {id_: {("food", "fees")[number % 2]: 1} for number, id_ in enumerate(QUERIES)}
 DATA = Dataset("own", (), tuple(Question(*one) for one in QUERIES.items()), QRELS)
-FREE_SYSTEMS = select_systems(FREE)
+FREE_SYSTEMS = chosen(FREE)
 
 
 def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
@@ -109,9 +109,7 @@ def test_systems_that_together_fail_on_every_question_leave_nothing_to_measure()
 
     half = [f"q{number}" for number in range(0, 8, 2)], [f"q{number}" for number in range(1, 8, 2)]
     with pytest.raises(KeyError):
-        compare_systems(
-            {"raw": fails_on(*half[0]), "other": fails_on(*half[1])}, DATA, baseline_name="raw"
-        )
+        measure({"raw": fails_on(*half[0]), "other": fails_on(*half[1])}, DATA, baseline="raw")
 
 
 # --- ids ------------------------------------------------------------------------------------------
@@ -193,7 +191,7 @@ def test_another_measurement_takes_nothing_up(tmp_path: Path) -> None:
 
     interrupt()
     interrupt(arguments={"top_k": 3})
-    interrupt(data=DATA.select_first_questions(5))
+    interrupt(data=DATA.first(5))
     interrupt(fn=search)
     assert len(list(tmp_path.iterdir())) == 4
 
@@ -282,7 +280,7 @@ def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
         ) as own:
             free = forecast_searches(own, data, FREE_SYSTEMS, has_model=True)
             deep = forecast_searches(own, data, FREE_SYSTEMS, has_model=True, deep=True)
-            model = forecast_searches(own, data, select_systems(["combined"]), has_model=True)
+            model = forecast_searches(own, data, chosen(["combined"]), has_model=True)
         assert (free.searches, deep.searches, model.searches) == (27, 54, 9 + 2 * 9)
         assert free.usd == (None if price is None else pytest.approx(27 * 16 / 1e6))
 

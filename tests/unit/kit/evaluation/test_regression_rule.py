@@ -23,7 +23,7 @@ from qtmiddleware.kit.evaluation.gate import (
     measure_changes,
 )
 from qtmiddleware.kit.evaluation.measures import FEW, compute_sign_test_p_value
-from qtmiddleware.kit.evaluation.reporting import format_headline
+from qtmiddleware.kit.evaluation.reporting import write_headline
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, score
 
@@ -185,7 +185,7 @@ def test_the_order_of_the_questions_has_no_influence(
         {id_: before[id_] for id_ in ids}, {id_: after[id_] for id_ in reversed(ids)}
     )
     assert mixed == compare_one(before, after)
-    assert mixed.list_worst_questions() == compare_one(before, after).list_worst_questions()
+    assert mixed.worst() == compare_one(before, after).worst()
 
 
 @settings(max_examples=20, deadline=None)
@@ -361,7 +361,7 @@ def test_what_was_measured_on_the_same_data_in_another_order_is_compared() -> No
             "other questions,",
         ),
         (replace(DATA, qrels={"a": {"p1": 2}, "b": {"p2": 1}}), "other judgements,"),
-        (DATA.select_questions({"a"}), "other questions and judgements,"),
+        (DATA.only({"a"}), "other questions and judgements,"),
     ],
 )
 def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
@@ -376,7 +376,7 @@ def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
         del old[key]
     Baseline.from_report(old, "base.json").check_dataset(DATA)
     with pytest.raises(ConfigError, match="measured on other data,"):
-        Baseline.from_report(old, "base.json").check_dataset(DATA.select_questions({"a"}))
+        Baseline.from_report(old, "base.json").check_dataset(DATA.only({"a"}))
 
 
 def test_that_no_system_is_in_both_is_refused() -> None:
@@ -444,4 +444,4 @@ def test_settings_that_changed_are_told() -> None:
 def test_questions_that_failed_are_told() -> None:
     found = gate(many(0.2), many(0.2, 38))
     assert "In this run, 2 questions failed. A question that failed counts as 0." in found.notes
-    assert format_headline(found).startswith("Found no loss that is more than chance.")
+    assert write_headline(found).startswith("Found no loss that is more than chance.")

@@ -6,7 +6,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation import Run, build_run
+from qtmiddleware.kit.evaluation import Run, run_of
 from qtmiddleware.kit.evaluation.systems import REPLAYED
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
@@ -28,7 +28,7 @@ def retrieved(transformation: str, model: Any, fn: Any = search) -> Retrieval:
 
 def test_a_run_holds_what_was_found_and_what_it_took() -> None:
     found = retrieved("rewrite", Accounted(scripted))
-    run = build_run(found)
+    run = run_of(found)
     assert run.ids == tuple(match.id for match in found.matches)
     assert (run.llm_calls, run.input_tokens, run.output_tokens, run.cost_usd) == (2, 100, 20, 0.5)
     assert run.variants == found.variants
@@ -38,29 +38,27 @@ def test_a_run_holds_what_was_found_and_what_it_took() -> None:
 
 def test_what_searches_cost_is_known_with_their_price() -> None:
     middleware = qtm.QueryMiddleware({"store": {"readPrice": 20}})
-    assert build_run(middleware.wrap(search).retrieve(QUERY, 4)).read_cost_usd == pytest.approx(
-        20e-6
-    )
+    assert run_of(middleware.wrap(search).retrieve(QUERY, 4)).read_cost_usd == pytest.approx(20e-6)
 
 
 def test_the_time_of_replayed_replies_is_part_of_what_was_added_and_a_stage_of_its_own() -> None:
     found = retrieved("all", Accounted(scripted))
-    run = build_run(found)
+    run = run_of(found)
     # Three prompts side by side.
     assert run.seconds_added == pytest.approx(3.0 + found.trace.added_ms / 1e3)
     assert run.stages[REPLAYED] == 3_000
-    assert REPLAYED not in build_run(retrieved("all", ScriptedModel(scripted))).stages
+    assert REPLAYED not in run_of(retrieved("all", ScriptedModel(scripted))).stages
 
 
 def test_stages_of_one_name_are_added_up() -> None:
     found = retrieved("none", ScriptedModel({}))
     found.trace.record_stage("again", 0.25)
     found.trace.record_stage("again", 0.5)
-    assert build_run(found).stages["again"] == pytest.approx(750)
+    assert run_of(found).stages["again"] == pytest.approx(750)
 
 
 def test_what_was_degraded_says_so() -> None:
-    assert build_run(retrieved("rewrite", ScriptedModel(ModelError("timeout")))).degraded
+    assert run_of(retrieved("rewrite", ScriptedModel(ModelError("timeout")))).degraded
 
 
 @pytest.mark.parametrize("row", [{"text": "no id"}, {"id": "", "text": "an empty one"}])
@@ -69,14 +67,14 @@ def test_a_passage_without_an_id_is_refused(row: dict[str, str]) -> None:
         "none", ScriptedModel({}), lambda query, top_k: [{"id": "a", "text": "x"}, row]
     )
     with pytest.raises(ConfigError, match="no ids") as caught:
-        build_run(found)
+        run_of(found)
     assert caught.value.path == "fn"
 
 
 def test_nothing_found_is_an_empty_run() -> None:
-    assert build_run(retrieved("none", ScriptedModel({}), lambda query, top_k: [])).ids == ()
+    assert run_of(retrieved("none", ScriptedModel({}), lambda query, top_k: [])).ids == ()
 
 
 def test_no_searched_text_is_in_a_repr() -> None:
-    assert "Jaco" not in repr(build_run(retrieved("rewrite", Accounted(scripted))))
+    assert "Jaco" not in repr(run_of(retrieved("rewrite", Accounted(scripted))))
     assert repr(Run(("a",))).startswith("Run(ids=('a',)")

@@ -51,7 +51,7 @@ def test_each_system_finds_as_many_passages_in_its_own_time_and_calls() -> None:
 def test_with_an_ideal_answer_the_answers_are_ranked_and_a_failed_judge_takes_none_away() -> None:
     model = ScriptedModel(script)
     found = ask_systems(search, QUESTION, ["rewrite"], client=model, reference="No.", top_k=4)
-    ranking = found.find_ranking(found.questions[0].question)
+    ranking = found.ranking(found.questions[0].question)
     assert ranking is not None
     assert {it.system for it in ranking.standings} == {"raw", "rewrite"}
 

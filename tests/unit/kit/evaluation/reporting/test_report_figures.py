@@ -12,7 +12,7 @@ from qtmiddleware.kit.evaluation import (
     Dataset,
     Difference,
     Question,
-    compare_systems,
+    measure,
 )
 from qtmiddleware.kit.evaluation.reporting import figures, headings, rows
 from qtmiddleware.preprocessing.text import clean_text, shorten_text
@@ -147,7 +147,7 @@ def test_the_first_passage_is_right_where_the_reciprocal_rank_is_one() -> None:
         {it: {it: 1} for it in "ab"},
     )
     systems = {"raw": lambda it: [("b", 1.0), ("a", 0.9)], "ours": lambda it: [(it.id, 1.0)]}
-    found = compare_systems(systems, asked, baseline_name="raw")
+    found = measure(systems, asked, baseline="raw")
     assert [figures.count_relevant_first_passages(found[name]) for name in ("raw", "ours")] == [
         1,
         2,

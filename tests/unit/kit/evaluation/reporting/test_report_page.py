@@ -19,7 +19,7 @@ from qtmiddleware.kit.evaluation import (
     Percentiles,
     Question,
     Run,
-    compare_systems,
+    measure,
 )
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
 from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
@@ -133,13 +133,13 @@ def test_what_was_really_measured_is_told() -> None:
         tuple(Question(id_, f"where is {id_}?") for id_ in "abc"),
         {it: {it: 1} for it in "abc"},
     )
-    found = compare_systems(
+    found = measure(
         {
             "raw": lambda it: [(it.id, 1.0)],
             "ours": lambda it: Run(("c", it.id), seconds_added=0.25, stages={"look": 3.0}),
         },
         asked,
-        baseline_name="raw",
+        baseline="raw",
     )
     text = Reading(page(found, asked)).text
     assert (

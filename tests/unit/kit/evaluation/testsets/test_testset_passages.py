@@ -10,7 +10,7 @@ import pytest
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.testsets import generate_dataset, read_passages
+from qtmiddleware.kit.evaluation.testsets import generate, passages_of
 from qtmiddleware.testing import ScriptedModel
 from tests.support.ingest_world import SENTENCES, World
 from tests.support.shared_data import SHARED, needs_shared_data
@@ -33,7 +33,7 @@ def as_stored(
 ) -> dict[str, tuple[str, dict[str, Any]]]:
     return {
         passage.id: (passage.text, dict(passage.metadata))
-        for passage in read_passages(paths, settings)
+        for passage in passages_of(paths, settings)
     }
 
 
@@ -65,7 +65,7 @@ def test_a_document_in_two_of_the_paths_is_there_once(world: World) -> None:
 
 def test_nothing_is_written(world: World) -> None:
     before = sorted(world.folder.rglob("*"))
-    read_passages([world.docs], SMALL)
+    passages_of([world.docs], SMALL)
     assert sorted(world.folder.rglob("*")) == before
 
 
@@ -81,12 +81,12 @@ def test_a_document_that_cannot_be_read_is_left_out_and_named(
 
 def test_without_any_document_that_can_be_read_it_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no documents"):
-        read_passages([tmp_path], SMALL)
+        passages_of([tmp_path], SMALL)
     (tmp_path / "a.txt").write_bytes(b"")
     with pytest.raises(ConfigError, match=r"no passages.*a\.txt was not read: empty"):
-        read_passages([tmp_path], SMALL)
+        passages_of([tmp_path], SMALL)
     with pytest.raises(ConfigError, match="no passages"):
-        read_passages([], SMALL)
+        passages_of([], SMALL)
 
 
 @needs_shared_data
@@ -108,9 +108,7 @@ def test_real_documents_give_questions_whose_twin_passages_are_relevant_too() ->
         )
 
     paths = [SHARED / "docs" / f"Understanding_Climate_Change.{kind}" for kind in ("pdf", "txt")]
-    data = generate_dataset(
-        read_passages(paths, Settings()), ScriptedModel(plausible), count=40
-    ).dataset
+    data = generate(passages_of(paths, Settings()), ScriptedModel(plausible), count=40).dataset
     assert len(data.questions) == 40
     sources = [{passage.partition("#")[0] for passage in grades} for grades in data.qrels.values()]
     assert sum(len(found) == 2 for found in sources) >= 0.9 * len(sources)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset, Question
-from qtmiddleware.kit.evaluation.testsets import generate_dataset, require_new_folder, write_dataset
+from qtmiddleware.kit.evaluation.testsets import check_free, generate, write
 from qtmiddleware.protocols import Passage
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Message
@@ -55,18 +55,18 @@ def test_what_is_written_is_read_back_equal(
     data: Dataset, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("sets") / "synthetic"
-    write_dataset(data, folder)
+    write(data, folder)
     assert Dataset.load(folder) == data
 
 
 def data(**options: Any) -> Dataset:
-    return generate_dataset(
+    return generate(
         bridges(12), ScriptedModel(writer, name="gpt-6-luna"), count=10, **options
     ).dataset
 
 
 def test_the_readme_says_what_it_is_of_which_model_and_when_not_to_trust_it(tmp_path: Path) -> None:
-    write_dataset(data(), tmp_path / "synthetic")
+    write(data(), tmp_path / "synthetic")
     said = (tmp_path / "synthetic" / "README.md").read_text(encoding="utf-8")
     assert "synthetic" in said.splitlines()[0]
     for expected in (
@@ -86,7 +86,7 @@ def test_the_readme_of_a_set_with_questions_of_people_counts_the_others(tmp_path
         (Question("h1", "Why?"), *made.questions),
         {**made.qrels, "h1": {"Arlo#0": 1}},
     )
-    write_dataset(mixed, tmp_path / "mixed")
+    write(mixed, tmp_path / "mixed")
     assert (
         "11 questions about 12 passages. **No user asked them**: 10 of them"
         in (tmp_path / "mixed" / "README.md").read_text()
@@ -95,36 +95,36 @@ def test_the_readme_of_a_set_with_questions_of_people_counts_the_others(tmp_path
 
 def test_a_set_that_is_there_is_never_written_over(tmp_path: Path) -> None:
     folder = tmp_path / "synthetic"
-    write_dataset(data(), folder)
+    write(data(), folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="never overwritten"):
-        write_dataset(data(seed=5), folder)
+        write(data(seed=5), folder)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     assert [it.name for it in tmp_path.iterdir()] == ["synthetic"]
 
 
 def test_whether_a_folder_is_free_can_be_asked_before_anything_is_paid_for(tmp_path: Path) -> None:
-    require_new_folder(tmp_path)
-    require_new_folder(tmp_path / "new")
-    write_dataset(data(), tmp_path / "synthetic")
+    check_free(tmp_path)
+    check_free(tmp_path / "new")
+    write(data(), tmp_path / "synthetic")
     for taken in (tmp_path, tmp_path / "synthetic", tmp_path / "synthetic" / "README.md"):
         with pytest.raises(ConfigError, match="already exists"):
-            require_new_folder(taken)
+            check_free(taken)
 
 
 def test_a_file_in_the_place_of_the_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("mine")
     for folder in (tmp_path / "a", tmp_path / "a" / "b"):
         with pytest.raises(ConfigError, match="a"):
-            write_dataset(data(), folder)
+            write(data(), folder)
     assert (tmp_path / "a").read_text() == "mine"
     assert [it.name for it in tmp_path.iterdir()] == ["a"]
 
 
 def test_an_empty_folder_and_missing_parents_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    write_dataset(data(), tmp_path / "empty")
-    write_dataset(data(), tmp_path / "a" / "b" / "c")
+    write(data(), tmp_path / "empty")
+    write(data(), tmp_path / "a" / "b" / "c")
     assert len(Dataset.load(tmp_path / "empty").questions) == 10
     assert len(Dataset.load(tmp_path / "a" / "b" / "c").questions) == 10
 
@@ -149,7 +149,7 @@ def test_what_the_files_cannot_hold_is_named_and_nothing_is_left_behind(
     tmp_path: Path, passages: list[Passage], questions: list[Question], qrels: Any, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        write_dataset(Dataset("x", tuple(passages), tuple(questions), qrels), tmp_path / "x")
+        write(Dataset("x", tuple(passages), tuple(questions), qrels), tmp_path / "x")
     assert [it.name for it in tmp_path.iterdir()] == []
 
 
@@ -161,7 +161,7 @@ def test_a_disk_that_is_full_leaves_nothing_behind(
 
     monkeypatch.setattr(Path, "rename", full)
     with pytest.raises(ConfigError, match="No space left on device"):
-        write_dataset(data(), tmp_path / "synthetic")
+        write(data(), tmp_path / "synthetic")
     assert [it.name for it in tmp_path.iterdir()] == []
 
 
@@ -169,6 +169,6 @@ def test_texts_are_written_as_people_read_them(tmp_path: Path) -> None:
     one = Dataset(
         "x", (Passage("p", "Brücke – 橋\u2028\ud800"),), (Question("q", "橋?"),), {"q": {"p": 1}}
     )
-    write_dataset(one, tmp_path / "x")
+    write(one, tmp_path / "x")
     assert "Brücke – 橋" in (tmp_path / "x" / "corpus.jsonl").read_text(encoding="utf-8")
     assert Dataset.load(tmp_path / "x") == one

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation import Dataset, Question, Run, SystemScore, compare_systems
+from qtmiddleware.kit.evaluation import Dataset, Question, Run, SystemScore, measure
 from qtmiddleware.kit.evaluation.tuning import Budget
 
 
@@ -33,9 +33,7 @@ def scored(
             searches=searches,
         )
 
-    return compare_systems({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline_name="raw")[
-        "it"
-    ]
+    return measure({"raw": lambda _: [("p", 1.0)], "it": run}, data, baseline="raw")["it"]
 
 
 @pytest.mark.parametrize(
@@ -67,8 +65,8 @@ def scored(
 def test_a_limit_is_what_may_just_be_reached(
     budget: Budget, within: dict[str, Any], beyond: dict[str, Any], told: str
 ) -> None:
-    assert budget.list_broken_limits(scored(**within)) == ()
-    (why,) = budget.list_broken_limits(scored(**beyond))
+    assert budget.broken_by(scored(**within)) == ()
+    (why,) = budget.broken_by(scored(**beyond))
     assert told in why
 
 
@@ -76,37 +74,30 @@ def test_every_limit_that_is_broken_is_told() -> None:
     budget = Budget(
         max_call_rate=0.0, max_added_ms=0.0, max_usd_per_thousand=0.0, max_hurt_rate=0.0
     )
-    assert len(budget.list_broken_limits(scored(calls=1, seconds=1.0, cost_usd=1.0, hurt=1))) == 4
+    assert len(budget.broken_by(scored(calls=1, seconds=1.0, cost_usd=1.0, hurt=1))) == 4
 
 
 def test_without_limits_nothing_is_beyond_them() -> None:
-    assert (
-        Budget().list_broken_limits(scored(calls=100, seconds=99.0, cost_usd=None, hurt=100)) == ()
-    )
+    assert Budget().broken_by(scored(calls=100, seconds=99.0, cost_usd=None, hurt=100)) == ()
 
 
 def test_a_cost_that_is_not_known_is_beyond_any_limit() -> None:
-    assert Budget(max_usd_per_thousand=1e9).list_broken_limits(scored(cost_usd=None)) == (
+    assert Budget(max_usd_per_thousand=1e9).broken_by(scored(cost_usd=None)) == (
         "its cost is not known",
     )
 
 
 def test_a_gate_may_be_beyond_the_limit_by_chance_alone() -> None:
     budget = Budget(max_call_rate=0.35)
-    assert budget.list_broken_limits(scored(calls=42), target_call_rate=0.35) == ()
-    assert budget.list_broken_limits(scored(calls=46), target_call_rate=0.35)
-    assert budget.list_broken_limits(scored(calls=42), target_call_rate=0.4)
+    assert budget.broken_by(scored(calls=42), kept_rate=0.35) == ()
+    assert budget.broken_by(scored(calls=46), kept_rate=0.35)
+    assert budget.broken_by(scored(calls=42), kept_rate=0.4)
 
 
 def test_the_chance_is_known_of_thousands_of_questions_too() -> None:
     budget = Budget(max_call_rate=0.35)
-    assert (
-        budget.list_broken_limits(scored(calls=1_060, questions=3_000), target_call_rate=0.35) == ()
-    )
-    assert (
-        len(budget.list_broken_limits(scored(calls=1_200, questions=3_000), target_call_rate=0.35))
-        == 1
-    )
+    assert budget.broken_by(scored(calls=1_060, questions=3_000), kept_rate=0.35) == ()
+    assert len(budget.broken_by(scored(calls=1_200, questions=3_000), kept_rate=0.35)) == 1
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset, Question
-from qtmiddleware.kit.evaluation.tuning import LEAST, split_dataset
+from qtmiddleware.kit.evaluation.tuning import LEAST, split
 from qtmiddleware.types import Message
 
 
@@ -33,7 +33,7 @@ def test_every_question_is_on_one_side_with_its_judgements(
     count: int, seed: int, holdout: float
 ) -> None:
     data = many(count)
-    train, held = split_dataset(data, seed=seed, holdout=holdout)
+    train, held = split(data, seed=seed, holdout=holdout)
     assert ids(train) | ids(held) == ids(data)
     assert not ids(train) & ids(held)
     assert len(held.questions) == round(holdout * count)
@@ -56,7 +56,7 @@ def test_no_question_no_text_and_no_conversation_is_ever_on_both_sides(
         for at, turns in enumerate(spoken)
         if turns
     ]
-    train, held = split_dataset(asked(*many(90).questions, *odd), seed=seed)
+    train, held = split(asked(*many(90).questions, *odd), seed=seed)
     assert not ids(train) & ids(held)
     begun = [
         {" ".join(opening(it).split()).casefold() for it in side.questions}
@@ -69,16 +69,14 @@ def test_no_question_no_text_and_no_conversation_is_ever_on_both_sides(
 @given(order=st.permutations(range(40)))
 def test_the_order_of_the_questions_changes_nothing(order: list[int]) -> None:
     data = many(40)
-    _, held = split_dataset(data)
-    _, again = split_dataset(
-        replace(data, questions=tuple(data.questions[place] for place in order))
-    )
+    _, held = split(data)
+    _, again = split(replace(data, questions=tuple(data.questions[place] for place in order)))
     assert ids(again) == ids(held)
 
 
 def test_another_seed_divides_otherwise() -> None:
-    assert ids(split_dataset(many(60), seed=1)[1]) != ids(split_dataset(many(60), seed=2)[1])
-    assert ids(split_dataset(many(60), seed=1)[1]) == ids(split_dataset(many(60), seed=1)[1])
+    assert ids(split(many(60), seed=1)[1]) != ids(split(many(60), seed=2)[1])
+    assert ids(split(many(60), seed=1)[1]) == ids(split(many(60), seed=1)[1])
 
 
 @given(seed=st.integers(0, 1000))
@@ -92,7 +90,7 @@ def test_a_conversation_stays_on_one_side_its_first_question_included(seed: int)
         ]
         for number in range(30)
     ]
-    train, held = split_dataset(
+    train, held = split(
         asked(*(question for pair in conversations for question in pair)), seed=seed
     )
     for side in (train, held):
@@ -111,7 +109,7 @@ def test_questions_of_equal_text_stay_on_one_side(seed: int) -> None:
         Question(f"twin{number}", "The  SAME one?" if number % 2 else "the same one?")
         for number in range(6)
     ]
-    _, held = split_dataset(asked(*many(60).questions, *twins), seed=seed)
+    _, held = split(asked(*many(60).questions, *twins), seed=seed)
     assert len(ids(held) & ids(asked(*twins))) in (0, 6)
 
 
@@ -119,16 +117,16 @@ def test_too_few_questions_are_refused_with_the_number_that_is_needed() -> None:
     with pytest.raises(
         ConfigError, match=r"10 judged questions are too few to tune on: 40 are needed"
     ):
-        split_dataset(many(10))
+        split(many(10))
     with pytest.raises(
         ConfigError, match=r"39 judged questions are too few to tune on: 40 are needed"
     ):
-        split_dataset(many(39))
+        split(many(39))
     with pytest.raises(
         ConfigError, match=r"60 judged questions are too few to tune on: 80 are needed"
     ):
-        split_dataset(many(60), holdout=0.25)
-    assert [len(side.questions) for side in split_dataset(many(40))] == [LEAST, LEAST]
+        split(many(60), holdout=0.25)
+    assert [len(side.questions) for side in split(many(40))] == [LEAST, LEAST]
 
 
 def test_questions_of_one_conversation_cannot_be_divided() -> None:
@@ -137,10 +135,10 @@ def test_questions_of_one_conversation_cannot_be_divided() -> None:
     with pytest.raises(
         ConfigError, match=r"90 judged questions are of too few conversations or texts \(1\)"
     ):
-        split_dataset(data)
+        split(data)
 
 
 @pytest.mark.parametrize("holdout", [0.0, 1.0, -1.0, float("nan")])
 def test_a_share_that_leaves_a_side_empty_is_refused(holdout: float) -> None:
     with pytest.raises(ConfigError, match="must be above 0 and below 1"):
-        split_dataset(many(60), holdout=holdout)
+        split(many(60), holdout=holdout)

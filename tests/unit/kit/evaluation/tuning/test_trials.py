@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from qtmiddleware.kit.evaluation import Dataset, Question, Run, compare_systems
+from qtmiddleware.kit.evaluation import Dataset, Question, Run, measure
 from qtmiddleware.kit.evaluation.tuning import OVERALL_ERRORS, Trial
 
 COUNT = 100
@@ -17,9 +17,7 @@ def trial(found: int, *, asked: int = 0) -> Trial:
         number = int(question.id)
         return Run(("p",) if number < found else ("x",), llm_calls=int(number < asked))
 
-    score = compare_systems({"raw": lambda _: [("x", 1.0)], "it": run}, data, baseline_name="raw")[
-        "it"
-    ]
+    score = measure({"raw": lambda _: [("x", 1.0)], "it": run}, data, baseline="raw")["it"]
     return Trial("rules", {}, score)
 
 
