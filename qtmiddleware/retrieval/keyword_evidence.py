@@ -352,7 +352,9 @@ def _protect_first_passages(
     return [*first_places, *[candidate for candidate in order if candidate not in placed]]
 
 
-def _lower_scores_to_match_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
+def _lower_scores_to_match_order(
+    order: Sequence[int], scores: list[float], shares: list[float]
+) -> None:
     """Lower *scores* in place until none is higher than the score before it in *order*.
 
     *shares*, the amounts that words added to the scores, are lowered by the same amounts.

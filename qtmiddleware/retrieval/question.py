@@ -94,7 +94,9 @@ class Question:
 
         *past_call_count* is the number of model calls already made for this question.
         """
-        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - past_call_count)]
+        return prompts[
+            : max(0, self._settings.escalation.max_llm_calls_per_query - past_call_count)
+        ]
 
     def build_cache_key(self, model: str) -> Hashable:
         """Return the cache key of the transformation that *model* writes for this question.
@@ -203,7 +205,9 @@ class Question:
         reference = original_query
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            guarded_form = _repair_or_drop_texts(form, original_query, protected_spans, language, self._glossary_terms)
+            guarded_form = _repair_or_drop_texts(
+                form, original_query, protected_spans, language, self._glossary_terms
+            )
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
                 transformation, standalone=guarded_form.standalone, notes=notes
@@ -211,8 +215,14 @@ class Question:
             if transformation.standalone:
                 reference = transformation.standalone
                 protected_spans = find_protected_spans(reference, language=language)
-                protected_spans = protected_spans if self._anchors is None else self._anchors.drop_relative_spans(protected_spans)
-        guarded = _repair_or_drop_texts(transformation, reference, protected_spans, language, self._glossary_terms)
+                protected_spans = (
+                    protected_spans
+                    if self._anchors is None
+                    else self._anchors.drop_relative_spans(protected_spans)
+                )
+        guarded = _repair_or_drop_texts(
+            transformation, reference, protected_spans, language, self._glossary_terms
+        )
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)

@@ -111,7 +111,9 @@ def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
     """
     if len(question_terms) < TELLING:
         return 1.0
-    return min(1.0, len(question_terms & find_terms(" ".join(texts))) / len(question_terms) / ON_TOPIC)
+    return min(
+        1.0, len(question_terms & find_terms(" ".join(texts))) / len(question_terms) / ON_TOPIC
+    )
 
 
 def select_variants_and_notes(

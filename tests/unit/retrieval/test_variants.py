@@ -24,7 +24,9 @@ QUESTION = "Does the old dog have health concerns?"
 
 
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [(it.kind, it.text, it.weight) for it in build_variants_and_notes(made, QUESTION, OPTIONS)[0]]
+    return [
+        (it.kind, it.text, it.weight) for it in build_variants_and_notes(made, QUESTION, OPTIONS)[0]
+    ]
 
 
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
@@ -128,8 +130,13 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
         rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
     )
     alone = FusionSettings(include_original=False)
-    assert [it.kind for it in build_variants_and_notes(made, QUESTION, FusionSettings())[0]] == ["sub_query"]
-    assert [it.kind for it in build_variants_and_notes(made, QUESTION, alone)[0]] == ["rewrite", "sub_query"]
+    assert [it.kind for it in build_variants_and_notes(made, QUESTION, FusionSettings())[0]] == [
+        "sub_query"
+    ]
+    assert [it.kind for it in build_variants_and_notes(made, QUESTION, alone)[0]] == [
+        "rewrite",
+        "sub_query",
+    ]
     dropped = Transformation(
         sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),)
     )
@@ -168,7 +175,9 @@ FORMS = Transformation(
 
 
 def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
-    chosen, _ = select_variants_and_notes(build_variants_and_notes(made, QUESTION, OPTIONS)[0], QUESTION, count)
+    chosen, _ = select_variants_and_notes(
+        build_variants_and_notes(made, QUESTION, OPTIONS)[0], QUESTION, count
+    )
     return [(it.kind, it.text, it.weight) for it in chosen]
 
 
