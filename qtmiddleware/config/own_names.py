@@ -19,9 +19,9 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
     MAX_WEIGHT,
     UnknownPlugin,
+    find_definition_problems,
     find_fusion_method,
     find_transform,
-    find_definition_problems,
     read_field_weights,
 )
 

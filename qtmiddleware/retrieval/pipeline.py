@@ -84,8 +84,8 @@ from qtmiddleware.retrieval.searching import (
     prefer_hypothetical_passage,
     search_by_keywords,
     search_variants,
-    select_variants_and_notes,
     select_sub_query_texts,
+    select_variants_and_notes,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger

@@ -265,7 +265,8 @@ def _repair_or_drop_texts(
 ) -> Transformation:
     """Return *transformation* after a check that its texts contain all *protected_spans*.
 
-    The spans are parts of *query*. A text that lacks one of the spans is repaired if possible, or else dropped.
+    The spans are parts of *query*. A text that lacks one of the spans is repaired if possible, or
+    else dropped.
     """
     return guard_transformation(
         transformation,

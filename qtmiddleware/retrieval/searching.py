@@ -504,4 +504,4 @@ def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
             scores=[*earlier.scores, *ranking.scores],
             items=[*earlier.items, *ranking.items],
         )
-    step.initial[list_name] = ranking
+    search.initial[list_name] = ranking

@@ -33,10 +33,10 @@ from qtmiddleware.retrieval.responses.fields import (
 )
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
+    can_be_scores,
     is_id,
     is_pair,
     is_probably_text,
-    can_be_scores,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
