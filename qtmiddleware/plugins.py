@@ -283,14 +283,12 @@ def find_fusion_method(name: str) -> FoundFusion:
 
 
 def has_reader(file_ending: str) -> bool:
-    """Return whether an installed package reads files that end in *file_ending*.
-
-    A *file_ending* is, for example, ``.tape``."""
+    """Return whether an installed package reads files with the *file_ending*, such as ``.tape``."""
     return file_ending.removeprefix(".") in list_plugin_names(READER_GROUP)
 
 
 def find_reader(file_ending: str) -> Callable[..., Any]:
-    """Return the function that reads files that end in *file_ending*, such as ``.tape``.
+    """Return the function that reads files with the *file_ending*, such as ``.tape``.
 
     Raises:
         UnknownPlugin: No installed package has a reader for *file_ending*.
