@@ -85,9 +85,9 @@ class RayEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        *build* returns the function that processes a batch. The function's exceptions are raised
-        here. At most `AHEAD` batches per worker are read in advance. Batches and results are
-        pickled.
+        *build* returns the function that processes a batch. If the function raises an exception,
+        the run ends with that exception. At most `AHEAD` batches per worker are read in advance.
+        Batches and results are pickled.
 
         If a worker dies, its batch is retried up to `RETRIES` times. Then `EngineError` is raised.
         """
@@ -255,7 +255,7 @@ class _Feed:
 
 
 class _Source:
-    """Yields the number of each batch in *feed*, each as a table with one row.
+    """Yields one table per batch in *feed*, with the batch's number in a single row.
 
     If Ray restarts this task, the task begins again at batch 0.
     """

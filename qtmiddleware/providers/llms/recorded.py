@@ -147,7 +147,7 @@ class _Entry:
     fields: dict[str, Any] = field(default_factory=dict)
     fields_by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add_record(self, record: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in record.items() if value}
         self.fields.update(fields)
         if mode := record.get("mode"):
@@ -221,8 +221,8 @@ class RecordedModel:
         """Return the recorded reply to *prompt*.
 
         Raises:
-            ModelError: ``unrecorded`` if no record matches; ``empty`` if the record has none of the
-                requested fields.
+            ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
+                record has none of the requested fields.
         """
         entry = self._find_entry(prompt)
         if entry is None:
@@ -261,7 +261,7 @@ class RecordedModel:
             # If the history is unknown, the id tells records of equal text apart.
             entry_key = history if history is not None else ("unknown", key)
             entry = self._by_text.setdefault(text, {}).setdefault(entry_key, entry)
-        entry.add(record)
+        entry.add_record(record)
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
@@ -295,7 +295,7 @@ def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _rank_shared_ending(messages: Sequence[str], other_messages: Sequence[str]) -> tuple[int, bool]:
-    """Return how many of their last messages two conversations share, and whether they are equal.
+    """Return the number of last messages that two conversations share, and whether both are equal.
 
     A greater tuple means a better match.
     """
