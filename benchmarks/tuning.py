@@ -26,7 +26,7 @@ from typing import Final
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source, prepared
 from qtmiddleware.kit.evaluation import PRIMARY, SystemScore, measure_difference
-from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune
+from qtmiddleware.kit.evaluation.tuning import Budget, Tuned, tune_settings
 
 HEAD: Final = f"""# Tuning
 
@@ -67,7 +67,7 @@ class Line:
     def ahead(self) -> float:
         """Of the decided config over the default, on the training questions."""
         trained = self.found.trained
-        return trained[self.found.tuned].mean - trained[self.found.default].mean
+        return trained[self.found.tuned].mean_ndcg - trained[self.found.default].mean_ndcg
 
     @property
     def verdict(self) -> str:
@@ -145,7 +145,9 @@ def _tuned(
 def _line(source: Source, name: str, rate: float | None, seed: int) -> Line:
     with prepared(source, name) as one:
         return Line(
-            name, seed, tune(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed)
+            name,
+            seed,
+            tune_settings(one.bench, one.data, budget=Budget(max_call_rate=rate), seed=seed),
         )
 
 

@@ -11,7 +11,7 @@ from qtmiddleware.answering.flow import AnswerFlow, Draft
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.runtime.drivers import Performer, Piece, arun, astream, run, stream
+from qtmiddleware.runtime.drivers import Performer, Piece, arun, astream_reply, run, stream_reply
 from qtmiddleware.runtime.steps import Outcome
 from qtmiddleware.types import Answer, Retrieval
 
@@ -128,7 +128,7 @@ class AnswerStream(_BaseStream):
                     answer_flow.start_call(draft),
                     answer_flow.make_call_observation(draft),
                 )
-                reading = stream(
+                reading = stream_reply(
                     answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
                 )
                 try:
@@ -198,7 +198,7 @@ class AsyncAnswerStream(_BaseStream):
                     answer_flow.start_call(draft),
                     answer_flow.make_call_observation(draft),
                 )
-                reading = astream(
+                reading = astream_reply(
                     answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
                 )
                 try:

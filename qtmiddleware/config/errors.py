@@ -81,59 +81,63 @@ _HIDDEN: Final = "a text that looks like a key (not shown)"
 _KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
 
 
-def build_value_error(path: str, value: Any, allowed_values: str, source: str) -> ConfigError:
+def build_value_error(dotted_key: str, value: Any, allowed_values: str, source: str) -> ConfigError:
     """Return the error for a setting whose value is not allowed.
 
     The error shows the value, unless it may be a secret.
 
     Args:
-        path: The dotted key of the setting.
+        dotted_key: The key of the setting, such as ``fusion.rrfK``.
         value: The rejected value.
         allowed_values: The allowed values, in words.
         source: The origin of the value.
     """
     if value is REPEATED:
-        line = f"{path} must be set once per object, not more often ({source})"
+        line = f"{dotted_key} must be set once per object, not more often ({source})"
     else:
-        line = f"{path} must be {allowed_values}, not {format_value(value)} ({source})"
+        line = f"{dotted_key} must be {allowed_values}, not {format_value(value)} ({source})"
     shown_value = (
         value if isinstance(value, str | int | float) and not _is_secret(str(value)) else None
     )
-    return ConfigError(line, path=path, value=shown_value, allowed=allowed_values, source=source)
+    return ConfigError(
+        line, path=dotted_key, value=shown_value, allowed=allowed_values, source=source
+    )
 
 
 def build_name_error(
-    path: str, name: str, allowed_names: Sequence[str], source: str
+    dotted_key: str, name: str, allowed_names: Sequence[str], source: str
 ) -> ConfigError:
     """Return the error for a setting whose value is an unknown name.
 
     The error lists the allowed names and suggests the most similar one.
 
     Args:
-        path: The dotted key of the setting.
+        dotted_key: The key of the setting, such as ``fusion.rrfK``.
         name: The unknown name.
         allowed_names: The allowed names.
         source: The origin of the value.
     """
     near = find_nearest_name(name, allowed_names)
-    error = build_value_error(path, name, "one of " + ", ".join(allowed_names), source)
+    error = build_value_error(dotted_key, name, "one of " + ", ".join(allowed_names), source)
     if near is None:
         return error
     line = f"{error}; did you mean {near}?"
-    return ConfigError(line, path=path, value=error.value, allowed=error.allowed, source=source)
+    return ConfigError(
+        line, path=dotted_key, value=error.value, allowed=error.allowed, source=source
+    )
 
 
-def build_plugin_error(path: str, name: str, problem: Exception, source: str) -> ConfigError:
+def build_plugin_error(dotted_key: str, name: str, problem: Exception, source: str) -> ConfigError:
     """Return the error for a plugin that is installed but cannot be used.
 
     Args:
-        path: The dotted key of the setting that names the plugin.
+        dotted_key: The key of the setting, such as ``fusion.method``, that names the plugin.
         name: The name of the plugin.
         problem: The error that shows why the plugin cannot be used.
         source: The origin of the setting.
     """
-    line = f"{path} is {format_value(name)} ({source}); {hide_secrets(str(problem))}"
-    return ConfigError(line, path=path, value=name, source=source)
+    line = f"{dotted_key} is {format_value(name)} ({source}); {hide_secrets(str(problem))}"
+    return ConfigError(line, path=dotted_key, value=name, source=source)
 
 
 def contains_api_key(value: Any) -> bool:
@@ -145,10 +149,12 @@ def contains_api_key(value: Any) -> bool:
     return isinstance(value, list | tuple) and any(map(contains_api_key, value))
 
 
-def build_misplaced_key_error(path: str, source: str) -> ConfigError:
+def build_misplaced_key_error(dotted_key: str, source: str) -> ConfigError:
     """Return the error for a setting that contains an API key. The error does not show the key."""
     return ConfigError(
-        f"{path} must not hold a key ({source}); {_KEYS_ADVICE}", path=path, source=source
+        f"{dotted_key} must not hold a key ({source}); {_KEYS_ADVICE}",
+        path=dotted_key,
+        source=source,
     )
 
 

@@ -34,7 +34,7 @@ SHORTHANDS: Final[Mapping[str, str]] = {
     "log": "path",
     "glossary": "path",
 }
-"""The option of each group that users can set with a single value for the whole group.
+"""For each group that accepts a single value: the option that this value sets.
 
 For example, ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets
 ``cache.enabled``.

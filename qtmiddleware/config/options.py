@@ -7,10 +7,10 @@ from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, f
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
-"""The key for an option's meaning and limits in the metadata of its field."""
+"""The key of an option's meaning and limits in the metadata of the dataclass field."""
 
 MARKS: Final = "marks"
-"""The key for an option's `Mark` words in the metadata of its field."""
+"""The key of an option's `Mark` words in the metadata of the dataclass field."""
 
 Mark = Literal["reply", "model", "middleware", "named"]
 """A word that says what an option changes.
@@ -41,16 +41,17 @@ def define_option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> 
     return field(default=default, metadata=meta)
 
 
-def define_group(cls: type[Any], doc: str, *, marks: str = "") -> Any:
+def define_group(group_class: type[Any], doc: str, *, marks: str = "") -> Any:
     """Return a dataclass field for a group of options.
 
     Args:
-        cls: the class of the group.
+        group_class: the class of the group.
         doc: the meaning of the group.
         marks: `Mark` words, separated by spaces. All options of the group get these marks.
     """
     return field(
-        default_factory=cls, metadata={META: {"description": doc}, MARKS: frozenset(marks.split())}
+        default_factory=group_class,
+        metadata={META: {"description": doc}, MARKS: frozenset(marks.split())},
     )
 
 

@@ -72,15 +72,15 @@ def normalize_transforms(
                 yield name, {"prompt": definition["prompt"].strip(), "fields": fields}
 
 
-def _build_definition_key_error(path: str, source: str) -> ConfigError:
+def _build_definition_key_error(dotted_key: str, source: str) -> ConfigError:
     """Return the error for an unknown key in the definition of a transform."""
     advice = (
         "a transformation has the keys prompt and fields; fields may hold weights, for example"
         ' {"rewrite": 0.8}'
     )
     allowed = "one of " + ", ".join(_DEFINITION)
-    line = f"{path} is not a setting ({source}); {advice}"
-    return ConfigError(line, path=path, allowed=allowed, source=source)
+    line = f"{dotted_key} is not a setting ({source}); {advice}"
+    return ConfigError(line, path=dotted_key, allowed=allowed, source=source)
 
 
 def find_name_errors(

@@ -178,8 +178,8 @@ class _DateWords(NamedTuple):
         month_names: The usual name of each month, from January to December.
         days: Maps phrases such as "yesterday" to a number of days from today, such as -1.
         comparisons: Maps phrases to ``since``, ``before``, ``after`` or ``until``.
-        ago: Maps phrases to ``ago`` if they follow a number and a unit ("three years ago"), or to
-            ``before_ago`` if they precede them ("vor drei Jahren").
+        ago: Maps phrases after a number and a unit ("three years ago") to ``ago``, and phrases
+            before a number and a unit ("vor drei Jahren") to ``before_ago``.
         newest: Phrases that ask for the newest document or version.
         within: Words that may precede a month, such as "in".
         between: Words that may be between a comparison and its date, such as "the" and "year".
@@ -215,7 +215,7 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
     Args:
         text: The question.
         language: The language code of *text*. Unknown codes mean English.
-        get_today: Returns today's date. It is called only for a relative date.
+        get_today: Returns today's date. It is called only if *text* has a relative date.
     """
     tokens, list_language = split_date_tokens(text), language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_date_words(list_language), get_today).find_times()
@@ -294,7 +294,7 @@ def _span_years(first_year: int, last_year: int) -> Period:
 
 
 def _span_months(year: int, month: int, month_count: int) -> Period:
-    """Return the period of *month_count* months from *month* on. All must be in the same *year*."""
+    """Return the period of *month_count* months from *month* on, all in the same *year*."""
     last = month + month_count - 1
     return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
 
@@ -666,7 +666,7 @@ class _TimeReader:
         return self._words.numbers.get(token)
 
     def _find_today(self) -> date | None:
-        """Return today's date, or ``None`` if the date is unknown. Later calls return the same."""
+        """Return today's date, or ``None`` if unknown. All calls return the same date."""
         # Midnight may pass between two calls, so the date is asked for only once.
         if not self._times.needs_today:
             self._times.needs_today = True

@@ -137,8 +137,8 @@ def _find_topic_verb_positions(
 def _fold_emphasised_word(token: Token, lexicon: Lexicon) -> str:
     """Return *token* in lower case if the rules may remove the token, or else ``""``.
 
-    *token* is not an ordinary word. The rules may remove a stop word in capitals ("what IS the")
-    that is not an acronym, and a word that the user wants to remove.
+    For an acronym, a code or another special token, the rules may remove two kinds of words: stop
+    words in capitals ("what IS the") that are not acronyms, and words that the user wants removed.
     """
     folded_word = token.folded_text
     if folded_word in lexicon.extra:

@@ -180,7 +180,7 @@ def find_dominant_script(text: str) -> str:
 
 @cache
 def _compile_script_pattern() -> Any:
-    """Return a pattern for a run of letters in one script. The matching group is named after it."""
+    """Return a pattern for a run of letters in one script, with a named group per script."""
     import regex
 
     named = "|".join(

@@ -277,14 +277,14 @@ def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
             right,
             is_before_punctuation,
         )
-        for kind, left, right, is_before_punctuation in _find_pieces(chunk)
+        for kind, left, right, is_before_punctuation in _locate_tokens(chunk)
     ]
     return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
         not pieces or pieces[-1].end < len(chunk)
     )
 
 
-def _find_pieces(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
+def _locate_tokens(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     """Return the tokens in *chunk*, a stretch of a query without spaces.
 
     Each token is a tuple: its kind, its start, its end, and whether punctuation follows.

@@ -40,11 +40,11 @@ class _BackgroundLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def is_current(self) -> bool:
-        """Return whether the calling thread runs this loop."""
+    def is_running_here(self) -> bool:
+        """Return whether this loop runs in the calling thread."""
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def submit(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    def start_coroutine(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start the coroutine that *make_coroutine* returns, and return a future for its result.
 
         The coroutine runs in a copy of the caller's context.
@@ -84,7 +84,7 @@ _background: Final = _BackgroundLoop()
 
 def is_in_background_loop() -> bool:
     """Return whether the calling code runs in the thread of the shared loop."""
-    return _background.is_current()
+    return _background.is_running_here()
 
 
 def run_in_background_loop(
@@ -105,7 +105,7 @@ def run_in_background_loop(
         BaseException: The exception that the coroutine raises.
     """
     with _open_waitable_loop() as loop:
-        return _wait_for_result(loop.submit(make_coroutine), timeout)
+        return _wait_for_result(loop.start_coroutine(make_coroutine), timeout)
 
 
 def iterate_in_background_loop(
@@ -125,7 +125,7 @@ def iterate_in_background_loop(
                 items_read.put(item)
 
     with _open_waitable_loop() as loop:
-        future = loop.submit(read_items)
+        future = loop.start_coroutine(read_items)
         # The future itself, once it is done, marks the end of the items.
         future.add_done_callback(items_read.put)
         try:
@@ -142,9 +142,9 @@ async def await_in_background_loop(make_coroutine: Callable[[], Coroutine[Any, A
     *make_coroutine* returns the coroutine. Cancelling the caller cancels the coroutine.
     """
     # In the shared loop itself there is nothing to hand over.
-    if _background.is_current():
+    if _background.is_running_here():
         return await make_coroutine()
-    return await asyncio.wrap_future(_background.submit(make_coroutine))
+    return await asyncio.wrap_future(_background.start_coroutine(make_coroutine))
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
 
     Otherwise this code would block the loop that it waits for.
     """
-    if not _background.is_current():
+    if not _background.is_running_here():
         yield _background
         return
     extra_loop = _BackgroundLoop()

@@ -152,7 +152,7 @@ class Meter:
             recent = self._spent.list_recent_buckets(now, seconds)
         return calls, sum(bucket.tokens for bucket in recent), sum(bucket.usd for bucket in recent)
 
-    def reserve(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
+    def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
 
         Raises:

@@ -129,14 +129,14 @@ class TransformationCache:
             self.shared.close()
 
 
-def hash_key(key: Hashable) -> str:
-    """Return the SHA-256 hash of *key* as 64 hex digits.
+def hash_key(cache_key: Hashable) -> str:
+    """Return the SHA-256 hash of *cache_key* as 64 hex digits.
 
-    The hash hides the question, which is part of the key.
+    The hash hides the question, which is part of *cache_key*.
     """
     import hashlib
 
-    return hashlib.sha256(repr(key).encode("utf-8", "surrogatepass")).hexdigest()
+    return hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _collect_redis_options(settings: Settings) -> Hashable:

@@ -21,7 +21,7 @@ from qtmiddleware.types import NEVER
 logger: Final = get_logger("qtmiddleware")
 
 PROBE_WAIT_SECONDS: Final = 1e-3
-"""The value of `Breaker.wait_seconds` while a probe is running. Nobody knows when it will end."""
+"""The value of `Breaker.wait_seconds` while a probe is running, because its end is unknown."""
 
 
 class BreakerState(StrEnum):
@@ -105,8 +105,8 @@ class Breaker:
 
     If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
     *open_seconds* if the failure is the last of *max_failures* and this is longer. No probe follows
-    a pause, because a service that asks for a pause is working. If several calls were running when
-    a pause began, their failures count as one.
+    a pause, because a service that asks for a pause is working. Calls that were already running
+    when the pause began do not count as further failures if they fail with such a request too.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.

@@ -25,21 +25,21 @@ def copy_environment(needed_variables: Collection[str] = ()) -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name in needed_variables or not _is_secret(name, value)
+        if name in needed_variables or not _is_secret_variable(name, value)
     }
 
 
-def declare_needed_secrets(*names: str) -> Callable[[F], F]:
+def declare_needed_secrets(*variable_names: str) -> Callable[[F], F]:
     """Return a decorator that declares which secrets a function's worker processes need.
 
     `copy_worker_environment` removes all other secrets from the workers' environment.
 
     Args:
-        *names: The environment variables that hold the needed secrets.
+        *variable_names: The environment variables that hold the needed secrets.
     """
 
     def record_needed_secrets(function: F) -> F:
-        setattr(function, _NEEDED_SECRETS, names)
+        setattr(function, _NEEDED_SECRETS, variable_names)
         return function
 
     return record_needed_secrets
@@ -58,5 +58,5 @@ def copy_worker_environment(build_function: Callable[..., Any]) -> dict[str, str
     return dict(os.environ) if needed is None else copy_environment(needed)
 
 
-def _is_secret(name: str, value: str) -> bool:
+def _is_secret_variable(name: str, value: str) -> bool:
     return is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value) is not None

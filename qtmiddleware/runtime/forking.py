@@ -91,7 +91,7 @@ class Draining:
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Set the number of running calls to 0 after a fork, because the parent continues them."""
+        """Set the number of running calls to 0 after a fork: the calls run only in the parent."""
         self._calls = 0
         # Re-entrant: the garbage collector may start under the lock and close a generator that is
         # inside, which leaves in the same thread.

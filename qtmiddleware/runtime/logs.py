@@ -28,7 +28,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that ignores exceptions of its handlers and filters.
 
     Additional keyword arguments are stored in the record's attribute ``qtm``, a dictionary for
-    programs. Its entry ``event`` names what happened. Its values never contain the text of a query,
+    programs. The entry ``event`` names what happened. No entry contains the text of a query,
     passage or reply.
     """
 

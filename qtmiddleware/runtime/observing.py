@@ -111,7 +111,7 @@ class Observation:
 
     def end(self, outcome: Ending) -> None:
         """Report that the operation ended with *outcome*, unless it has already ended."""
-        self._end(outcome=outcome)
+        self._end_operation(outcome=outcome)
 
     def __enter__(self) -> Observation:
         if self.operation is not None and not self._running:
@@ -128,14 +128,16 @@ class Observation:
         if not self._running:
             return
         if error is None:
-            self._end(outcome="ok", result=self._result, counts=_collect_counts(self._result))
+            self._end_operation(
+                outcome="ok", result=self._result, counts=_collect_counts(self._result)
+            )
         else:
             outcome = _choose_ending(error)
-            self._end(
+            self._end_operation(
                 outcome=outcome, reason=_get_failure_reason(error) if outcome == "failed" else ""
             )
 
-    def _end(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
+    def _end_operation(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
         # Two threads may end an operation: one performs it, the other stops waiting for it. The
         # second one finds nothing to pop.
         with suppress(IndexError):

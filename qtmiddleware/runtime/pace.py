@@ -25,11 +25,11 @@ from qtmiddleware.errors import ModelError, QtMiddlewareError
 T = TypeVar("T")
 
 PATIENCE: Final = 600.0
-"""The number of seconds without an answer after which all calls are stopped."""
+"""After this many seconds without an answer, all calls are stopped."""
 TRIES: Final = 5
 """The maximum number of tries for a call that fails while other calls are answered."""
 MAX_FIRST_FAILURES: Final = 3
-"""The number of failed calls before the first answer after which all calls are stopped."""
+"""If this many calls fail before any call is answered, all calls are stopped."""
 SEVERAL: Final = 5
 """How many outages and timeouts in a row, without an answer between them, are a sign of overload.
 
@@ -65,9 +65,10 @@ class _Failure(Enum):
 class Pace:
     """Runs up to *concurrency* calls at once: fewer during an overload, none during a pause.
 
-    `perform` repeats calls that fail for a temporary reason (rate limit, outage, open circuit
-    breaker, budget per minute). All calls are stopped after *patience* seconds without an answer,
-    if the API key is rejected, if a budget is used up, or if the first calls all fail. Thread-safe.
+    `call_with_retries` repeats calls that fail for a temporary reason (rate limit, outage, open
+    circuit breaker, budget per minute). All calls are stopped after *patience* seconds without an
+    answer, if the API key is rejected, if a budget is used up, or if the first calls all fail.
+    Thread-safe.
 
     Attributes:
         error: Why all calls were stopped; ``None`` while calls may run.
@@ -101,7 +102,7 @@ class Pace:
         """The number of calls that may run at once now."""
         return self._limit
 
-    def perform(self, call: Callable[[], T]) -> T:
+    def call_with_retries(self, call: Callable[[], T]) -> T:
         """Return the result of *call*. Repeats the call if it fails for a temporary reason.
 
         Raises:
@@ -205,25 +206,27 @@ class Pace:
                 and self._failures_in_row < SEVERAL
             ):
                 return _Failure.LONE
-            self._handle_overload(error, now, began_after_pause=pauses_before == self._episode)
+            self._handle_overload(error, now, has_begun_after_pause=pauses_before == self._episode)
             return _Failure.SHARED
 
-    def _handle_overload(self, error: ModelError, now: float, *, began_after_pause: bool) -> None:
+    def _handle_overload(
+        self, error: ModelError, now: float, *, has_begun_after_pause: bool
+    ) -> None:
         """Pause all callers after *error*, and halve the number of calls that may run at once.
 
         Args:
             error: The call's error. If the call did not reach the service, the number of calls is
                 not halved.
             now: The current time.
-            began_after_pause: Whether the call began after the last pause. If not, the number of
-                calls is not halved, and callers are paused only if the service asks for a pause.
+            has_begun_after_pause: Whether the call began after the last pause. If not, the number
+                of calls is not halved, and callers are paused only if the service asks for a pause.
         """
-        if began_after_pause:
+        if has_begun_after_pause:
             self._episode += 1
             if error.was_asked:
                 self._limit = max(1, self._limit // 2)
                 self._answers_since_change = 0
-        if began_after_pause or error.retry_after is not None:
+        if has_begun_after_pause or error.retry_after is not None:
             self._pause_callers(now, error.retry_after)
 
     def _wait_for_budget(self, error: ModelError) -> _Failure:

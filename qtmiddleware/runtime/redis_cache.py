@@ -20,7 +20,7 @@ from qtmiddleware.runtime.logs import Outage, get_logger
 logger: Final = get_logger("qtmiddleware")
 
 FORMAT: Final = 2
-"""The version of the stored format. It is part of every key, so other versions are never read."""
+"""The version of the stored format. It is part of every key, so no other version is ever read."""
 
 MAX_BYTES: Final = 1 << 20
 MAX_ITEMS: Final = 1_024
@@ -212,19 +212,19 @@ def encode_transformation(transformation: Transformation) -> bytes | None:
     return data if len(data) <= MAX_BYTES else None
 
 
-def decode_transformation(data: bytes) -> Transformation | None:
-    """Return the transformation that `encode_transformation` encoded as *data*.
+def decode_transformation(json_bytes: bytes) -> Transformation | None:
+    """Return the transformation that `encode_transformation` encoded as *json_bytes*.
 
-    Returns ``None`` if `encode_transformation` cannot have returned *data*, for example because
-    *data* has more than `MAX_BYTES` bytes or a list with more than `MAX_ITEMS` items.
+    Returns ``None`` if `encode_transformation` cannot have returned *json_bytes*, for example if
+    *json_bytes* has more than `MAX_BYTES` bytes or a list with more than `MAX_ITEMS` items.
     """
-    if len(data) > MAX_BYTES:
+    if len(json_bytes) > MAX_BYTES:
         return None
     try:
-        transformation = _read_fields(json.loads(data.decode("utf-8", "surrogatepass")))
+        transformation = _read_fields(json.loads(json_bytes.decode("utf-8", "surrogatepass")))
         return (
             transformation
-            if transformation is not None and encode_transformation(transformation) == data
+            if transformation is not None and encode_transformation(transformation) == json_bytes
             else None
         )
     except (ValueError, RecursionError):

@@ -111,7 +111,7 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Call the blocking function *call*, which reads a cache or a file. The result is its value."""
+    """Call *call*, a blocking function that reads a cache or a file, and return its result."""
 
     call: Callable[[], Any]
 
@@ -279,8 +279,8 @@ def gather_flows(
     Args:
         flows: The flows to perform.
         max_steps: The maximum number of steps at once.
-        deadline: When to stop waiting for a step; by default never. Then a flow that yielded a
-            `Together` receives an outcome that is late, and a flow that yielded a single step
+        deadline: When to stop waiting for a step; by default never. At the deadline, a flow that
+            yielded a `Together` receives a late outcome, and a flow that yielded a single step
             receives a `TimeoutError`.
     """
     latest = NEVER if deadline is None else deadline.at
@@ -360,7 +360,7 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
                 step = replace(step, flow=_observe_steps(step.flow, parent, models))
             for leaf in list_single_steps(step):
                 if leaf.observation is NOT_OBSERVED:
-                    leaf.observation = _observe_step(leaf, parent, models)
+                    leaf.observation = _make_step_observation(leaf, parent, models)
             answer = error = None
             # The driver throws a step's error into this generator; the inner flow handles it.
             try:
@@ -369,7 +369,7 @@ def _observe_steps(flow: Flow[T], parent: Observation, models: Models) -> Flow[T
                 error = raised
 
 
-def _observe_step(step: Leaf, parent: Observation, models: Models) -> Observation:
+def _make_step_observation(step: Leaf, parent: Observation, models: Models) -> Observation:
     if isinstance(step, Search):
         return parent.make_child(
             "search", step.kind, weight=step.weight, top_k=step.top_k, content=step.text

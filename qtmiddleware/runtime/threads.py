@@ -173,11 +173,11 @@ class Bulkhead:
         self._release_thread()
         raise self._record_refusal()
 
-    def record_abandoned_calls(self, count: int) -> None:
+    def record_abandoned_calls(self, call_count: int) -> None:
         """Count calls that are still running although no caller waits for them any more."""
-        if count:
+        if call_count:
             with self._lock:
-                self.given_up += count
+                self.given_up += call_count
 
     def _record_refusal(self) -> ModelError:
         with self._lock:
@@ -293,7 +293,7 @@ async def run_in_thread(call: Callable[[], T], bulkhead: Bulkhead | None = None)
             bulkhead.record_abandoned_calls(is_running)
 
 
-def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -> list[T]:
+def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, max_calls: int) -> list[T]:
     """Run *calls* at the same time and return their results, in the order of *calls*.
 
     If a call raises an exception, no other call begins and the exception is raised here. Running
@@ -302,7 +302,7 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     Args:
         calls: Functions without parameters.
         bulkhead: Provides threads in addition to the caller's own thread.
-        limit: The maximum number of calls at once.
+        max_calls: The maximum number of calls at once.
     """
     waiting = deque(enumerate(calls))
     done: queue.SimpleQueue[tuple[int, T | None, BaseException | None]] = queue.SimpleQueue()
@@ -321,7 +321,7 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     try:
         # If no thread is free, the caller's thread performs all calls.
         with suppress(ModelError):
-            for _ in range(min(limit, len(calls)) - 1):
+            for _ in range(min(max_calls, len(calls)) - 1):
                 bulkhead.start(partial(run_calls, copy_context()))
         run_calls(copy_context())
         while len(results) < len(calls):
@@ -334,13 +334,15 @@ def call_all(calls: Sequence[Callable[[], T]], bulkhead: Bulkhead, limit: int) -
     return [results[position] for position in range(len(calls))]
 
 
-async def acall_all(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
+async def acall_all(
+    calls: Sequence[Callable[[], Coroutine[Any, Any, T]]], max_calls: int
+) -> list[T]:
     """Await *calls* at the same time and return their results, in the order of *calls*.
 
-    At most *limit* calls run at once. If a call raises an exception or the caller is cancelled, all
-    other calls are cancelled and awaited.
+    At most *max_calls* calls run at once. If a call raises an exception or the caller is cancelled,
+    all other calls are cancelled and awaited.
     """
-    room = asyncio.Semaphore(limit)
+    room = asyncio.Semaphore(max_calls)
 
     async def perform(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async with room:

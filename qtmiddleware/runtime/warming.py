@@ -77,7 +77,7 @@ def is_warming_up() -> bool:
 
 
 def wait_until_loaded(deadline: Deadline) -> None:
-    """Wait until everything is loaded, but not beyond *deadline*. Then start its time."""
+    """Wait until everything is loaded, but not beyond *deadline*. Then begin its countdown."""
     for thread, loaded in _loading.copy().items():
         if thread.is_alive():
             loaded.wait(min(deadline.remaining(), _LONGEST_WAIT))

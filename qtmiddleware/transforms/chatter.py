@@ -231,7 +231,7 @@ def _count_chatter_words(words: Sequence[str]) -> int:
 
     Returns 0 if *words* do not begin with chatter.
     """
-    chatter, _ = _load_chatter_phrases()
+    chatter, _ = _load_chatter_and_fillers()
     phrases = chatter.get(words[0]) if words else None
     return (
         min(
@@ -245,7 +245,7 @@ def _count_chatter_words(words: Sequence[str]) -> int:
 
 def _count_filler_words(words: Sequence[str]) -> int:
     """Return the number of filler words, such as "well", at the start of *words*."""
-    _, fillers = _load_chatter_phrases()
+    _, fillers = _load_chatter_and_fillers()
     start = 0
     while start < len(words) and (phrases := fillers.get(words[start])):
         length = max(_count_matched_words(phrase, words[start:]) for phrase in phrases)
@@ -296,7 +296,7 @@ def _compile_noise_pattern() -> re.Pattern[str]:
 
 
 @cache
-def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
+def _load_chatter_and_fillers() -> tuple[_Patterns, _Patterns]:
     """Load the chatter phrases of all languages, and the fillers that may precede chatter.
 
     Returns:
@@ -314,7 +314,7 @@ def _load_chatter_phrases() -> tuple[_Patterns, _Patterns]:
 @cache
 def _collect_opening_words() -> frozenset[str]:
     """Return all words that can begin chatter ("i", "let") or a filler ("sure")."""
-    chatter, fillers = _load_chatter_phrases()
+    chatter, fillers = _load_chatter_and_fillers()
     return frozenset((*chatter, *fillers))
 
 

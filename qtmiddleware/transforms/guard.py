@@ -20,12 +20,12 @@ Spans = Sequence[tuple[str, str]]
 MAX_REPAIRS: Final = 5
 """The maximum number of lost spans that can be appended to a text.
 
-A text that lost more spans is dropped. A sub-query is kept unchanged instead.
+A text that lost more spans is dropped; a sub-query is kept unchanged.
 """
 MAX_CHARS: Final = 1_000
 """The maximum number of characters of a repaired text.
 
-A text that would become longer is dropped. A sub-query is kept unchanged instead.
+A text that would become longer is dropped; a sub-query is kept unchanged.
 """
 
 _LANGUAGE_MISMATCH: Final = "language_mismatch"

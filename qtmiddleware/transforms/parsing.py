@@ -145,7 +145,7 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
         ModelError: The reply has no text to search for. The error's reason is ``refused``,
             ``empty``, ``truncated`` or ``unparsable``.
     """
-    text, is_cut = _find_answer(reply)
+    text, is_cut = _find_answer_and_is_cut(reply)
     field_texts = _find_texts(prompt, text, is_cut=is_cut)
     checked_texts = {
         field.name: _choose_texts(field, field_texts.texts.get(field.name, []), prompt)
@@ -189,7 +189,7 @@ def build_transformation(
     return Transformation(**values, notes=tuple(notes))
 
 
-def _find_answer(reply: Reply) -> tuple[str, bool]:
+def _find_answer_and_is_cut(reply: Reply) -> tuple[str, bool]:
     """Return the answer in *reply*, without the model's reasoning.
 
     Returns:
@@ -239,7 +239,7 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
 def _find_texts(prompt: Prompt, text: str, *, is_cut: bool) -> FieldTexts:
     """Return the texts for each field from the JSON in *text* or, without JSON, from its lines."""
     values = find_json(text)
-    field_texts = pick_texts(values, text, prompt.fields)
+    field_texts = collect_json_texts(values, text, prompt.fields)
     field_texts.is_cut = is_cut or field_texts.is_cut
     field_texts.is_empty = field_texts.is_empty or not text.strip()
     if field_texts.named or field_texts.texts or JSON_OPENING.match(text) or is_error_page(text):
@@ -278,7 +278,9 @@ def _find_plain_texts(prompt: Prompt, text: str, json_result: FieldTexts) -> Fie
     )
 
 
-def pick_texts(values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]) -> FieldTexts:
+def collect_json_texts(
+    values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]
+) -> FieldTexts:
     """Return the texts for *fields* from the JSON *values* inside *text*.
 
     - Keys may differ in spelling from the names of the fields.

@@ -130,7 +130,8 @@ def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
     if len(texts_with_digits) < 2 or not {1, 2} <= set(map(_find_item_number, texts_with_digits)):
         return list(texts)
     return [
-        _strip_list_mark(_strip_heading_and_bold(text), query, is_counted=True) for text in texts
+        _strip_list_mark(_strip_heading_and_bold(text), query, has_numbered_siblings=True)
+        for text in texts
     ]
 
 
@@ -186,12 +187,12 @@ def _find_item_number(text: str) -> int | None:
     return int(digits.group()) if digits else None
 
 
-def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
+def _strip_list_mark(text: str, query: str, *, has_numbered_siblings: bool = False) -> str:
     """Return *text* without its bullet and item number.
 
     A bullet or number that is also in *query* stays. A number above 1 without bold or italics may
-    be an ordinal, so it is removed only if *is_counted* is true. Pass true if the other texts have
-    numbers too.
+    be an ordinal, so it is removed only if *has_numbered_siblings* is true: the other texts of the
+    list have numbers too.
     """
     text = text.strip()
     for pattern in (_BULLET, _NUMBER):
@@ -205,7 +206,7 @@ def _strip_list_mark(text: str, query: str, *, is_counted: bool = False) -> str:
             continue
         if (
             pattern is _BULLET
-            or is_counted
+            or has_numbered_siblings
             or mark["emphasis"]
             or (_find_item_number(text) or 0) <= 1
         ):

@@ -192,7 +192,7 @@ class _PacedModel:
 
     def complete(self, prompt: Prompt, _: Deadline) -> Reply:
         """Return the reply to *prompt*. The deadline is ignored. Raises `ModelError`."""
-        reply = self._pace.perform(partial(self._call_inner_model, prompt))
+        reply = self._pace.call_with_retries(partial(self._call_inner_model, prompt))
         self.replies.append(reply)
         return reply
 

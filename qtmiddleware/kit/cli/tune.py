@@ -63,7 +63,7 @@ from qtmiddleware.kit.evaluation.tuning import (
     flatten_settings,
     forecast_tuning,
     nest_settings,
-    tune,
+    tune_settings,
 )
 from qtmiddleware.kit.evaluation.tuning import split_dataset as divide_dataset
 from qtmiddleware.runtime.files import replace_file
@@ -287,7 +287,7 @@ def _tune_settings(
             concurrency=opened_bench.concurrency,
             progress=show_progress,
         )
-    result = tune(
+    result = tune_settings(
         opened_bench.bench,
         opened_bench.dataset,
         budget=budget,

@@ -209,13 +209,13 @@ def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
     return ConfigError(message, path=OPTION, value=str(path))
 
 
-def _read_values(systems: Any) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the values of a report's *systems*, by measure, system and question id.
+def _read_values(system_reports: Any) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the values in the *system_reports* of a report, by measure, system and question id.
 
-    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if *systems* is not valid.
+    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if a value is not valid.
     """
     values: dict[str, dict[str, dict[str, float]]] = {}
-    for system in systems:
+    for system in system_reports:
         (name,) = _require_text_values({"name": system["name"]}).values()
         for measure, by_question in system["perQuery"].items():
             by_system = values.setdefault(measure, {})

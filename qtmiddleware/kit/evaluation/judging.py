@@ -39,6 +39,7 @@ AnswerQuestion = Callable[[Question], str]
 Outcome = Literal["win", "loss", "tie", "failed"]
 """The challenger's result on one question."""
 
+# The indices of the two answers on a ballot.
 _BASELINE, _CHALLENGER = 0, 1
 _OUTCOMES: Final[dict[int | None, Outcome]] = {_BASELINE: "loss", _CHALLENGER: "win", None: "tie"}
 

@@ -162,6 +162,7 @@ def measure_difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     except ImportError as error:
         raise MissingExtra("scipy", "eval") from error
     sample = np.asarray(gains, dtype=float)
+    # If all gains are 0, every resample is 0 too, so there is nothing to test.
     if not sample.any():
         return Difference()
     gain = float(sample.mean())

@@ -176,7 +176,7 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
             system ``raw``. Default: the first passages in the search for the unchanged question.
     """
     return _Explainer(
-        found, _find_plain_list(found) if before is None else before
+        found, _find_plain_matches(found) if before is None else before
     ).explain_retrieval()
 
 
@@ -489,7 +489,7 @@ def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
     return with_text if key not in known_keys and with_text in known_keys else key
 
 
-def _find_plain_list(retrieval: Retrieval) -> tuple[Match, ...]:
+def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     """Return the passages that a search without qtmiddleware would have returned.
 
     These are the first passages in the search for the unchanged question. There are at most as many

@@ -402,13 +402,14 @@ def _build_ranking(ballot: Ballot, answers: Mapping[str, str]) -> RankedAnswers:
     )
 
 
-def _build_standing(system: str, marks: Sequence[Mark]) -> Standing:
-    """Return the result of *system* for one question. The rank is 0 until all results are known.
+def _build_standing(system_name: str, marks: Sequence[Mark]) -> Standing:
+    """Return the result of one system for one question, with rank 0.
 
-    *marks* has the judge's opinion of the answer for each order.
+    The rank is set later, when the results of all systems are known. *marks* has the judge's
+    opinion of the system's answer, once per order of the answers.
     """
     return Standing(
-        system,
+        system_name,
         0,
         fmean(mark.place for mark in marks),
         average_scores([mark.scores for mark in marks]),

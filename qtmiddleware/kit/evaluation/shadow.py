@@ -192,7 +192,7 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
     unreadable = 0
     questions: list[ShadowQuestion] = []
     try:
-        for line in _read_lines(Path(path)):
+        for line in _read_nonblank_lines(Path(path)):
             try:
                 record = json.loads(line)
                 if "shadow" in record:
@@ -205,7 +205,7 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
     return ShadowReport(tuple(questions), unreadable)
 
 
-def _read_lines(path: Path) -> Iterator[bytes]:
+def _read_nonblank_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of the file at *path*, except blank lines.
 
     Yields ``?`` instead of a line that is too long, so that the line counts as damaged.

@@ -218,15 +218,17 @@ def ask_systems(
     return SideBySide(rows, _rank_answers(rows, model, repeats, seed, progress))
 
 
-def _load_models(runtime: Any, *, wants_answers: bool) -> None:
-    """Load the models that *runtime* uses, if they can be loaded in advance.
+def _load_models(call_context: Any, *, wants_answers: bool) -> None:
+    """Load the models that a call with *call_context* uses, if they can be loaded in advance.
 
     The model for answers is loaded only if *wants_answers* is true.
     """
-    asks = runtime.settings.transformation_type != "none"
+    asks = call_context.settings.transformation_type != "none"
     # The call of a model that cannot be loaded raises the same error, and then it is reported.
     with suppress(Exception):
-        for model in ([runtime.chat] if wants_answers else []) + ([runtime.model] if asks else []):
+        for model in ([call_context.chat] if wants_answers else []) + (
+            [call_context.model] if asks else []
+        ):
             if hasattr(model.inner, "warm_up"):
                 model.inner.warm_up()
 

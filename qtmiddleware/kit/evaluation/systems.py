@@ -116,17 +116,17 @@ REPLAYED: Final = "model, replayed"
 
 
 def asks_a_model(system_name: str) -> bool:
-    """Return whether the system called *system_name* calls a model.
+    """Return whether the system called *system_name* calls a language model.
 
-    Raises `ConfigError` if there is no such system.
+    Raises `ConfigError` if *system_name* is not in `SYSTEMS`.
     """
     return bool(select_systems([system_name])[system_name]["transformationType"] != "none")
 
 
 def select_systems(system_names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the baseline and of the systems called *system_names*, by system name.
+    """Return the settings of the baseline and of the systems called *system_names*, by name.
 
-    Raises `ConfigError` if a name is unknown.
+    Raises `ConfigError` if a name is not in `SYSTEMS`.
     """
     for name in system_names:
         if name not in SYSTEMS:

@@ -36,7 +36,7 @@ def read_table(
     Raises:
         ConfigError: The table cannot be read. The error names the line.
     """
-    text = _decode_table(file)
+    text = _read_table_text(file)
     names, separator = _read_header(file, text, needed_columns)
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     is_header = True
@@ -111,12 +111,12 @@ def _read_header(file: Path, text: str, needed_columns: Collection[str]) -> tupl
     raise ConfigError(f"{file} must name {expected} in its first line, not {shown}", path=str(file))
 
 
-def _normalize_column_name(name: str) -> str:
-    return name.strip().casefold()
+def _normalize_column_name(column_name: str) -> str:
+    return column_name.strip().casefold()
 
 
-def _decode_table(file: Path) -> str:
-    """Return the text of *file*.
+def _read_table_text(file: Path) -> str:
+    """Return the text of the table *file*.
 
     Raises `ConfigError` if *file* cannot be read, is too large, or is neither UTF-8 nor UTF-16.
     """

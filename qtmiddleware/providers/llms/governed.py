@@ -187,7 +187,9 @@ class GovernedModel:
             prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
             most = min(prompt.max_tokens, self._max_tokens or prompt.max_tokens)
             usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
-            reservation = self.meter.reserve(self._budget, tokens=prompt_tokens + most, usd=usd)
+            reservation = self.meter.reserve_cost(
+                self._budget, tokens=prompt_tokens + most, usd=usd
+            )
         except BaseException:
             # A half-open breaker allows only one attempt at a time, so this one must end.
             attempt.report_unknown_result()

@@ -1,11 +1,11 @@
 """Perform a flow's steps: `run` blocks the calling thread, and `arun` is a coroutine.
 
-`stream` and `astream` read a model's reply piece by piece.
+`stream_reply` and `astream_reply` read a model's reply piece by piece.
 """
 
 from qtmiddleware.runtime.drivers.awaiting import arun
 from qtmiddleware.runtime.drivers.blocking import run
-from qtmiddleware.runtime.drivers.streaming import Piece, astream, stream
+from qtmiddleware.runtime.drivers.streaming import Piece, astream_reply, stream_reply
 from qtmiddleware.runtime.steps import ModelOnly, Performer
 from qtmiddleware.runtime.threads import (
     Bulkhead,
@@ -22,10 +22,10 @@ __all__ = [
     "Piece",
     "acall_all",
     "arun",
-    "astream",
+    "astream_reply",
     "call_all",
     "get_current_bulkhead",
     "run",
     "run_in_thread",
-    "stream",
+    "stream_reply",
 ]

@@ -92,7 +92,7 @@ async def _attempt_step(step: Leaf, performer: Performer, start_time: float) -> 
 
 
 def _is_task_cancelled() -> bool:
-    """Return whether the running task was cancelled from outside."""
+    """Return whether somebody has cancelled the task that is running now."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 

@@ -30,7 +30,7 @@ _DRAIN_SECONDS: Final = 0.05
 _ACCOUNT_SECONDS: Final = 5.0
 
 
-def stream(
+def stream_reply(
     model: StreamingModel,
     prompt: Prompt,
     deadline: Deadline,
@@ -80,14 +80,17 @@ def stream(
             bulkhead.record_abandoned_calls(not is_over)
 
 
-async def astream(
+async def astream_reply(
     model: StreamingModel,
     prompt: Prompt,
     deadline: Deadline,
     bulkhead: Bulkhead,
     observation: Observation = NOT_OBSERVED,
 ) -> AsyncGenerator[Piece, None]:
-    """Yield the pieces of *model*'s reply like `stream`, without blocking the running loop."""
+    """Yield the pieces of *model*'s reply and then the whole reply as a `Reply`.
+
+    Like `stream_reply`, but without blocking the running loop.
+    """
     items: asyncio.Queue[_Item] = asyncio.Queue()
     context = _start_observation(observation, bulkhead)
     with observation:

@@ -16,7 +16,7 @@ from qtmiddleware.kit.evaluation.tuning import (
     Budget,
     Tuned,
     split_dataset,
-    tune,
+    tune_settings,
 )
 from qtmiddleware.testing import ScriptedModel
 from tests.support.tuning_world import bench, collection, model, texts
@@ -42,7 +42,7 @@ def asked(data: Dataset) -> tuple[Tuned, ScriptedModel, set[str]]:
             while_trying.append({prompt.query for prompt in answering.prompts})
 
     return (
-        tune(bench(data, answering), data, tiers=TWO_TIERS, progress=progress),
+        tune_settings(bench(data, answering), data, tiers=TWO_TIERS, progress=progress),
         answering,
         while_trying[0],
     )
@@ -87,7 +87,7 @@ def test_the_library_s_defaults_are_reported_beside_the_tuned_config(found: Tune
 
 
 def test_the_same_seed_finds_the_same(data: Dataset) -> None:
-    first, again = (tune(bench(data), data, tiers=FREE_TIERS, seed=7) for _ in range(2))
+    first, again = (tune_settings(bench(data), data, tiers=FREE_TIERS, seed=7) for _ in range(2))
     assert (again.config, again.chosen, again.refusals) == (
         first.config,
         first.chosen,
@@ -142,7 +142,7 @@ def test_a_kept_reply_counts_for_every_candidate_that_needs_it(
 def test_judgements_at_random_are_refused() -> None:
     shuffled = collection(seed=3)
     silent = ScriptedModel(AssertionError("asked"))
-    found = tune(bench(shuffled, silent), shuffled, tiers=FREE_TIERS)
+    found = tune_settings(bench(shuffled, silent), shuffled, tiers=FREE_TIERS)
     assert not found.is_better
     assert f"Refused: {found.refusals[0]}" in found.summary()
     assert not silent.prompts
@@ -151,7 +151,7 @@ def test_judgements_at_random_are_refused() -> None:
 
 def test_the_default_is_recommended_where_what_was_found_does_not_carry_over(data: Dataset) -> None:
     misled = texts(split_dataset(data)[1].questions)
-    found = tune(bench(data, model(data, misled=misled)), data, tiers=TWO_TIERS)
+    found = tune_settings(bench(data, model(data, misled=misled)), data, tiers=TWO_TIERS)
     assert found.trained[found.tuned].tier == "hyde"
     assert found.chosen == found.default == "rules"
     assert found.is_better
@@ -170,9 +170,11 @@ def test_the_held_out_judgements_decide_nothing_that_is_tried_or_decided(
 ) -> None:
     held = [question.id for question in split_dataset(data)[1].questions]
     turned = dict(zip(held, (data.qrels[it] for it in reversed(held)), strict=True))
-    other = tune(bench(data), replace(data, qrels={**data.qrels, **turned}), tiers=TWO_TIERS)
-    assert [(it.name, it.mean) for it in other.trials] == [
-        (it.name, it.mean) for it in found.trials
+    other = tune_settings(
+        bench(data), replace(data, qrels={**data.qrels, **turned}), tiers=TWO_TIERS
+    )
+    assert [(it.name, it.mean_ndcg) for it in other.trials] == [
+        (it.name, it.mean_ndcg) for it in found.trials
     ]
     assert other.trained[other.tuned].config == found.trained[found.tuned].config
     assert not other.is_better
@@ -182,18 +184,23 @@ def test_a_gain_that_the_luck_of_many_tries_explains_leaves_the_default() -> Non
     decided = []
     for seed in range(4):
         noise = collection(seed=seed)
-        found = tune(bench(noise), noise, tiers=FREE_TIERS, seed=seed)
-        best = max(found.trials, key=lambda trial: trial.mean)
+        found = tune_settings(bench(noise), noise, tiers=FREE_TIERS, seed=seed)
+        best = max(found.trials, key=lambda trial: trial.mean_ndcg)
         assert not found.is_better
         decided.append(
-            (found.tuned in (found.default, "raw"), best.mean > found.trained[found.default].mean)
+            (
+                found.tuned in (found.default, "raw"),
+                best.mean_ndcg > found.trained[found.default].mean_ndcg,
+            )
         )
     assert all(is_default for is_default, _ in decided)
     assert any(is_ahead for _, is_ahead in decided)
 
 
 def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Dataset) -> None:
-    found = tune(bench(data), data, tiers=("combined", "rules"), budget=Budget(max_call_rate=0.0))
+    found = tune_settings(
+        bench(data), data, tiers=("combined", "rules"), budget=Budget(max_call_rate=0.0)
+    )
     assert (
         "Beyond the budget: combined, as on the former it calls the model for 100.0%"
         in found.summary()
@@ -203,7 +210,7 @@ def test_a_default_that_is_beyond_the_budget_is_told_with_the_reason(data: Datas
 def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Dataset) -> None:
     held = split_dataset(data)[1].questions
     misled = texts(held[: len(held) // 2])
-    found = tune(
+    found = tune_settings(
         bench(data, model(data, misled=misled)),
         data,
         tiers=("hyde",),
@@ -216,14 +223,14 @@ def test_what_breaks_the_budget_on_the_held_out_questions_is_refused(data: Datas
 
 
 def test_no_call_is_spent_where_none_is_allowed(data: Dataset) -> None:
-    found = tune(bench(data), data, tiers=TWO_TIERS, budget=Budget(max_call_rate=0.0))
+    found = tune_settings(bench(data), data, tiers=TWO_TIERS, budget=Budget(max_call_rate=0.0))
     assert found.default == "rules"
     assert found.score.call_rate == 0.0
     assert all(trial.broken_limits for trial in found.trials if trial.calls_per_question)
 
 
 def test_no_more_is_searched_than_the_budget_of_searches_allows(data: Dataset) -> None:
-    found = tune(bench(data), data, tiers=("hyde",), budget=Budget(max_searches=1))
+    found = tune_settings(bench(data), data, tiers=("hyde",), budget=Budget(max_searches=1))
     best = found.trained[found.tuned]
     assert (best.tier, best.broken_limits) == ("hyde", ())
     assert best.score.searches_per_question == found.score.searches_per_question == 1.0
@@ -231,7 +238,7 @@ def test_no_more_is_searched_than_the_budget_of_searches_allows(data: Dataset) -
 
 
 def test_a_gate_keeps_the_call_rate_of_the_budget(data: Dataset) -> None:
-    found = tune(bench(data), data, tiers=("hyde",), budget=Budget(max_call_rate=0.3))
+    found = tune_settings(bench(data), data, tiers=("hyde",), budget=Budget(max_call_rate=0.3))
     best = found.trained[found.tuned]
     assert best.tier == "hyde"
     assert not best.broken_limits
@@ -241,7 +248,7 @@ def test_a_gate_keeps_the_call_rate_of_the_budget(data: Dataset) -> None:
 
 
 def test_where_nothing_is_within_the_budget_the_raw_query_stays(data: Dataset) -> None:
-    found = tune(bench(data), data, tiers=FREE_TIERS, budget=Budget(max_added_ms=0.0))
+    found = tune_settings(bench(data), data, tiers=FREE_TIERS, budget=Budget(max_added_ms=0.0))
     assert not found.is_better
     assert found.tuned == found.default == "raw"
     assert "Keep the raw query, raise the budget" in found.refusals[0]
@@ -253,23 +260,23 @@ def test_too_few_questions_are_refused_before_anything_runs() -> None:
     with pytest.raises(
         ConfigError, match="10 judged questions are too few to tune on: 40 are needed"
     ):
-        tune(bench(few, answering), few)
+        tune_settings(bench(few, answering), few)
     assert not answering.prompts
 
 
 def test_a_seed_that_no_draw_takes_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigError, match="seed must be a whole number of at least 0, not -1"):
-        tune(bench(data), data, seed=-1)
+        tune_settings(bench(data), data, seed=-1)
 
 
 def test_an_unknown_tier_is_refused(data: Dataset) -> None:
     with pytest.raises(ConfigError, match="there is no system 'best'"):
-        tune(bench(data), data, tiers=("best",))
+        tune_settings(bench(data), data, tiers=("best",))
 
 
 def test_what_was_given_stays_as_it_is(data: Dataset) -> None:
     given = bench(data)
     before = (given.store, given.embedder, given.model, replace(data))
-    tune(given, data, tiers=FREE_TIERS, budget=Budget(max_added_ms=0.0))
+    tune_settings(given, data, tiers=FREE_TIERS, budget=Budget(max_added_ms=0.0))
     assert (given.store, given.embedder, given.model, data) == before
     assert given.store.count() == len(data.passages)

@@ -161,7 +161,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
         for _ in range(ROUNDS):
             most = drawn.randint(1, 100)
             try:
-                reserved = meter.reserve(budget, tokens=most, usd=most / 128)
+                reserved = meter.reserve_cost(budget, tokens=most, usd=most / 128)
             except ModelError as error:
                 if error.reason != "over_budget":
                     raise
@@ -190,7 +190,7 @@ def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
         granted = 0
         for _ in range(ROUNDS):
             try:
-                meter.reserve(budget, tokens=1, usd=0.0)
+                meter.reserve_cost(budget, tokens=1, usd=0.0)
             except ModelError:
                 continue
             granted += 1

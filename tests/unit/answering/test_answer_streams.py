@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.runtime.drivers import Bulkhead, astream, stream
+from qtmiddleware.runtime.drivers import Bulkhead, astream_reply, stream_reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.answer_world import (
@@ -262,7 +262,7 @@ async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
             yield "Jaco "
             raise asyncio.CancelledError
 
-    pieces = astream(
+    pieces = astream_reply(
         Cancelling("never said"),
         Prompt("answer", "1", "", "", (), QUERY),
         Deadline.after(600),
@@ -283,7 +283,7 @@ def test_a_slow_listener_gets_everything() -> None:
             said.set()
 
     deadline = Deadline.after(30)
-    pieces = stream(Quick(""), PROMPT, deadline, Bulkhead())
+    pieces = stream_reply(Quick(""), PROMPT, deadline, Bulkhead())
     assert next(pieces) == "a"
     assert said.wait(20)
     deadline.cancel()
@@ -300,7 +300,7 @@ async def test_a_slow_listener_gets_everything_in_a_loop() -> None:
             said.set()
 
     deadline = Deadline.after(30)
-    pieces = astream(Quick(""), PROMPT, deadline, Bulkhead())
+    pieces = astream_reply(Quick(""), PROMPT, deadline, Bulkhead())
     assert await anext(pieces) == "a"
     await said.wait()
     deadline.cancel()
@@ -319,7 +319,7 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
 
     try:
         deadline = Deadline.after(PATIENCE)
-        pieces = stream(Stuck(""), PROMPT, deadline, Bulkhead())
+        pieces = stream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
         assert next(pieces) == "Jaco"
         deadline._at = monotonic() + 0.1
         with pytest.raises(ModelError, match="in time"):
@@ -327,7 +327,7 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
 
         async def awaited() -> None:
             deadline = Deadline.after(PATIENCE)
-            apieces = astream(Stuck(""), PROMPT, deadline, Bulkhead())
+            apieces = astream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
             assert await anext(apieces) == "Jaco"
             deadline._at = monotonic() + 0.1
             with pytest.raises(ModelError, match="in time"):

@@ -23,7 +23,7 @@ def meter(clock: Clock) -> Meter:
 
 def test_without_limits_everything_has_room(meter: Meter) -> None:
     for _ in range(1_000):
-        meter.reserve(FREE, tokens=10**9, usd=10.0**6)
+        meter.reserve_cost(FREE, tokens=10**9, usd=10.0**6)
     assert meter.describe_exceeded_limit(FREE, tokens=10**9, usd=10.0**6) == ""
 
 
@@ -31,36 +31,36 @@ def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Cl
     budget = BudgetSettings(max_llm_calls_per_minute=3)
     for _ in range(3):
         clock.now += 10
-        meter.reserve(budget, tokens=1, usd=0.0)
+        meter.reserve_cost(budget, tokens=1, usd=0.0)
     with pytest.raises(ModelError, match="maxLlmCallsPerMinute allows 3") as caught:
-        meter.reserve(budget, tokens=1, usd=0.0)
+        meter.reserve_cost(budget, tokens=1, usd=0.0)
     assert caught.value.reason == "over_budget"
     # The first of them is a minute ago.
     clock.now += 40
-    meter.reserve(budget, tokens=1, usd=0.0)
+    meter.reserve_cost(budget, tokens=1, usd=0.0)
     assert meter.describe_exceeded_limit(budget)
 
 
 def test_retries_and_repeated_requests_count_as_calls(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4)
-    meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=4)
+    meter.reserve_cost(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=4)
     assert meter.describe_exceeded_limit(budget)
 
 
 def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None:
     budget = BudgetSettings(max_tokens=1_000)
-    first = meter.reserve(budget, tokens=900, usd=0.0)
+    first = meter.reserve_cost(budget, tokens=900, usd=0.0)
     with pytest.raises(ModelError, match="maxTokens allows 1,000 tokens in 24 hours"):
-        meter.reserve(budget, tokens=101, usd=0.0)
+        meter.reserve_cost(budget, tokens=101, usd=0.0)
     first.record_actual_cost(50, 0.0)
-    meter.reserve(budget, tokens=950, usd=0.0)
+    meter.reserve_cost(budget, tokens=950, usd=0.0)
 
 
 def test_money_is_counted_over_the_hours_of_the_budget(meter: Meter, clock: Clock) -> None:
     budget = BudgetSettings(max_usd=1.0, hours=2.0)
-    meter.reserve(budget, tokens=1, usd=0.6)
+    meter.reserve_cost(budget, tokens=1, usd=0.6)
     clock.now += 3_600
-    meter.reserve(budget, tokens=1, usd=0.4)
+    meter.reserve_cost(budget, tokens=1, usd=0.4)
     assert "maxUsd allows 1 US dollars in 2 hours" in meter.describe_exceeded_limit(
         budget, usd=0.01
     )
@@ -72,7 +72,7 @@ def test_money_is_counted_over_the_hours_of_the_budget(meter: Meter, clock: Cloc
 def test_a_longer_budget_sees_what_a_shorter_one_has_forgotten(meter: Meter, clock: Clock) -> None:
     day, hour = BudgetSettings(max_tokens=100), BudgetSettings(max_tokens=100, hours=1.0)
     assert meter.describe_exceeded_limit(day) == ""
-    meter.reserve(hour, tokens=100, usd=0.0)
+    meter.reserve_cost(hour, tokens=100, usd=0.0)
     clock.now += 2 * 3_600
     assert meter.describe_exceeded_limit(hour, tokens=100) == ""
     assert meter.describe_exceeded_limit(day, tokens=1)
@@ -83,7 +83,7 @@ def test_many_threads_do_not_go_beyond_a_budget_together(meter: Meter) -> None:
 
     def one(_: int) -> bool:
         try:
-            meter.reserve(budget, tokens=100, usd=1 / 64)
+            meter.reserve_cost(budget, tokens=100, usd=1 / 64)
         except ModelError:
             return False
         return True
@@ -107,7 +107,7 @@ def test_what_was_admitted_never_comes_to_more_than_the_budget(
     for expected, came, pause in calls:
         clock.now += pause
         try:
-            reserved = meter.reserve(budget, tokens=expected, usd=0.0)
+            reserved = meter.reserve_cost(budget, tokens=expected, usd=0.0)
         except ModelError:
             continue
         reserved.record_actual_cost(min(came, expected), 0.0)
@@ -117,9 +117,9 @@ def test_what_was_admitted_never_comes_to_more_than_the_budget(
 
 def test_a_budget_of_seconds_sees_what_was_spent_just_now(meter: Meter, clock: Clock) -> None:
     budget = BudgetSettings(max_tokens=100, hours=0.01)
-    meter.reserve(FREE, tokens=1, usd=0.0)
+    meter.reserve_cost(FREE, tokens=1, usd=0.0)
     clock.now += 50
-    meter.reserve(budget, tokens=100, usd=0.0)
+    meter.reserve_cost(budget, tokens=100, usd=0.0)
     clock.now += 8
     assert meter.describe_exceeded_limit(budget, tokens=1)
     clock.now += 28
@@ -128,10 +128,10 @@ def test_a_budget_of_seconds_sees_what_was_spent_just_now(meter: Meter, clock: C
 
 def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4, max_tokens=100)
-    reserved = meter.reserve(budget, tokens=10, usd=0.0)
+    reserved = meter.reserve_cost(budget, tokens=10, usd=0.0)
     for _ in range(3):
         reserved.record_actual_cost(40, 0.0, calls=3)
-    meter.reserve(budget, tokens=60, usd=0.0)
+    meter.reserve_cost(budget, tokens=60, usd=0.0)
     assert meter.describe_exceeded_limit(budget)
 
 
@@ -141,7 +141,7 @@ def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
     meter: Meter, wrong: float, tokens: int
 ) -> None:
     budget = BudgetSettings(max_usd=1.0, max_tokens=100)
-    reserved = meter.reserve(budget, tokens=60, usd=0.5)
+    reserved = meter.reserve_cost(budget, tokens=60, usd=0.5)
     for _ in range(2):
         reserved.record_actual_cost(tokens, wrong, calls=-3)
     assert meter.describe_exceeded_limit(budget, tokens=40, usd=0.5) == ""
@@ -156,6 +156,6 @@ def test_what_is_remembered_is_bounded(clock: Clock) -> None:
     for budget in (FREE, year):
         for _ in range(20_000):
             clock.now += 17 if budget is year else 0.013
-            meter.reserve(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=2)
+            meter.reserve_cost(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=2)
         assert len(meter._calls._buckets) <= 61
         assert len(meter._spent._buckets) <= 1_441

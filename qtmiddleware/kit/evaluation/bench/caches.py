@@ -261,7 +261,7 @@ class CachedEmbedder:
         }
 
     def _select_missing_texts(self, text_batches: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield, for each page, the (key, text) pairs of the texts without a cached vector."""
+        """Yield, for each batch, the (key, text) pairs of the texts without a cached vector."""
         # A text may occur on several pages, before its vector is in the file.
         seen: set[bytes] = set()
         for text_batch in text_batches:

@@ -172,7 +172,7 @@ class Forecast:
     usd: float | None = None
 
     @classmethod
-    def from_searches(cls, search_count: int, function: OwnFunction) -> Forecast:
+    def from_search_count(cls, search_count: int, function: OwnFunction) -> Forecast:
         """Return the forecast for *search_count* searches. Each search costs one read unit."""
         price = function.base.middleware.settings.store.read_price
         return cls(search_count, None if price is None else search_count * price / 1e6)
@@ -211,7 +211,7 @@ def forecast_searches(
                 for question in dataset.questions
                 if function.memory is None or function.memory.load_run(name, question.id) is None
             )
-    return Forecast.from_searches(searches, function)
+    return Forecast.from_search_count(searches, function)
 
 
 def _count_max_searches_per_question(

@@ -55,16 +55,16 @@ class KeptRuns:
         return len(self._runs)
 
     def load_run(self, system_key: str, question_id: str) -> Run | None:
-        """Return the saved run of *system_key* for the question id *question_id*, or ``None``."""
-        return self._runs.get((_hash_system_name(system_key), question_id))
+        """Return the saved run of a system for a question, or ``None`` if there is none."""
+        return self._runs.get((_hash_system_key(system_key), question_id))
 
     def store_run(self, system_key: str, question_id: str, run: Run) -> None:
-        """Save the run of *system_key* for the question id *question_id*.
+        """Save *run*, the result of a system for a question.
 
         Raises `StoreError` if the file cannot be written.
         """
-        # The name of a system is the JSON of its settings. The hash keeps the lines short.
-        key = _hash_system_name(system_key)
+        # The key of a system is the JSON of its settings. The hash keeps the lines short.
+        key = _hash_system_key(system_key)
         self._runs[key, question_id] = run
         record = {name: value for name, value in asdict(run).items() if name != "error"}
         line = json.dumps({"system": key, "question": question_id, "run": record}, default=dict)
@@ -106,6 +106,6 @@ def _parse_run(record: Mapping[str, Any]) -> Run:
     return Run(ids, variants=tuple(Variant(**variant) for variant in record["variants"]), **rest)
 
 
-def _hash_system_name(system: str) -> str:
-    """Return a hash of the system's name, as 16 hexadecimal digits."""
-    return hashlib.sha256(system.encode()).hexdigest()[:16]
+def _hash_system_key(system_key: str) -> str:
+    """Return a hash of *system_key*, as 16 hexadecimal digits."""
+    return hashlib.sha256(system_key.encode()).hexdigest()[:16]

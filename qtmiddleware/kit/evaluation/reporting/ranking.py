@@ -234,6 +234,7 @@ def _build_ranked_answers(
             if standing is None
             else ", ".join(f"{criterion} {score:g}" for criterion, score in standing.scores.items())
         )
+        # The judge may make the same remark for several orders; one is enough.
         yield RankedAnswer(
             heading=name
             if standing is None

@@ -116,6 +116,7 @@ def _describe_significance(gate_result: GateResult, change: Change) -> str:
 
     If the rule has a bound, the sentence says whether *change* is within the allowed loss instead.
     """
+    # A rule with a bound does not depend on significance.
     if gate_result.rule.bound is not None:
         allowed = _format_unsigned_points(gate_result.rule.bound)
         over = "more than" if change.verdict == "worse" else "within"

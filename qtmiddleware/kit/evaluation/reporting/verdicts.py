@@ -251,6 +251,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
     ]
     # Of two systems with the same gain, the cheaper one comes first.
     others.sort(key=lambda score: (-score.difference.gain, _get_cost_key(score)))
+    # The costs are compared by price first, then by model calls, then by searches.
     half = [
         score
         for score in others

@@ -77,7 +77,7 @@ def find_fault(question: str, answer: str, passage_text: str) -> str:
     words = split_tokens(question)
     if len(words) < 2 or not (_ASKS.search(question) or has_unspaced_script(words)):
         return "no_question"
-    if refers_to_text(question):
+    if has_reference_to_passage(question):
         return "refers_to_text"
     if is_in_other_language(question, passage_text):
         return "other_language"
@@ -100,7 +100,7 @@ def find_check_fault(reply: dict[str, Any], passage_text: str) -> str:
     )
 
 
-def refers_to_text(question: str) -> bool:
+def has_reference_to_passage(question: str) -> bool:
     """Return whether *question* refers to its passage as a text, as in "according to the text".
 
     The references are found in English, German, French, Spanish, Italian, Portuguese and Dutch.

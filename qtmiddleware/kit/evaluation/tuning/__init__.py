@@ -2,7 +2,7 @@
 
 For example, with the model called for at most 35 % of the questions::
 
-    outcome = tune(bench, dataset, budget=Budget(max_call_rate=0.35))
+    outcome = tune_settings(bench, dataset, budget=Budget(max_call_rate=0.35))
     outcome.is_better, outcome.config, outcome.comparison[outcome.chosen].difference.gain
 """
 
@@ -26,7 +26,7 @@ from qtmiddleware.kit.evaluation.tuning.tune import (
     Tuned,
     forecast_tuning,
     split_dataset,
-    tune,
+    tune_settings,
 )
 
 __all__ = [
@@ -46,5 +46,5 @@ __all__ = [
     "forecast_tuning",
     "nest_settings",
     "split_dataset",
-    "tune",
+    "tune_settings",
 ]

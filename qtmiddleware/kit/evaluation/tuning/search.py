@@ -239,12 +239,14 @@ class Search:
 def choose_better_trial(current_trial: Trial, candidates: Iterable[Trial]) -> Trial:
     """Return the best candidate that is clearly better than *current_trial*.
 
-    If there is none, *current_trial* is returned.
-    Candidates that break the budget are ignored. If another candidate needs fewer model calls than
-    this result and loses almost nothing, the other candidate is returned instead.
+    If there is none, *current_trial* is returned. Candidates that break the budget are ignored. If
+    another candidate needs fewer model calls than this result and loses almost nothing, the other
+    candidate is returned instead.
     """
     allowed = [trial for trial in candidates if not trial.broken_limits]
     better = [trial for trial in allowed if trial.is_clearly_better(current_trial)]
-    best = max(better, key=lambda trial: trial.mean, default=current_trial)
+    best = max(better, key=lambda trial: trial.mean_ndcg, default=current_trial)
     cheaper = [trial for trial in allowed if trial.can_replace(best)]
-    return min(cheaper, key=lambda trial: (trial.calls_per_question, -trial.mean), default=best)
+    return min(
+        cheaper, key=lambda trial: (trial.calls_per_question, -trial.mean_ndcg), default=best
+    )

@@ -250,7 +250,7 @@ class Trial:
         return nest_settings(drop_default_values(self.settings))
 
     @property
-    def mean(self) -> float:
+    def mean_ndcg(self) -> float:
         """The mean nDCG@10."""
         return self.score.means[PRIMARY]
 
@@ -303,7 +303,7 @@ class Trial:
         return {
             "name": self.name,
             "config": self.config,
-            PRIMARY: self.mean,
+            PRIMARY: self.mean_ndcg,
             "gain": self.score.difference.gain,
             "hurtRate": self.score.hurt_rate,
             "searchesPerQuestion": self.score.searches_per_question,

@@ -53,7 +53,7 @@ _POWER: Final = 2.8
 """A true gain of this many standard errors is significant in 80 % of tests (5 %, two-sided)."""
 
 
-def tune(
+def tune_settings(
     bench: Bench | OwnFunction,
     dataset: Dataset,
     *,
@@ -185,7 +185,7 @@ def forecast_tuning(
     # A gate sees all questions once before it is measured.
     visits = 2 if has_model else 1
     # On the held-out questions, the raw query and the tuned config join the defaults.
-    return Forecast.from_searches(
+    return Forecast.from_search_count(
         visits * (most * count_searches(train) + (len(DEFAULTS) + 2) * count_searches(held_out)),
         function,
     )

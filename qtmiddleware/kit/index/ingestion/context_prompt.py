@@ -21,7 +21,7 @@ from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal, strip_lead_in
 from qtmiddleware.transforms.json_reading import Cut, find_json
-from qtmiddleware.transforms.parsing import pick_texts, strip_thoughts
+from qtmiddleware.transforms.parsing import collect_json_texts, strip_thoughts
 from qtmiddleware.transforms.plain_text import strip_quotes
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
 
@@ -102,7 +102,7 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
     text, is_cut = strip_thoughts(reply.text)
-    reply_texts = pick_texts(find_json(text), text, prompt.fields)
+    reply_texts = collect_json_texts(find_json(text), text, prompt.fields)
     contexts = reply_texts.texts.get(FIELD.name, [])
     # Some models write the context alone, without JSON.
     raw_context = contexts[0] if contexts else text

@@ -8,11 +8,11 @@ from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.testsets.filtering import (
     extract_content_words,
     find_fault,
+    has_reference_to_passage,
     has_too_many_copied_words,
     is_in_other_language,
     is_valid_quote,
     normalize_words,
-    refers_to_text,
 )
 from qtmiddleware.kit.evaluation.testsets.passages import is_prose
 from tests.support.shared_data import SHARED, needs_shared_data
@@ -91,7 +91,7 @@ def test_what_is_copied_is_copied_wherever_it_stands(question: str, around: str)
     ],
 )
 def test_a_question_that_speaks_of_its_text_is_known(question: str) -> None:
-    assert refers_to_text(question)
+    assert has_reference_to_passage(question)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_question_that_speaks_of_its_text_is_known(question: str) -> None:
     ],
 )
 def test_texts_in_the_world_may_be_asked_for(question: str) -> None:
-    assert not refers_to_text(question)
+    assert not has_reference_to_passage(question)
 
 
 @pytest.mark.parametrize(
