@@ -843,8 +843,7 @@ def _convert_to_plain_values(value: Any) -> Any:
 def _deserialize_parameter(parameter_name: str, saved_value: Any) -> Any:
     """Convert *saved_value*, a result of `_serialize_parameter`, back to the parameter's value.
 
-    Raises `DeserializationError` if a function or component cannot be loaded. The error names
-    *parameter_name*.
+    Raises `DeserializationError` if a function or component cannot be loaded.
     """
     class_name = saved_value.get("type") if isinstance(saved_value, Mapping) else None
     try:

@@ -237,7 +237,7 @@ def _read_tensors(files: ModelFiles) -> dict[str, Any]:
         found_shape = tensors[name].shape if name in tensors else "missing"
         if found_shape != shape:
             raise EmbeddingError(
-                f"{files.weights_path} is not of the shape of {MODEL_NAME}: {name} is {found_shape},"
-                f" not {shape}; {files.remedy}"
+                f"{files.weights_path} is not of the shape of {MODEL_NAME}: {name} is"
+                f" {found_shape}, not {shape}; {files.remedy}"
             )
     return tensors
