@@ -28,8 +28,8 @@ from qtmiddleware.config.keys import (
 from qtmiddleware.config.reading import (
     Layer,
     read_assignments,
+    read_config_file,
     read_environment,
-    read_file,
     read_file_or_preset,
     read_preset,
 )
@@ -135,7 +135,9 @@ class Config:
             ConfigError: The file cannot be read, or a setting is wrong.
         """
         environ = os.environ if environ is None else environ
-        return _apply_layers(_build_default_config(), [*read_environment(environ), read_file(path)])
+        return _apply_layers(
+            _build_default_config(), [*read_environment(environ), read_config_file(path)]
+        )
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:

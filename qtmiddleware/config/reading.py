@@ -51,7 +51,7 @@ def read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
 
     name = _find_preset_name(source) if isinstance(source, str) else None
     return (
-        read_file(source)
+        read_config_file(source)
         if name is None or Path(os.fspath(source)).is_file()
         else read_preset(name)
     )
@@ -91,7 +91,7 @@ def _read_preset_values(name: str) -> Mapping[Any, Any]:
     ``transformationType``.
     """
     if (file := _find_preset_files().get(name)) is not None:
-        return read_file(file)[1]
+        return read_config_file(file)[1]
     return {
         "$schema": "./schema.json",
         "$comment": TRANSFORMS[name].label,
@@ -129,7 +129,7 @@ def _suggest_preset(name: object) -> str:
     return f"did you mean {nearest}? " if nearest else ""
 
 
-def read_file(path: str | os.PathLike[str]) -> Layer:
+def read_config_file(path: str | os.PathLike[str]) -> Layer:
     """Return the settings in a file. It is TOML if its name ends in ``.toml``, else JSON.
 
     Raises:

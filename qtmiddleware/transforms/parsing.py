@@ -34,8 +34,8 @@ from qtmiddleware.transforms.plain_text import (
     find_field_name,
     read_plain_text,
     split_items,
+    strip_item_numbers,
     strip_markup,
-    strip_numbers,
 )
 from qtmiddleware.transforms.reply_rules import (
     MAX_CHARS,
@@ -148,7 +148,7 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     text, is_cut = _find_answer_and_is_cut(reply)
     field_texts = _find_texts(prompt, text, is_cut=is_cut)
     checked_texts = {
-        field.name: _choose_texts(field, field_texts.texts.get(field.name, []), prompt)
+        field.name: _select_valid_texts(field, field_texts.texts.get(field.name, []), prompt)
         for field in prompt.fields
     }
     notes = [(name, note) for name, checked in checked_texts.items() for note in checked.notes]
@@ -173,18 +173,18 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
 
 
 def build_transformation(
-    texts: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
+    texts_by_field: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
 ) -> Transformation:
     """Return a transformation with the given texts and notes.
 
     Args:
-        texts: The texts by field. A field with a single text gets the first text.
+        texts_by_field: The texts of each field. A field with a single text gets the first text.
         notes: Notes on the texts, as (field, note) pairs.
     """
     values: dict[str, Any] = {
         name: tuple(field_texts) if row.shape == "list" else field_texts[0]
         for name, row in TEXT_FIELDS.items()
-        if (field_texts := texts.get(name))
+        if (field_texts := texts_by_field.get(name))
     }
     return Transformation(**values, notes=tuple(notes))
 
@@ -279,9 +279,9 @@ def _find_plain_texts(prompt: Prompt, text: str, json_result: FieldTexts) -> Fie
 
 
 def collect_json_texts(
-    values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]
+    json_values: Sequence[JsonValue], text: str, fields: Sequence[ReplyField]
 ) -> FieldTexts:
-    """Return the texts for *fields* from the JSON *values* inside *text*.
+    """Return the texts for *fields* from the *json_values* in *text*.
 
     - Keys may differ in spelling from the names of the fields.
     - If a list field occurs twice, its lists are joined. For other fields, the texts of the last
@@ -293,7 +293,7 @@ def collect_json_texts(
     texts: dict[str, list[str]] = {}
     named: set[str] = set()
     unassigned: dict[str, list[str]] = {_REFUSAL: [], GENERIC: [], _UNKNOWN: []}
-    for json_value in values:
+    for json_value in json_values:
         for name, value in _iterate_named_values(
             json_value.value, fields, is_alone=_is_on_own_lines(json_value, text)
         ):
@@ -318,9 +318,9 @@ def collect_json_texts(
         texts[main.name] = unnamed
         named.add(main.name)
     is_empty = any(not texts.get(name) for name in named) or (
-        bool(values) and not any(json_value.value for json_value in values)
+        bool(json_values) and not any(json_value.value for json_value in json_values)
     )
-    is_cut = any(json_value.is_cut for json_value in values)
+    is_cut = any(json_value.is_cut for json_value in json_values)
     return FieldTexts(
         texts,
         frozenset(named),
@@ -392,44 +392,48 @@ def _contains_object(value: Any) -> bool:
     )
 
 
-def _collect_strings(value: Any, shape: str) -> list[str]:
-    """Return all texts in a JSON *value* of any type, including nested values.
+def _collect_strings(json_value: Any, field_shape: str) -> list[str]:
+    """Return all texts in *json_value*, including nested values.
 
-    *shape* is the field's shape. Truncated texts are left out, unless *shape* is ``passage``.
+    *field_shape* is the shape of the field. Truncated texts are left out, except for ``passage``.
     """
-    if isinstance(value, Cut):
-        return [value] if shape == "passage" else []
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Members):
+    if isinstance(json_value, Cut):
+        return [json_value] if field_shape == "passage" else []
+    if isinstance(json_value, str):
+        return [json_value]
+    if isinstance(json_value, Members):
         return [
             text
-            for member in _pick_member_values(value)
-            for text in _collect_strings(member, shape)
+            for member in _pick_member_values(json_value)
+            for text in _collect_strings(member, field_shape)
         ]
-    if isinstance(value, list):
-        return [text for item in value for text in _collect_strings(item, shape)]
+    if isinstance(json_value, list):
+        return [text for item in json_value for text in _collect_strings(item, field_shape)]
     return []
 
 
-def _format_pairs(value: Any, shape: str) -> list[str]:
-    """Return the labels and values in a JSON *value* as texts such as ``year: 2024``.
+def _format_pairs(json_value: Any, field_shape: str) -> list[str]:
+    """Return the labels and values in *json_value* as texts such as ``year: 2024``.
 
     Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
     objects. Strings are returned unchanged.
     """
-    if isinstance(value, list) and not isinstance(value, Members):
-        return [pair for item in value for pair in _format_pairs(item, shape)]
-    if not isinstance(value, Members):
-        return _collect_strings(value, shape)
+    if isinstance(json_value, list) and not isinstance(json_value, Members):
+        return [pair for item in json_value for pair in _format_pairs(item, field_shape)]
+    if not isinstance(json_value, Members):
+        return _collect_strings(json_value, field_shape)
     members = [
-        (key, str(member) if type(member) in (int, float) else member) for key, member in value
+        (key, str(member) if type(member) in (int, float) else member) for key, member in json_value
     ]
     named = {key.casefold(): member for key, member in members}
     label = next((named[key] for key in _LABEL_KEYS if isinstance(named.get(key), str)), None)
     if label is not None and "value" in named:
         members = [(label, named["value"])]
-    return [f"{key}: {text}" for key, member in members for text in _collect_strings(member, shape)]
+    return [
+        f"{key}: {text}"
+        for key, member in members
+        for text in _collect_strings(member, field_shape)
+    ]
 
 
 def _pick_member_values(members: Members) -> list[Any]:
@@ -457,7 +461,7 @@ def _is_on_own_lines(json_value: JsonValue, text: str) -> bool:
     ) == ""
 
 
-def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
+def _select_valid_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _CheckedTexts:
     """Return those *texts* of *field* that pass the rules, without duplicates.
 
     The result has no more texts than *field* allows.
@@ -466,7 +470,7 @@ def _choose_texts(field: ReplyField, texts: Sequence[str], prompt: Prompt) -> _C
     chosen: dict[str, str] = {}
     notes: list[str] = []
     rules: set[str] = set()
-    for text in strip_numbers(_split_texts(field, texts, prompt)[:MOST_TEXTS], prompt.query):
+    for text in strip_item_numbers(_split_texts(field, texts, prompt)[:MOST_TEXTS], prompt.query):
         verdict = check_text(text, field, prompt)
         notes.append(verdict.note)
         if verdict.text is None:

@@ -117,11 +117,11 @@ def split_items(text: str) -> list[str]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     marked = [line for line in lines if _has_list_mark(line)]
     if len(lines) == 1:
-        return _split_numbers(lines[0])
+        return _split_at_numbers(lines[0])
     return marked or lines
 
 
-def strip_numbers(texts: Sequence[str], query: str) -> list[str]:
+def strip_item_numbers(texts: Sequence[str], query: str) -> list[str]:
     """Return *texts* without their item numbers.
 
     The numbers are removed only if both 1 and 2 occur. Otherwise they may belong to the texts.
@@ -353,7 +353,7 @@ def _assign_lines(lines: list[str], fields: Sequence[ReplyField]) -> dict[str, l
     return {}
 
 
-def _split_numbers(line: str) -> list[str]:
+def _split_at_numbers(line: str) -> list[str]:
     """Split a line such as "1. … 2. … 3. …" at its numbers, and return the texts between them.
 
     If *line* does not begin with 1 or has no 2, it is not split.

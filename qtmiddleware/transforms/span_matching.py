@@ -227,7 +227,7 @@ def _find_numbers(text: str) -> list[frozenset[Decimal]]:
 
     Reads only numbers in digits.
     """
-    return [_find_number_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
+    return [_parse_number_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
@@ -260,7 +260,7 @@ def _has_sign(sign: str, text: str) -> bool:
     )
 
 
-def _find_number_values(match: re.Match[str]) -> frozenset[Decimal]:
+def _parse_number_values(match: re.Match[str]) -> frozenset[Decimal]:
     """Return the possible values of the number in *match*, such as 1 and 1000 for "1.000"."""
     digits = re.sub(r"[\s']", "", match.group(1))
     # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two

@@ -76,7 +76,7 @@ ASPECTS: Final = (
 )
 
 
-def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
+def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the reply fields: the rewrite, the step-back question and the sub-queries.
 
     The settings may add a hypothetical passage and the constraints.
@@ -104,7 +104,7 @@ TRANSFORM: Final = Transform(
     mode="combined",
     version="combined/2",
     instruction=INSTRUCTION,
-    fields=choose_fields,
+    fields=choose_reply_fields,
     rules=RULES,
     format_version_suffix=_format_version_suffix,
 )

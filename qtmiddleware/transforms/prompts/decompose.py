@@ -39,7 +39,7 @@ RULES: Final = (
 )
 
 
-def choose_fields(settings: Settings) -> tuple[ReplyField, ...]:
+def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the reply field for the sub-queries.
 
     The style ``research`` asks for exactly five sub-queries, other styles for at most
@@ -83,7 +83,7 @@ TRANSFORM: Final = Transform(
     mode="decompose",
     version="decompose/2",
     instruction=_choose_instruction,
-    fields=choose_fields,
+    fields=choose_reply_fields,
     rules=RULES,
     example=(
         "Which has the longer warranty, the Brio 3 or the Tavo S?",

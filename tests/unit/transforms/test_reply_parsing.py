@@ -27,8 +27,8 @@ from qtmiddleware.transforms import (
 from qtmiddleware.transforms.plain_text import (
     find_field_name,
     is_label,
+    strip_item_numbers,
     strip_markup,
-    strip_numbers,
 )
 from qtmiddleware.transforms.reply_rules import RULES, Verdict, check_text
 from qtmiddleware.types import Message, Trace, Transformation
@@ -614,7 +614,7 @@ def test_taking_marks_off_adds_nothing_and_leaves_nothing_to_take_off_of_the_kin
     parts: list[list[str]], query: str
 ) -> None:
     texts = ["".join(part) for part in parts]
-    stripped = strip_numbers(texts, query)
+    stripped = strip_item_numbers(texts, query)
     assert len(stripped) == len(texts)
     assert all(after in before for before, after in zip(texts, stripped, strict=True))
     for text in texts:
