@@ -296,7 +296,7 @@ def read_status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def has_class_named(error: Exception, class_names: frozenset[str]) -> bool:
+def has_class_name_in(error: Exception, class_names: frozenset[str]) -> bool:
     """Return whether *error* is an instance of a class whose name is in *class_names*."""
     return any(ancestor.__name__ in class_names for ancestor in type(error).__mro__)
 
@@ -438,9 +438,9 @@ def find_reason_for_status(status: int) -> str:
 
 
 def _choose_error_reason(error: Exception, status: int | None) -> str:
-    if has_class_named(error, TIMEOUTS):
+    if has_class_name_in(error, TIMEOUTS):
         return "timeout"
-    if has_class_named(error, _UNREADABLE):
+    if has_class_name_in(error, _UNREADABLE):
         return "unparsable"
     reason = "unavailable" if status is None else find_reason_for_status(status)
     # Providers send 400 for many causes, so the code in the body tells them apart.

@@ -244,8 +244,8 @@ class _Feed:
             )
         return batch_number < self._added_count
 
-    async def take_batch(self, batch_number: int) -> tuple[bytes, int]:
-        """Return a pickled batch by its number, and how often the batch was taken before.
+    async def take_batch_and_death_count(self, batch_number: int) -> tuple[bytes, int]:
+        """Return the pickled batch *batch_number*, and the number of workers that died with it.
 
         If the batch is already done, the bytes are empty.
         """
@@ -289,7 +289,7 @@ class _Worker:
         import ray
 
         batch_number = table["number"][0].as_py()
-        pickled_batch, deaths = ray.get(self._feed.take_batch.remote(batch_number))
+        pickled_batch, deaths = ray.get(self._feed.take_batch_and_death_count.remote(batch_number))
         outcome: Outcome = Outcome(batch_number)
         if deaths > RETRIES:
             outcome = Outcome(

@@ -35,7 +35,7 @@ from qtmiddleware.providers.openai_client import (
     convert_client_error,
     copy_without_retries,
     find_provider,
-    has_class_named,
+    has_class_name_in,
     is_async_client,
     is_vendor_client,
     make_client,
@@ -367,7 +367,7 @@ def _choose_pause_seconds(error: Exception, failed_try_count: int) -> float:
     """
     status = read_status(error)
     if status is None:
-        is_temporary = has_class_named(error, _CONNECTIONS | TIMEOUTS)
+        is_temporary = has_class_name_in(error, _CONNECTIONS | TIMEOUTS)
     else:
         is_temporary = (status in {408, 409, 429} or status >= 500) and not _is_quota_error(error)
     if not is_temporary:

@@ -119,11 +119,11 @@ def _is_defect(error: BaseException) -> bool:
         return False
     return not (
         isinstance(error, _CONNECTION_ERRORS)
-        and _find_library(error.__traceback__) in _NETWORK_LIBRARIES
+        and _find_raising_package(error.__traceback__) in _NETWORK_LIBRARIES
     )
 
 
-def _find_library(traceback: TracebackType | None) -> str:
+def _find_raising_package(traceback: TracebackType | None) -> str:
     """Return the top-level package that raised the exception; ``""`` if it is unknown."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -189,7 +189,7 @@ class RecordedModel:
         self._name = name
         self._by_text: dict[str, dict[Any, _Entry]] = {}
         self._by_standalone: dict[str, _Entry] = {}
-        queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
+        queries_by_id = {str(query["_id"]): _read_text_and_history(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
             self._add_record(record, queries_by_id)
@@ -288,7 +288,7 @@ class RecordedModel:
         )
 
 
-def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _read_text_and_history(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the text of *query*, an item of a query set, and the texts of its history."""
     text = normalise_spaces(str(query["text"]))
     return text, read_message_texts((query.get("metadata") or {}).get("history") or (), text)

@@ -119,7 +119,7 @@ class MiniLMEmbedder:
         tokenizer, weights = self._load_model_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
-        for batch in _group_by_length(tokens):
+        for batch in _group_texts_by_length(tokens):
             for position, vector in zip(
                 batch, encode_texts(weights, [tokens[position] for position in batch]), strict=True
             ):
@@ -139,7 +139,7 @@ class MiniLMEmbedder:
         return self._model
 
 
-def _group_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _group_texts_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield batches of texts of similar length, the longest texts first.
 
     *token_ids* has one list per text. A batch is a list of positions in *token_ids*.

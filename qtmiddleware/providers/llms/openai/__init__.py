@@ -339,7 +339,7 @@ def _count_retries(response: Any) -> int:
 def accepts(candidate: Any) -> bool:
     """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
     members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
-    return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
+    return isinstance(candidate, Clients) or all(_is_openai_client(member) for member in members)
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
@@ -376,7 +376,7 @@ def find_temperatures(settings: Settings) -> dict[str, float]:
     }
 
 
-def _is_client(candidate: Any) -> bool:
+def _is_openai_client(candidate: Any) -> bool:
     if candidate is None or isinstance(candidate, type | str):
         return False
     return hasattr(getattr(getattr(candidate, "chat", None), "completions", None), "create")

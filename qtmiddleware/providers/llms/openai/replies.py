@@ -140,7 +140,7 @@ def read_token_counts(completion: Any) -> tuple[int, int]:
 
     A number that is missing, or is not from 1 to `MOST_TOKENS`, becomes 0.
     """
-    usage = _find_usage(completion)
+    usage = _find_token_usage(completion)
     return _find_token_count(usage, _INPUT_TOKEN_FIELDS), _find_token_count(
         usage, _OUTPUT_TOKEN_FIELDS
     )
@@ -161,7 +161,7 @@ def read_model_and_id(completion: Any) -> tuple[str, str]:
     return model, id_
 
 
-def _find_usage(completion: Any) -> Any:
+def _find_token_usage(completion: Any) -> Any:
     """Return the object in *completion* that contains the token counts."""
     raw = read_field(completion, "raw")
     return (
