@@ -87,13 +87,13 @@ def _run_app() -> None:
 
 
 def _exit_quietly(exit_code: int = 0) -> NoReturn:
-    """Exit with *exit_code* and no message, because no program reads the output any more."""
+    """Exit with *exit_code* and no message, for use when no program reads the output any more."""
     _discard_output()
     sys.exit(exit_code)
 
 
 def _discard_output() -> None:
-    """Redirect stdout to the null device, so that the interpreter's final flush cannot fail."""
+    """Redirect stdout to the null device, so that the flush at the interpreter's exit succeeds."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -31,9 +31,9 @@ COMMANDS = {
 
 
 class _Commands(Mapping[str, Any]):
-    """The typer commands by name. A command's module is imported when the command is looked up.
+    """The typer commands by name. A lookup imports the module of the command.
 
-    This makes a command start faster, because the modules of the other commands are not imported.
+    ``qtm`` starts faster this way, because it does not import the modules of other commands.
     """
 
     def __getitem__(self, name: str) -> Any:
@@ -55,7 +55,7 @@ class _Commands(Mapping[str, Any]):
 
 
 class _Group(TyperGroup):
-    """The command group ``qtm``. It imports a command when the user runs the command."""
+    """The command group ``qtm``, which imports only the command that the user runs."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)

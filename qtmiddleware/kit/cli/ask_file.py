@@ -1,4 +1,4 @@
-"""Read the file of ``--ask-file``: questions as text, JSON lines, a query log or a table."""
+"""Read the question file that ``--ask-file`` names: text, JSON lines, a query log or a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HASH: Final = "sha256:"
 
 
 def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
-    """Return the questions in the file at *path* without duplicates, for `Wrapped.check`.
+    """Return the questions in the file at *path*, without duplicates.
 
     Each line is one of these:
 
@@ -31,8 +31,8 @@ def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
     If *path* is a table or the folder of a data set, `load_judged` reads it.
 
     Returns:
-        The questions as texts. If any question has relevant passages, one dict per question with
-        the keys ``question`` and ``relevant``.
+        The texts of the questions. If any question has relevant passages, returns one dict per
+        question instead, with the keys ``question`` and ``relevant``.
 
     Raises:
         ConfigError: The file cannot be read, or it contains no question.
@@ -80,10 +80,10 @@ def _read_judged_questions(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_question_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question in each line of the file, with the ids of its relevant passages.
+    """Yield each question in the file at *path*, with the ids of the relevant passages.
 
-    Skips blank lines, and query-log records of queries that were not text. An error names the
-    line's number.
+    Skips blank lines, and query-log records of queries that were not text. Errors contain the
+    line number.
     """
     for number, line in read_lines(path):
         with name_line_in_errors(path, number):
@@ -91,10 +91,11 @@ def _read_question_lines(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _read_question_line(line: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the question in *line*, with the ids of its relevant passages.
+    """Yield the question in *line*, with the ids of the relevant passages.
 
-    *line* is the question itself or a JSON object. Yields nothing if the question in the object is
-    blank. Raises `ValueError` if the object has no question or its ids are not valid.
+    *line* is a question or a JSON object that contains a question. Yields nothing if the question
+    in the object is blank. Raises `ValueError` if the object has no question or if the ids are not
+    valid.
     """
     if not line.startswith("{"):
         yield line, []

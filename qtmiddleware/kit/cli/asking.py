@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -19,13 +19,13 @@ class Outcome:
     """The outcome of asking the index a question.
 
     Attributes:
-        question: The question.
+        question: The question that the user asked.
         retrieval: The search results; ``None`` if an error occurred before the search ended.
         answer: The answer, or ``None`` if there is no answer.
         error: The error of the search or the answer; ``None`` if both succeeded.
         seconds: The duration of the whole call, in seconds.
-        streamed: The answer's text that was streamed to the user. It is incomplete if the stream
-            broke off, and empty without streaming.
+        streamed: The text of the answer that the user saw while the model generated it. The text
+            is incomplete if the stream broke off, and empty without streaming.
     """
 
     question: str = field(repr=False)
@@ -105,21 +105,21 @@ def ask_index(
     question: str,
     *,
     transformation_type: str,
-    generates_answer: bool,
+    should_generate_answer: bool,
     history: Sequence[Mapping[str, str]] = (),
     write_piece: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Outcome:
     """Send *question* to the index, and return the outcome.
 
-    If this package raises an error, the outcome holds the error. Other exceptions pass through.
+    The outcome holds any error that qtmiddleware raises. Other exceptions pass through.
 
     Args:
         middleware: Searches the index.
-        question: The question.
-        transformation_type: The transformation type.
-        generates_answer: Whether the model answers. If false, only passages are retrieved.
-        history: The conversation so far.
+        question: The question to ask.
+        transformation_type: How to transform the question, such as ``hyde``.
+        should_generate_answer: Whether the model answers. If false, the outcome has only passages.
+        history: The messages before *question*.
         write_piece: Receives each piece of the answer as soon as the model sends the piece. If
             ``None``, the answer is not streamed.
         options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
@@ -134,7 +134,7 @@ def ask_index(
     pieces: list[str] = []
     try:
         validate_query(question, "query", middleware.settings)
-        if not generates_answer:
+        if not should_generate_answer:
             retrieval = middleware.retriever.retrieve(question, **arguments)
         elif write_piece is None:
             answer = middleware.answer(question, **arguments)
@@ -158,7 +158,7 @@ def ask_index(
 
 
 def _build_match_dict(match: Match) -> dict[str, Any]:
-    """Return the id, source, location and scores of a passage as a dict, ready for JSON."""
+    """Return the id, source, location and scores of the passage in *match* as a dict for JSON."""
     scores = {
         "score": match.score,
         "fused_score": match.fused_score,
@@ -167,7 +167,7 @@ def _build_match_dict(match: Match) -> dict[str, Any]:
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
-        "place": describe_location(match.metadata),
+        "place": describe_chunk_location(match.metadata),
         **{
             name: None if score is None else round(float(score), 6)
             for name, score in scores.items()

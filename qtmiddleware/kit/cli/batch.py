@@ -61,13 +61,13 @@ BatchTokens = Annotated[
 class BatchOptions:
     """The values of ``--batch`` and its related options.
 
-    Raises `ConfigError` if two values exclude each other.
+    Creating the options raises `ConfigError` if two values exclude each other.
 
     Attributes:
         command: The step to run, or ``None`` without ``--batch``.
         tokens: The maximum number of tokens in unfinished batches; ``None`` for no limit.
         overwrite: Whether ``submit`` overwrites existing output.
-        as_json: Whether the outcome is written as JSON.
+        as_json: Whether to write the outcome as JSON.
     """
 
     command: BatchCommand | None
@@ -108,9 +108,9 @@ def run_transform_batch(
     """Run one batch step for the questions in *question_file*, and show the outcome.
 
     Args:
-        config: The config.
-        question_file: The path of the questions.
-        output_file: The path for the transformed questions.
+        config: The settings of the model and of the transformation.
+        question_file: The path of the file that contains the questions.
+        output_file: The path of the file for the transformed questions.
         options: The step to run, and its options.
 
     Raises:
@@ -179,18 +179,18 @@ def run_bench_batch(
 def show_batch_status(
     status: BatchStatus, command: BatchCommand | None, report: BulkReport | None = None
 ) -> None:
-    """Write the status of the batches, and which command to run next.
+    """Write the status of the batches, and the next command to run.
 
     Args:
         status: The status of the batches.
-        command: The step that was run.
+        command: The step that produced *status*.
         report: The report on the transformed questions, if there is one.
     """
     # `submit` shows only the batches it has just sent. The other steps show all batches.
     _show_batch_table(status.parts if command is not BatchCommand.SUBMIT else status.sent)
     if report is not None and (report.made or command is BatchCommand.COLLECT):
         out.print(summarize_bulk_report(report))
-    for line in _describe_batch_state(status, command):
+    for line in _describe_batch_status(status, command):
         out.print(line)
     for line in _describe_problems(status):
         write_note(escape_line(line))
@@ -235,7 +235,7 @@ def _show_batch_table(batch_parts: tuple[Part, ...]) -> None:
     (out if out.is_terminal else console.PlainConsole(width=200)).print(table, soft_wrap=False)
 
 
-def _describe_batch_state(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
+def _describe_batch_status(status: BatchStatus, command: BatchCommand | None) -> Iterator[str]:
     """Yield lines on the open requests, the cost of the answered requests, and the next step."""
     if status.expected.read:
         yield (

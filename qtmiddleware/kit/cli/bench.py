@@ -213,11 +213,11 @@ def bench_command(
     selection = None if systems is None else select_systems(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
-        configs, config or (), model, sets or (), measures_function=function is not None
+        configs, config or (), model, sets or (), is_function_measured=function is not None
     )
-    own_systems = {name: _read_explicit_settings(loaded) for name, loaded in configs.items()}
+    own_systems = {name: _build_explicit_system(loaded) for name, loaded in configs.items()}
     _check_option_combinations(generate, docs, judge, recordings, baseline)
-    gating = Gating.read_options(baseline, fail_if, comment)
+    gating = Gating.from_options(baseline, fail_if, comment)
     if report is not None:
         require_jinja()
         check_files_writable(report, _REPORTS, "--report")
@@ -255,8 +255,8 @@ def bench_command(
                 data,
                 docs or (),
                 settings,
-                count=generate,
-                cache=cache,
+                question_count=generate,
+                cache_file=cache,
                 seed=seed,
                 show_progress=update,
             )
@@ -288,12 +288,12 @@ def bench_command(
             )
     if judged_answers is not None:
         comparison = replace(comparison, notes=(*comparison.notes, judged_answers.summary()))
-    _report_outcome(
+    _report_benchmark_result(
         comparison, opened_bench, judged_answers, gating, report, json_output=json_output
     )
 
 
-def _report_outcome(
+def _report_benchmark_result(
     comparison: Comparison,
     opened_bench: OpenedBench,
     judged_answers: Judged | None,
@@ -302,7 +302,7 @@ def _report_outcome(
     *,
     json_output: bool,
 ) -> None:
-    """Show the outcome of a run and, if *report_folder* is set, write the report files to it.
+    """Show the results of a run and, if *report_folder* is set, write the reports to that folder.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
@@ -316,7 +316,7 @@ def _report_outcome(
         if json_output:
             write_json(json_values)
         else:
-            _show_outcome(comparison, judged_answers, gate_result)
+            _show_benchmark_result(comparison, judged_answers, gate_result)
     if is_worse:
         raise typer.Exit(WORSE)
 
@@ -359,7 +359,7 @@ def _refuse_index_options(options: Mapping[str, Any]) -> None:
 def split_system_names(names_option: str) -> list[str]:
     """Split *names_option* at commas into the names of systems.
 
-    A comma inside the name of a built-in system, such as ``combined, auto``, does not split it.
+    A comma inside a built-in system's name, such as ``combined, auto``, does not split the name.
     """
     known_names = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
     return [
@@ -370,33 +370,33 @@ def split_system_names(names_option: str) -> list[str]:
 
 def _find_shared_settings(
     configs: Mapping[str, Config],
-    paths: Sequence[Path],
-    model: str | None,
-    sets: Sequence[str],
+    config_paths: Sequence[Path],
+    model_name: str | None,
+    assignments: Sequence[str],
     *,
-    measures_function: bool,
+    is_function_measured: bool,
 ) -> Settings:
     """Return the settings that all systems share, such as the models and the search price.
 
     Args:
         configs: The configs to compare, by the name of their file.
-        paths: The paths of the config files.
-        model: The language model of ``--model``, or ``None``.
-        sets: The values of ``--set``.
-        measures_function: Whether the user's function is measured. All systems then also share the
-            settings for reading the function's results.
+        config_paths: The paths of the config files.
+        model_name: The language model that ``--model`` names, or ``None``.
+        assignments: The values of ``--set``.
+        is_function_measured: Whether the command measures the user's function. If so, all systems
+            also share the settings for reading the function's results.
 
     Raises:
         ConfigError: Two config files differ in a shared setting, two files have the same name, a
-            file has the name of a system, or a setting of *sets* needs a config file.
+            file has the name of a system, or one of *assignments* needs a config file.
     """
     shared_keys = (
         (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
-        if measures_function
+        if is_function_measured
         else _SHARED_KEYS
     )
     # Each config is a system with the name of its file.
-    if len(configs) < len(paths):
+    if len(configs) < len(config_paths):
         raise ConfigError(
             "two config files have the same name; rename one, because the name is that of the"
             " system",
@@ -407,10 +407,10 @@ def _find_shared_settings(
             f"the config file {reserved_names[0]} has the name of a system; rename the file",
             path="config",
         )
-    model_override = {} if model is None else {"transformationModel": model}
+    model_override = {} if model_name is None else {"transformationModel": model_name}
     # The settings of --set reach only the systems of config files. The standard systems have fixed
     # settings, so without a config file such a setting would change nothing.
-    default_rows = () if configs else Config.load(None).assigned(sets).rows()
+    default_rows = () if configs else Config.load(None).assigned(assignments).rows()
     strays = [
         key
         for key, _, origin in default_rows
@@ -422,7 +422,7 @@ def _find_shared_settings(
         )
         raise ConfigError(message, path=strays[0], source=ASSIGNED)
     loaded_configs = [loaded.overridden(model_override) for loaded in configs.values()] or [
-        Config.load(None).assigned(sets).overridden(model_override)
+        Config.load(None).assigned(assignments).overridden(model_override)
     ]
     rows = [
         {name: value for name, value, _ in loaded.rows() if name in shared_keys}
@@ -436,10 +436,10 @@ def _find_shared_settings(
     return loaded_configs[0].settings
 
 
-def _read_explicit_settings(config: Config) -> System:
-    """Return the settings that *config* sets itself, without default values.
+def _build_explicit_system(config: Config) -> System:
+    """Return a system with the settings that *config* sets, without default values.
 
-    The settings of the cache and the log are overridden, so that all compared systems share them.
+    Fixed settings override those of the cache and the log, so that all systems share both.
     """
     values = nest_settings(
         {name: value for name, value, origin in config.rows() if origin != "default"}
@@ -455,13 +455,14 @@ def _select_systems(
     named_systems: Mapping[str, System] | None,
     own_systems: Mapping[str, System],
 ) -> dict[str, System]:
-    """Return the settings of each system to compare, by name.
+    """Return the settings of each system to compare, by the system's name.
 
     Args:
-        opened_bench: The data set, and the model or its recorded replies.
-        named_systems: The systems of ``--systems``. If ``None``, the default systems are compared.
-            Default systems without recorded replies are skipped, and a note names them.
-        own_systems: The systems of the user's config files.
+        opened_bench: Holds the data set, and the model or the recorded replies.
+        named_systems: The systems that ``--systems`` names. If ``None``, the command compares the
+            default systems. A note names the default systems that are skipped because they have
+            no recorded replies.
+        own_systems: One system per config file of the user.
 
     Raises:
         ConfigError: A system needs a model and there is none, or a system that the user chose has
@@ -537,7 +538,7 @@ def _build_report_dict(
 
     Args:
         comparison: The results of the systems.
-        opened_bench: Names the model.
+        opened_bench: Holds the name of the model.
         judged_answers: The judge's verdicts, or ``None`` without ``--judge``.
         gate_result: The comparison with the baseline, or ``None`` without ``--baseline``.
     """
@@ -561,12 +562,12 @@ def generate_test_set(
     docs: Sequence[Path],
     settings: Settings,
     *,
-    count: int,
-    cache: Path,
+    question_count: int,
+    cache_file: Path,
     seed: int,
     show_progress: ShowProgress,
 ) -> None:
-    """Let the model write *count* questions about *docs*, and save them to *folder* as a data set.
+    """Let the model write questions about *docs*, and save them to *folder* as a data set.
 
     Raises `ConfigError` if no model is configured, or if the model writes no usable question.
     """
@@ -582,11 +583,11 @@ def generate_test_set(
     require_new_folder(folder)  # Before the model costs money.
     require_extras()
     passages = read_passages(docs, settings)
-    with open_model(settings, cache=cache) as model:
+    with open_model(settings, cache=cache_file) as model:
         generated = generate_dataset(
             passages,
             model,
-            count=count,
+            count=question_count,
             seed=seed,
             name=folder.name,
             progress=lambda done, total: show_progress("writing questions", done, total),
@@ -610,9 +611,9 @@ def _describe_dropped_drafts(test_set: Any) -> str:
 
 
 def draw_judged_questions(
-    opened_bench: OpenedBench, systems: System, count: int, seed: int
+    opened_bench: OpenedBench, systems: System, question_count: int, seed: int
 ) -> tuple[Question, ...]:
-    """Draw *count* random questions that have a reference answer, for ``--judge``.
+    """Draw *question_count* random questions that have a reference answer, for ``--judge``.
 
     The same *seed* draws the same questions.
 
@@ -635,7 +636,9 @@ def draw_judged_questions(
             path="judge",
         )
     return (
-        opened_bench.dataset.select_questions(answered).sample_questions(count, seed=seed).questions
+        opened_bench.dataset.select_questions(answered)
+        .sample_questions(question_count, seed=seed)
+        .questions
     )
 
 
@@ -647,10 +650,10 @@ def judge_answers(
     *,
     show_progress: ShowProgress,
 ) -> Judged:
-    """Let the model answer each of *questions* twice, and judge which answer is better.
+    """Let the model answer each of *questions* twice and judge which of the two answers is better.
 
-    The model answers once from the baseline's passages, and once from the passages of the best
-    other system.
+    One answer uses the baseline's passages. The other answer uses the passages of the system with
+    the best results, apart from the baseline.
     """
     from qtmiddleware.kit.evaluation.judging import judge
 
@@ -674,7 +677,7 @@ def judge_answers(
     )
 
 
-def _show_outcome(
+def _show_benchmark_result(
     comparison: Comparison, judged_answers: Judged | None, gate_result: GateResult | None
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
@@ -706,7 +709,7 @@ def _show_judgements(judged_answers: Judged) -> None:
 def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     """Write the table of *comparison* to stdout, with *headline* below the table.
 
-    If *headline* is empty, the verdict on *comparison* is written instead.
+    If *headline* is empty, writes the verdict on *comparison* below the table.
     """
     from qtmiddleware.kit.evaluation import reporting
 

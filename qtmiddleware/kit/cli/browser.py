@@ -28,11 +28,11 @@ _SNAP_FOLDER: Final = Path("/snap")
 
 @contextmanager
 def open_page_in_browser(address: str) -> Iterator[bool]:
-    """Open *address* in the user's browser, and yield whether a browser was started.
+    """Open *address* in the user's browser, and yield whether a browser started.
 
     The browser gets the path of a private file that redirects to *address*, because every account
-    on the machine can read the browser's command-line arguments. The file is removed at the end of
-    the ``with`` block.
+    on the machine can read the browser's command-line arguments. The end of the ``with`` block
+    removes the file.
     """
     if not has_browser():
         yield False
@@ -59,7 +59,7 @@ def _open_browser(uri: str) -> None:
 
 
 def has_browser() -> bool:
-    """Return whether a graphical browser on this machine can be opened from this terminal.
+    """Return whether this terminal can open a graphical browser on this machine.
 
     - Returns ``False`` without a screen, because a text browser would take over the terminal.
     - Returns ``False`` in WSL and in a remote shell, because the user's browser then runs on
@@ -74,9 +74,9 @@ def has_browser() -> bool:
 
 
 def _find_page_folder() -> Path | None:
-    """Return the folder for the file that redirects the browser to the page.
+    """Return the folder for the file that redirects the browser; ``None`` for the temporary folder.
 
-    Returns ``None``, which means the temporary folder, except on a system with snaps. There,
-    returns the home folder, because a browser installed as a snap cannot read the temporary folder.
+    On a system with snaps, returns the home folder, because a browser installed as a snap cannot
+    read the temporary folder.
     """
     return Path.home() if _SNAP_FOLDER.is_dir() else None

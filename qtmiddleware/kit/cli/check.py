@@ -126,33 +126,40 @@ def check_command(
 
 @contextmanager
 def open_wrapped_function(
-    function: Any, config: str | None, sets: list[str] | None, options: WrapOptions
+    function: Any,
+    config_name: str | None,
+    assignments: list[str] | None,
+    wrap_options: WrapOptions,
 ) -> Iterator[Any]:
     """Wrap *function*, and yield the wrapped function.
 
-    A function that is already wrapped is yielded unchanged.
+    If *function* is already wrapped, yields *function* itself.
 
     Args:
         function: The user's function.
-        config: The file or preset of ``--config``, or ``None``.
-        sets: The values of ``--set``.
-        options: The arguments of `QueryMiddleware.wrap`.
+        config_name: The file or preset that ``--config`` names, or ``None``.
+        assignments: The values of ``--set``.
+        wrap_options: The arguments of `QueryMiddleware.wrap`.
 
     Raises:
-        typer.BadParameter: The function is already wrapped, and a setting is given.
+        typer.BadParameter: *function* is already wrapped, but another argument contains a setting.
     """
     if isinstance(function, Wrapped | Bound):
-        if config is not None or sets or any(value is not None for value in options.values()):
+        if (
+            config_name is not None
+            or assignments
+            or any(value is not None for value in wrap_options.values())
+        ):
             raise typer.BadParameter(
                 "the function is already wrapped; set the options where you wrap it",
                 param_hint=TARGET,
             )
         yield function
         return
-    loaded = load_config(config, sets)
-    report_default_files({}, named_config=config)
+    loaded = load_config(config_name, assignments)
+    report_default_files({}, named_config=config_name)
     with QueryMiddleware(loaded) as middleware:
-        yield middleware.wrap(function, **options)
+        yield middleware.wrap(function, **wrap_options)
 
 
 def import_function(target: str) -> Any:
@@ -201,8 +208,8 @@ def import_function(target: str) -> Any:
 def parse_argument(name_and_value: str) -> tuple[str, Any]:
     """Return the name and the value of an argument such as ``limit=10``.
 
-    A value that is valid JSON is parsed. Any other value stays text. Raises `typer.BadParameter`
-    if *name_and_value* does not have the form ``name=value``.
+    The value is parsed as JSON if it is valid JSON, and is text otherwise. Raises
+    `typer.BadParameter` if *name_and_value* does not have the form ``name=value``.
     """
     name, equals, value = name_and_value.partition("=")
     if not (equals and name.isidentifier()):

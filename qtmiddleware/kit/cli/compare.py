@@ -184,7 +184,7 @@ def compare_command(
                 seed=seed,
                 progress=update_progress,
             )
-    _report_outcome(comparison, report, json_output=json_output)
+    _report_comparison(comparison, report, json_output=json_output)
 
 
 def _collect_questions(
@@ -196,11 +196,11 @@ def _collect_questions(
     """Return the question on the command line, or the first questions in a file.
 
     Args:
-        question: The question on the command line.
+        question: The question on the command line, or ``None``.
         reference: The ideal answer to *question*.
         history: The messages before *question*.
         file_and_limit: The path of the file, and the number of questions to read. If the number is
-            ``None``, all questions are read.
+            ``None``, the function reads all questions.
 
     Raises:
         ConfigError: There is neither a question nor a file, there are both, or *reference* or
@@ -224,10 +224,10 @@ def _collect_questions(
 def _read_search_arguments(
     function: str | None, arguments: list[str] | None, filter_json: str | None
 ) -> dict[str, Any]:
-    """Return the arguments that every search gets, from ``--arg`` or from ``--filter``.
+    """Return the arguments for every search, from ``--arg`` or from ``--filter``.
 
-    ``--arg`` is for a function, and ``--filter`` is for the index. Raises `ConfigError` if the
-    wrong one of the two is used.
+    ``--arg`` is for a function, and ``--filter`` is for the index. Raises `ConfigError` if
+    ``--arg`` is set without a function, or ``--filter`` with a function.
     """
     if function is None and arguments:
         raise ConfigError("--arg needs --function", path="--arg")
@@ -241,8 +241,10 @@ def _read_search_arguments(
     )
 
 
-def _report_outcome(comparison: SideBySide, report_file: Path | None, *, json_output: bool) -> None:
-    """Show the comparison and, if *report_file* is set, write the report to it.
+def _report_comparison(
+    comparison: SideBySide, report_file: Path | None, *, json_output: bool
+) -> None:
+    """Show *comparison* and, if *report_file* is set, write the report to that file.
 
     Raises `typer.Exit` with code 1 if a system or the judge failed.
     """
@@ -259,7 +261,7 @@ def _report_outcome(comparison: SideBySide, report_file: Path | None, *, json_ou
             show_question_results(
                 asked_question,
                 comparison.find_ranking(asked_question.question),
-                is_one_of_many=len(comparison.questions) > 1,
+                is_one_of_several_questions=len(comparison.questions) > 1,
             )
         if comparison.ranked is not None:
             show_ranking(comparison.ranked)
@@ -289,9 +291,9 @@ def _find_question_file_and_limit(
 ) -> tuple[Path | None, int | None]:
     """Return the path of the question file, and the number of questions to ask.
 
-    - The path is ``None`` if no file is named, and the number is ``None`` to ask all questions.
-    - ``--questions`` names the file, and ``--limit`` sets the number.
-    - With the older option ``--data``, ``--questions`` is the number.
+    - The path is ``None`` if no option names a file. The number is ``None`` to ask all questions.
+    - ``--questions`` names the file, and ``--limit`` sets the number of questions.
+    - If the older option ``--data`` names the file, ``--questions`` sets the number of questions.
 
     Raises `ConfigError` if ``--questions`` is not a number although ``--data`` names a file.
     """
@@ -306,15 +308,16 @@ def _find_question_file_and_limit(
 
 @contextmanager
 def _open_search(
-    function: str | None, config: str | None, sets: list[str] | None
+    function: str | None, config_name: str | None, assignments: list[str] | None
 ) -> Iterator[tuple[Any, Config]]:
-    """Yield the wrapped search, and its config.
+    """Yield a wrapped search, and the search's config.
 
-    The search is the user's function or, if *function* is ``None``, the search of the index.
+    The search is the function that *function* names. If *function* is ``None``, the search is that
+    of the index.
     """
     if function is None:
-        loaded = load_config(config, sets)
-        with open_middleware(loaded, config) as middleware:
+        loaded = load_config(config_name, assignments)
+        with open_middleware(loaded, config_name) as middleware:
             yield middleware.retriever, loaded
         return
     with redirect_stdout(sys.stderr):
@@ -323,7 +326,7 @@ def _open_search(
     with (
         show_warnings(hidden_degradations=SHOWN_ANYWAY),
         catch_warnings(action="ignore", category=SetupWarning),
-        open_wrapped_function(fn, config, sets, {}) as wrapped,
+        open_wrapped_function(fn, config_name, assignments, {}) as wrapped,
     ):
         loaded = wrapped.middleware.config
         # A function that was wrapped already counts as the user's own system, whatever its
@@ -360,7 +363,7 @@ def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator
     Yields a function that restarts the time limit with a number of seconds; 0 removes the limit.
 
     The limit uses a signal, because nothing else can stop a function that hangs. Windows does not
-    have this signal, so there is no limit on Windows.
+    have this signal, so the limit has no effect on Windows.
     """
     if not hasattr(signal, "setitimer"):
         yield lambda _: None
@@ -383,7 +386,7 @@ def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator
 
 
 def has_search_settings(config: Config) -> bool:
-    """Return whether *config* changes a setting that affects which passages are found."""
+    """Return whether *config* changes a setting that affects which passages a search finds."""
     return any(
         origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
         for key, _, origin in config.rows()
@@ -396,8 +399,9 @@ def _choose_system_names(
     """Return the names of the systems to compare.
 
     Args:
-        names_option: The names in ``--systems``. If ``None``, the default systems and the user's
-            own config are compared. Without a model, default systems that need one are omitted.
+        names_option: The value of ``--systems``. If ``None``, the command compares the default
+            systems and the user's own config. Without a model, the command omits default systems
+            that need a model.
         config: The user's config.
         has_model: Whether a language model is configured.
         is_judged: Whether a judge ranks the answers.

@@ -29,25 +29,28 @@ _COLORS: Final = {"up": "green", "down": "red", "new": "green", "out": "red"}
 
 
 def show_question_results(
-    asked_question: AskedQuestion, ranking: RankedAnswers | None, *, is_one_of_many: bool
+    asked_question: AskedQuestion,
+    ranking: RankedAnswers | None,
+    *,
+    is_one_of_several_questions: bool,
 ) -> None:
     """Show how the systems compare on one question: their costs, and how the passages move.
 
     Args:
         asked_question: The question, and the results of all systems.
         ranking: The judge's ranking of the answers, or ``None`` without a judge.
-        is_one_of_many: Whether the command compares several questions. If so, and if there is a
-            ranking, only the ranking is shown.
+        is_one_of_several_questions: Whether the command asks several questions. If so, and if
+            there is a ranking, the function shows only the ranking.
     """
     write_output(shorten_text(asked_question.question.text, _QUESTION_CHARS))
-    if not (is_one_of_many and ranking is not None):
+    if not (is_one_of_several_questions and ranking is not None):
         _show_system_results(asked_question)
     for line in _describe_ranking(ranking) if ranking is not None else ():
         write_output(line)
 
 
 def _show_system_results(asked_question: AskedQuestion) -> None:
-    """Show a table of systems, a table of passages, and each system's searches and answer."""
+    """Show a table of systems, tables of passages, and the searches and answer of each system."""
     movements = {
         answer.system: system_movements
         for answer in asked_question.systems
@@ -85,7 +88,7 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
 
 
 def show_ranking(ranked_systems: RankedSystems) -> None:
-    """Show how the judge ranked the systems over all questions: a sentence, a table, a summary."""
+    """Show how the judge ranked the systems over all questions, with a table and a summary."""
     from qtmiddleware.kit.evaluation.reporting.ranking import describe_ranking
 
     write_output()
@@ -139,7 +142,7 @@ def _has_failed_step(answer: SystemAnswer) -> bool:
 def _format_movement_counts(answer: SystemAnswer, movements: Movements | None) -> list[Text]:
     """Return four table cells: how many passages are new, moved up, moved down and dropped out.
 
-    The cells are blank for the baseline, and if the movements are not known.
+    The cells are blank for the baseline, and for a system with unknown movements.
     """
     if answer.system == BASELINE or movements is None:
         return [Text("")] * 4
@@ -182,8 +185,8 @@ def _number_passages(asked_question: AskedQuestion) -> dict[Key, tuple[int, Matc
 def _choose_passage_key(match: Match, known_keys: Iterable[Key]) -> Key:
     """Return a key that identifies the passage in *match* in the lists of all systems.
 
-    The key contains the passage's id. It also contains the text if there is no id, or if several
-    chunks have the same id.
+    The key contains the passage's id. The key also contains the passage's text if there is no id,
+    or if several chunks have the same id.
     """
     text_key = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
     id_key = (match.namespace, match.id) if match.id else text_key
@@ -326,8 +329,8 @@ def _describe_answer(
 ) -> Iterator[str]:
     """Yield the model's answer, then one line per cited passage.
 
-    A passage's number in the tables, from *numbered_passages*, is added if it differs from the
-    number in the answer. Yields nothing without an answer.
+    If a passage has different numbers in the answer and in *numbered_passages*, its line shows
+    both. Yields nothing without an answer.
     """
     if system_answer.answer is not None:
         yield f"  answer: {system_answer.answer.text}"
@@ -343,7 +346,7 @@ def _describe_answer(
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the message of *error*, after the name of its class if another package raised it.
+    """Return the message of *error*. For an error of another package, begin with the class name.
 
     The message alone may say little: a ``KeyError`` says only ``'id'``.
     """
@@ -355,7 +358,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
-    """Yield lines with the judge's ranking and its reasons.
+    """Yield lines with the judge's ranking and the reasons for the ranking.
 
     If there is no ranking, the lines say why.
     """
@@ -431,7 +434,7 @@ def _find_output_width() -> int | None:
 
 
 def _show_table(headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
-    """Write a table to stdout. In a file or a pipe, no column is truncated."""
+    """Write a table to stdout. A table in a file or a pipe keeps the full width of all columns."""
     table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _COLUMN_GAP - 1, 0, 0), show_edge=False
     )

@@ -166,7 +166,7 @@ def _list_warnings(settings: Settings) -> list[str]:
 def find_log_warnings(settings: Settings) -> list[str]:
     """Return one warning if the folder of the query log is missing, else an empty list.
 
-    The query log does not create its folder, so nothing would be logged.
+    Without the folder, queries are not logged, because the query log does not create the folder.
     """
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
@@ -178,8 +178,8 @@ def find_log_warnings(settings: Settings) -> list[str]:
 def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
     """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
 
-    *today* decides whether a warning says "was" or "is". Returns no warnings if the models run on
-    another service than OpenAI's.
+    A warning says "was" for a date before *today*, else "is". Returns no warnings if the models run
+    on another service than OpenAI's.
     """
     # Another service may serve a model of the same name for longer.
     if not is_openai_host(Clients(None, settings.llm.base_url).host):

@@ -1,4 +1,4 @@
-"""Provide the options, consoles, progress bars and JSON output that several commands share."""
+"""Define options, consoles, progress bars and JSON output for several commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PlainConsole(Console):
             yield part if part.control else Segment(strip_control_characters(part.text), part.style)
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
-        """Write *objects*. Lines break between words on a terminal, and do not break elsewhere."""
+        """Write *objects*. Long lines break between words on a terminal, but not elsewhere."""
         if soft_wrap is None:
             soft_wrap = not self.is_terminal
         # The terminal itself breaks a word that is longer than a line, such as a path. So the word
@@ -100,7 +100,7 @@ Queries = Annotated[
 
 
 def refuse_ambiguous_config(config: str | None) -> str | None:
-    """Return *config*. Raise `ConfigError` if both a preset and a file have this name."""
+    """Return *config*. Raise `ConfigError` if *config* names both a preset and a file."""
     # Without this check, a file in a folder of somebody else could replace a preset.
     if (
         config is not None
@@ -158,9 +158,9 @@ def write_json(value: Any) -> None:
 
 
 def read_questions(arguments: list[str] | None) -> Iterator[str]:
-    """Yield the questions in *arguments* or, if there are none, in the lines of standard input.
+    """Yield the questions in *arguments* or, without arguments, in the lines of standard input.
 
-    Blank lines are skipped.
+    Skips blank lines.
     """
     if arguments:
         yield from arguments
@@ -177,7 +177,7 @@ def format_question_heading(question: str) -> str:
 
 
 def build_messages(history_texts: list[str] | None) -> list[dict[str, str]]:
-    """Return a message for each text of ``--history``, in turn from the user and the assistant."""
+    """Return one message per text of ``--history``, alternately from the user and the assistant."""
     return [
         {"role": ("user", "assistant")[index % 2], "content": text}
         for index, text in enumerate(history_texts or [])
@@ -190,8 +190,9 @@ def open_progress_bar(
 ) -> Iterator[ShowProgress]:
     """Yield a function that shows progress in a bar on stderr.
 
-    One bar serves all steps of a job. It shows the elapsed time of the whole job, and the count
-    and the remaining time of the current step. If stderr is not a terminal, nothing is shown.
+    One bar serves all steps of a job. The bar shows the elapsed time of the whole job, and the
+    progress and the remaining time of the current step. If stderr is not a terminal, the function
+    shows nothing.
     """
     columns = (
         TextColumn("{task.description:<24}", markup=False),
@@ -225,8 +226,8 @@ def open_progress_bar(
 def show_warnings(*, hidden_degradations: Iterable[str] = ()) -> Iterator[None]:
     """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    Warnings about *hidden_degradations* are not shown, because the command itself shows or counts
-    these degradations. `LogSampler.log` defines their names.
+    Hides warnings about *hidden_degradations*, because the command itself shows or counts these
+    degradations. `LogSampler.log` defines the names of degradations.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
     hidden = frozenset(hidden_degradations)

@@ -112,7 +112,7 @@ def demo_command(
             should_replay=recorded,
             record_file=record,
             port=port,
-            opens_browser=not no_open,
+            should_open_browser=not no_open,
         )
         return
     # Checked before passages are embedded.
@@ -122,7 +122,7 @@ def demo_command(
     example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
     report_default_files({"index": index if index == _INDEX else None}, named_config=True)
-    client, origin = _open_model(model, should_replay=recorded, record_file=record)
+    client, origin = _open_described_model(model, should_replay=recorded, record_file=record)
     notes.print(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")
     with (
@@ -149,7 +149,7 @@ def demo_command(
         return
     show_comparison(comparison)
     notes.print(_SMALL_COLLECTIONS)
-    _show_steps(dataset, example, retrieval)
+    _show_retrieval_steps(dataset, example, retrieval)
 
 
 def _serve_playground(
@@ -159,12 +159,12 @@ def _serve_playground(
     should_replay: bool,
     record_file: Path | None,
     port: int | None,
-    opens_browser: bool,
+    should_open_browser: bool,
 ) -> None:
     """Serve the playground with the demo's collections until Ctrl-C."""
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
-        language_model, origin = _open_model(
+        language_model, origin = _open_described_model(
             model, should_replay=should_replay, record_file=record_file
         )
         is_recorded = isinstance(language_model, RecordedModel)
@@ -199,7 +199,13 @@ def _serve_playground(
             pages[folder] = _build_page(folder, dataset, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
         page = pages.pop("data")
-        serve_pages(page, listener, other_pages=pages, notes=[origin], opens_browser=opens_browser)
+        serve_pages(
+            page,
+            listener,
+            other_pages=pages,
+            notes=[origin],
+            should_open_browser=should_open_browser,
+        )
 
 
 def _build_page(
@@ -216,20 +222,20 @@ def _build_page(
         folder: The collection's folder.
         dataset: The collection's passages and questions.
         middleware: Searches the collection.
-        recorded_model: Replays the collection's recorded replies; ``None`` if a real model is
-            called.
+        recorded_model: Replays the collection's recorded replies; ``None`` if the page uses a real
+            model.
         collection_names: The names of all collections, by folder.
         notes: Sentences to show on the page.
     """
     has_recorded_reply = None if recorded_model is None else partial(has_recording, recorded_model)
     tiers = Tiers(
         middleware.retriever,
-        caches_replies=recorded_model is None,
+        should_cache_replies=recorded_model is None,
         has_recorded_reply=has_recorded_reply,
     )
     example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
     examples = [_find_question(dataset, id_) for id_ in example_types]
-    tiers.warm_up(dataset.questions[:SEEDED], searches_examples=True)
+    tiers.warm_up(dataset.questions[:SEEDED], should_search_examples=True)
     # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
@@ -253,15 +259,15 @@ def _build_page(
     )
 
 
-def _open_model(
+def _open_described_model(
     model_name: str, *, should_replay: bool, record_file: Path | None
 ) -> tuple[LanguageModel, str]:
-    """Return the language model, and a sentence on where its replies come from.
+    """Return the language model, and a sentence on the source of the model's replies.
 
     If *should_replay* is true or no model is configured, the model replays recorded replies.
-    Otherwise, it is a real model, and *record_file* receives its replies.
+    Otherwise, the model is real, and its replies are saved to *record_file*.
 
-    Raises `ConfigError` if *record_file* is set although replies are replayed.
+    Raises `ConfigError` if *record_file* is set although the model replays recorded replies.
     """
     settings = Settings(transformation_model=model_name)
     if should_replay or not has_language_model(settings):
@@ -298,7 +304,7 @@ def _find_question(dataset: Dataset, question_id: str) -> Question:
     )
 
 
-def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
+def _show_retrieval_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
     """Write to stdout, step by step, how the passages for *question* were retrieved."""
     relevant = dataset.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
@@ -332,9 +338,9 @@ def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> N
 
 
 def _format_ids(passage_ids: Sequence[str], grades: Any, max_count: int = 5) -> str:
-    """Return the first *max_count* ids as text, with a mark after each relevant passage.
+    """Return the first *max_count* of *passage_ids* as text, with a mark after relevant passages.
 
-    ``*`` marks a passage that answers the question (grade 2), and ``+`` a passage that helps
+    ``*`` marks a passage that answers the question (grade 2), and ``+`` marks a passage that helps
     (grade 1). *grades* contains the grades by passage id.
     """
     mark = {2: "*", 1: "+"}

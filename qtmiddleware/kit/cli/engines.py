@@ -1,4 +1,4 @@
-"""Open the engine of ``--engine`` and ``--workers``: local processes or a Ray cluster."""
+"""Open the engine that ``--engine`` and ``--workers`` choose: local processes or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Workers = Annotated[
 ]
 
 
-def refuse_unused_engine(engine_name: EngineName, workers: int, *, uses_engine: bool) -> None:
-    """Raise `ConfigError` if ``--engine`` or ``--workers`` is set but *uses_engine* is false."""
-    if not uses_engine and (engine_name, workers) != (EngineName.LOCAL, 1):
+def refuse_unused_engine(engine_name: EngineName, workers: int, *, is_engine_used: bool) -> None:
+    """Raise `ConfigError` if ``--engine`` or ``--workers`` is set but *is_engine_used* is false."""
+    if not is_engine_used and (engine_name, workers) != (EngineName.LOCAL, 1):
         message = "--engine and --workers need --file, without --batch"
         raise ConfigError(message, path="--engine")
 

@@ -78,31 +78,32 @@ def load_config(
     assignments: Sequence[str] | None = None,
     *,
     transformation_type: str | None = None,
-    report_file: Callable[[str], None] | None = None,
+    report_config_path: Callable[[str], None] | None = None,
 ) -> Config:
     """Return the config of a command.
 
     The config file is the first of these:
 
     1. *file*.
-    2. The file named by ``QTM_CONFIG``.
+    2. The file that ``QTM_CONFIG`` names.
     3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
-       user, and must not set which code is run or where texts and keys are sent. A note on stderr
-       names the file.
+       user, and must not choose the code to run or the servers that receive texts and keys. A note
+       on stderr names the file.
 
     Args:
-        file: The file or preset of ``--config``.
+        file: The file or preset that ``--config`` names.
         assignments: The values of ``--set``, which override the file.
-        transformation_type: The transformation type of ``--type``, or ``None``.
-        report_file: Receives the path of the config file, if there is one. No note is then written.
+        transformation_type: The value of ``--type``, or ``None``.
+        report_config_path: Receives the path of the config file, if there is one. This replaces
+            the note on stderr.
 
     Raises:
         ConfigError: A setting is not valid, or is not allowed in a file found by default.
     """
     path = file or os.environ.get("QTM_CONFIG") or None
     default_file = _find_default_config() if path is None else None
-    if report_file is not None and (file_used := path or default_file):
-        report_file(file_used)
+    if report_config_path is not None and (file_used := path or default_file):
+        report_config_path(file_used)
     elif default_file:
         _write_escaped_note(
             f"Loading config {default_file} (found in this folder; --config names another)"
@@ -139,9 +140,9 @@ def _find_default_config() -> str | None:
 
 
 def _check_default_config(config: Config, file_name: str) -> None:
-    """Raise `ConfigError` if *config* sets a key that only a config named by the user may set.
+    """Raise `ConfigError` if *config* sets a key that needs a config file named by the user.
 
-    *file_name* is the file in the current folder from which *config* was read.
+    *file_name* is the file that contains *config*. The current folder contains the file.
     """
     # Only the file's own keys are checked: the user typed the values of --set.
     origin = f"file {file_name}"
@@ -160,7 +161,7 @@ def _check_default_config(config: Config, file_name: str) -> None:
 
 
 def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[str]:
-    """Yield a phrase for each of *keys* that only a config named by the user may set."""
+    """Yield a phrase for each of *keys* that needs a config file named by the user."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
@@ -209,7 +210,7 @@ def report_default_files(
 
     Args:
         files: The paths of the files, by a description such as ``index``.
-        named_config: The config named on the command line. Without it, the note also names the
+        named_config: The config that the command line names. If ``None``, the note also names the
             file in ``QTM_CONFIG``.
         write_line: Receives the note, which then does not go to stderr.
     """
@@ -289,9 +290,9 @@ def _load_credentials(dotenv_path: Path) -> None:
 
 
 def _join_variable_names(names: Sequence[str]) -> str:
-    """Join up to `_MOST_NAMES` of *names* with commas, and add how many more there are.
+    """Join up to `_MOST_NAMES` of *names* with commas, and add the number of remaining names.
 
-    Only names that look like variables are shown.
+    Omits names that do not consist of capital letters, digits and underscores.
     """
     # A text that does not look like a variable's name may be a piece of a key with broken lines, so
     # it is not shown.

@@ -40,7 +40,8 @@ class Gating:
 
     Attributes:
         baseline: The earlier run. If ``None``, nothing is compared.
-        rule: When the run counts as worse, from ``--fail-if``; ``None`` without this option.
+        rule: The condition in ``--fail-if``, under which the run counts as worse; ``None`` if the
+            option is not set.
         comment: The Markdown file for the comparison, or ``None`` to write no file.
     """
 
@@ -49,20 +50,20 @@ class Gating:
     comment: Path | None = None
 
     @classmethod
-    def read_options(
-        cls, baseline_file: Path | None, fail_if: str | None, comment_file: Path | None
+    def from_options(
+        cls, baseline_file: Path | None, rule_text: str | None, comment_file: Path | None
     ) -> Gating:
-        """Return the options, with the earlier run read from *baseline_file*.
+        """Read the baseline from *baseline_file*, and return it with the other options.
 
         Raises `ConfigError` if an option or the file is not valid, or if an option needs a
         baseline and there is none.
         """
         if baseline_file is None:
-            dependent = {"--fail-if": fail_if, "--comment": comment_file}
+            dependent = {"--fail-if": rule_text, "--comment": comment_file}
             if needless := [option for option, value in dependent.items() if value is not None]:
                 raise ConfigError(f"{needless[0]} needs --baseline", path=needless[0])
             return cls()
-        rule = None if fail_if is None else Rule.parse(fail_if)
+        rule = None if rule_text is None else Rule.parse(rule_text)
         # Checked now: the comment is written only after the measurement, which may take hours.
         if comment_file is not None:
             check_files_writable(comment_file.parent, (comment_file.name,), "--comment")
@@ -74,7 +75,7 @@ class Gating:
             self.baseline.check_dataset(dataset)
 
     def check_systems(self, system_names: Collection[str], *, is_deep: bool) -> None:
-        """Raise `ConfigError` if the baseline has none of the systems, or lacks the rule's metric.
+        """Raise `ConfigError` if the baseline lacks all systems of this run or the rule's metric.
 
         Args:
             system_names: The names of the systems in this run.
@@ -102,7 +103,7 @@ class Gating:
         return gate_result
 
     def is_rule_violated(self, gate_result: GateResult | None) -> bool:
-        """Return whether retrieval got worse than the rule of ``--fail-if`` allows.
+        """Return whether retrieval got worse than the condition in ``--fail-if`` allows.
 
         Returns ``False`` if there is no rule, or if *gate_result* is ``None``.
         """

@@ -71,7 +71,9 @@ def ingest_command(
     """
     has_bars = notes.is_terminal and not log_json
     with _open_ingest_bar() if has_bars else _open_json_log() as listener:
-        loaded = load_config(config, sets, report_file=None if has_bars else _log_config_file)
+        loaded = load_config(
+            config, sets, report_config_path=None if has_bars else _log_config_file
+        )
         if index is not None:
             loaded = loaded.overridden({"indexPath": index})
         _refuse_memory_index(loaded.settings)
@@ -119,7 +121,7 @@ def _log_config_file(path: str) -> None:
 
 
 def _refuse_memory_index(settings: Settings) -> None:
-    """Raise `ConfigError` if the index is kept in memory, because it would be lost at exit."""
+    """Raise `ConfigError` for an index in memory, because the index would be lost at exit."""
     if settings.store.kind == "memory" or (
         settings.store.kind == "sqlite" and settings.index_path == MEMORY
     ):
@@ -134,7 +136,7 @@ def _refuse_memory_index(settings: Settings) -> None:
 def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
     """Yield a function that shows the progress of an ingest in a bar on the terminal.
 
-    Warnings are shown above the bar.
+    Warnings appear above the bar.
     """
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)

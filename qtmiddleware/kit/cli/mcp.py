@@ -164,14 +164,19 @@ def config_command(
 
 
 @contextmanager
-def _open_search(function: str | None, config: str | None, sets: list[str] | None) -> Iterator[Any]:
-    """Import, wrap and yield *function*. If it is ``None``, yield the search of the index."""
+def _open_search(
+    function: str | None, config_name: str | None, assignments: list[str] | None
+) -> Iterator[Any]:
+    """Import and wrap the function that *function* names, and yield the wrapped function.
+
+    If *function* is ``None``, yields the search of the index.
+    """
     if function is None:
-        loaded = load_config(config, sets)
-        with open_middleware(loaded, config) as middleware:
+        loaded = load_config(config_name, assignments)
+        with open_middleware(loaded, config_name) as middleware:
             yield middleware.retriever
         return
-    with open_wrapped_function(import_function(function), config, sets, {}) as wrapped:
+    with open_wrapped_function(import_function(function), config_name, assignments, {}) as wrapped:
         yield wrapped
 
 

@@ -1,4 +1,4 @@
-"""Load the function of ``--function``, and ask the user to confirm many searches."""
+"""Load the function that ``--function`` names, and ask the user to confirm many searches."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ Yes = Annotated[
 def load_function_source(
     function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
 ) -> FunctionSource | None:
-    """Import and return the function of ``--function``, or return ``None`` without this option.
+    """Import and return the function that *function* names; ``None`` if *function* is ``None``.
 
     Raises:
-        ConfigError: An option is set that needs ``--function``, or ``--embed`` is set although the
-            function is already wrapped.
+        ConfigError: An option that needs ``--function`` is set without ``--function``, or
+            ``--embed`` is set for a function that is already wrapped.
         typer.BadParameter: The function does not exist.
         WrapError: The function's module raised an exception during the import.
     """
@@ -82,7 +82,7 @@ def load_function_source(
 
 
 def _load_function(target: str) -> Any:
-    """Import and return the function that *target* names. What its module prints goes to stderr."""
+    """Import and return the function that *target* names. Output of the import goes to stderr."""
     with redirect_stdout(sys.stderr):
         return import_function(target)
 
@@ -90,7 +90,7 @@ def _load_function(target: str) -> Any:
 def confirm_searches(
     forecast: Forecast, function_name: str, *, is_confirmed: bool, reducing_options: str
 ) -> None:
-    """Show how many searches are expected, and ask the user to confirm more than `MOST_UNASKED`.
+    """Show the expected number of searches, and ask the user to confirm more than `MOST_UNASKED`.
 
     Args:
         forecast: The maximum number of searches and their cost.
@@ -99,7 +99,7 @@ def confirm_searches(
         reducing_options: The options that reduce the number of searches, for the error message.
 
     Raises:
-        ConfigError: There is no terminal to ask the user at.
+        ConfigError: The command has no terminal on which to ask the user.
         typer.Exit: The user declined.
     """
     cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
@@ -142,7 +142,7 @@ def open_measurement_progress(source: FunctionSource | None) -> Iterator[ShowPro
 def _name_function_in_errors(source: FunctionSource | None) -> Iterator[None]:
     """Turn an exception of the user's function into a `WrapError` that names the function.
 
-    A `WrapError` that advises ``embed=`` also gets the advice for the command line. All other
+    If a `WrapError` advises ``embed=``, adds advice for the command line to the error. All other
     exceptions pass through.
     """
     try:

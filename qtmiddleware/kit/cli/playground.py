@@ -70,11 +70,11 @@ def playground_command(
 ) -> None:
     """Compare the tiers on a web page.
 
-    The page shows the tiers side by side, which passages move, why, and what
-    that costs. Only this machine can open the page, until you press Ctrl-C. The
-    address is new at each start and cannot be guessed. Without a language model
-    only the rules are compared; './scripts/demo --playground' shows recorded
-    replies.
+    The page shows the tiers side by side: which passages moved, the reasons and
+    the costs. Only this machine can open the page, at an address that is new at
+    each start and cannot be guessed. Press Ctrl-C to stop. Without a language
+    model, the page compares only the rules; './scripts/demo --playground' shows
+    recorded replies.
     """
     require_web()
     examples = () if questions is None else load_questions(questions)
@@ -97,8 +97,8 @@ def playground_command(
                     listener,
                     name=name,
                     examples=examples,
-                    opens_browser=not no_open,
-                    searches_examples=is_free,
+                    should_open_browser=not no_open,
+                    should_search_examples=is_free,
                 )
             return
         fn = import_function(function)
@@ -110,7 +110,7 @@ def playground_command(
             has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own_tier=has_own_tier, arguments=arguments_by_name)
             serve_tiers(
-                tiers, listener, name=function, examples=examples, opens_browser=not no_open
+                tiers, listener, name=function, examples=examples, should_open_browser=not no_open
             )
 
 
@@ -120,8 +120,8 @@ def serve_tiers(
     *,
     name: str,
     examples: Sequence[Question] = (),
-    opens_browser: bool = True,
-    searches_examples: bool = False,
+    should_open_browser: bool = True,
+    should_search_examples: bool = False,
 ) -> None:
     """Print the address of a page that compares *tiers*, and serve the page until Ctrl-C.
 
@@ -130,15 +130,15 @@ def serve_tiers(
         listener: The socket to serve on.
         name: The name of the function or index, for the page.
         examples: The example questions on the page.
-        opens_browser: Whether the page is opened in a browser.
-        searches_examples: Whether the examples are searched before the page opens. Set this only if
-            a search costs nothing.
+        should_open_browser: Whether to open the page in a browser.
+        should_search_examples: Whether to search the examples before the page opens. Set this only
+            if a search costs nothing.
     """
     skip_reason = "" if tiers.has_model else NO_MODEL
     page = Page(tiers, name=name, examples=examples, skip_reason=skip_reason)
-    tiers.warm_up(examples[:SEEDED], searches_examples=searches_examples)
+    tiers.warm_up(examples[:SEEDED], should_search_examples=should_search_examples)
     notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if skip_reason else []
-    serve_pages(page, listener, notes=notes, opens_browser=opens_browser)
+    serve_pages(page, listener, notes=notes, should_open_browser=should_open_browser)
 
 
 def serve_pages(
@@ -147,16 +147,16 @@ def serve_pages(
     *,
     other_pages: Mapping[str, Page] | None = None,
     notes: Sequence[str] = (),
-    opens_browser: bool = True,
+    should_open_browser: bool = True,
 ) -> None:
     """Print the address of web pages, and serve the pages until Ctrl-C.
 
     Args:
         page: The page at the printed address.
         listener: The socket to serve on.
-        other_pages: Further pages, by the name in their address.
+        other_pages: Further pages, by the name in the page's address.
         notes: Sentences to print before the address.
-        opens_browser: Whether the page is opened in a browser.
+        should_open_browser: Whether to open the page in a browser.
     """
     token = make_token()
     address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
@@ -166,7 +166,7 @@ def serve_pages(
     write_note("Press Ctrl-C to stop.")
     with (
         open_page_in_browser(address)
-        if opens_browser
+        if should_open_browser
         else nullcontext(enter_result=False) as is_opened
     ):
         if is_opened:

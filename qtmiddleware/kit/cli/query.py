@@ -36,8 +36,8 @@ from qtmiddleware.kit.cli.environment import (
 from qtmiddleware.kit.cli.session import (
     Keyboard,
     Session,
-    choose_type_or_line,
-    find_type,
+    choose_transformation_type_or_line,
+    find_transformation_type,
     open_keyboard,
 )
 from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
@@ -103,7 +103,7 @@ def ask_command(
                     middleware,
                     text,
                     transformation_type=settings.transformation_type,
-                    generates_answer=has_model and not no_answer,
+                    should_generate_answer=has_model and not no_answer,
                     history=build_messages(history),
                     write_piece=write_piece if streams else None,
                     top_k=top_k,
@@ -161,41 +161,48 @@ def query_command(
     with open_middleware(loaded, config) as middleware:
         if not has_model:
             write_note(f"{NO_MODEL} Passages, ranked by the rules, are shown instead of answers.")
-        keyboard = open_keyboard(saves_questions=not no_history) if sys.stdin.isatty() else None
+        keyboard = (
+            open_keyboard(should_save_questions=not no_history) if sys.stdin.isatty() else None
+        )
         own_types = tuple(loaded.settings.transforms)
-        choose_type = (
+        choose_transformation_type = (
             None
             if keyboard is None
-            else partial(choose_type_or_line, keyboard, own_types=own_types)
+            else partial(choose_transformation_type_or_line, keyboard, own_types=own_types)
         )
         session = Session(
             partial(
-                ask_index, middleware, generates_answer=has_model and not no_answer, top_k=top_k
+                ask_index,
+                middleware,
+                should_generate_answer=has_model and not no_answer,
+                top_k=top_k,
             ),
             loaded,
             loaded.settings.transformation_type if has_model else "none",
             is_chat=has_model and (keyboard is not None or chat),
-            choose_type=choose_type,
+            choose_transformation_type=choose_transformation_type,
             lock_reason=lock_reason,
-            streams_answers=sys.stdout.isatty(),
-            shows_questions=keyboard is None,
-            writes_json=json_output,
+            should_stream_answers=sys.stdout.isatty(),
+            should_show_questions=keyboard is None,
+            should_write_json=json_output,
         )
         if keyboard is not None:
-            _run_session(session, keyboard, asks_type=kind is None and not lock_reason)
+            _run_session(
+                session, keyboard, should_ask_transformation_type=kind is None and not lock_reason
+            )
             return
-        asks_type = kind is None and not json_output
+        should_ask_transformation_type = kind is None and not json_output
         # Some Windows programs begin their output with a byte order mark.
         for line in (text.removeprefix("\ufeff") for text in sys.stdin):
             # A session at a terminal begins with the choice of a type. A first line that is a
             # number makes the same choice in a pipe.
             if (
-                asks_type
+                should_ask_transformation_type
                 and line.strip().isdecimal()
-                and find_type(line, session.own_types) is not None
+                and find_transformation_type(line, session.own_types) is not None
             ):
-                session.expect_type_next()
-            asks_type = asks_type and not line.strip()
+                session.expect_transformation_type_next()
+            should_ask_transformation_type = should_ask_transformation_type and not line.strip()
             if not session.process_line(line):
                 break
     if session.question_count and session.failure_count == session.question_count:
@@ -204,10 +211,10 @@ def query_command(
 
 @contextmanager
 def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMiddleware]:
-    """Yield a middleware for searching the index, and show its warnings on stderr.
+    """Yield a middleware that searches the index, and show the middleware's warnings on stderr.
 
-    *config_file* is the file of ``--config``, or ``None``. Raises `StoreError` if there is no
-    index.
+    *config_file* is the file that ``--config`` names, or ``None``. Raises `StoreError` if there is
+    no index.
     """
     report_default_files(list_default_files(config), named_config=config_file)
     with show_warnings(hidden_degradations=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
@@ -217,10 +224,9 @@ def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMi
 
 
 def parse_filter(filter_json: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in *filter_json*, the value of ``--filter``.
+    """Return the metadata filter in the JSON text *filter_json*; ``None`` if that is ``None``.
 
-    Returns ``None`` if there is no filter. Raises `typer.BadParameter` if *filter_json* is not a
-    JSON object.
+    Raises `typer.BadParameter` if *filter_json* is not a JSON object.
     """
     if filter_json is None:
         return None
@@ -236,7 +242,9 @@ def parse_filter(filter_json: str | None) -> Mapping[str, Any] | None:
     return condition
 
 
-def _run_session(session: Session, keyboard: Keyboard, *, asks_type: bool) -> None:
+def _run_session(
+    session: Session, keyboard: Keyboard, *, should_ask_transformation_type: bool
+) -> None:
     """Read lines from *keyboard*, and pass them to *session* until the user ends the session.
 
     Ctrl-C clears the current line or stops the current answer.
@@ -244,15 +252,15 @@ def _run_session(session: Session, keyboard: Keyboard, *, asks_type: bool) -> No
     Args:
         session: Answers the lines.
         keyboard: Reads the lines from the terminal.
-        asks_type: Whether to ask the user for a transformation type first.
+        should_ask_transformation_type: Whether to ask first for a transformation type.
     """
     line = ""
     # Ctrl-D ends the input, at the question's prompt as well as at the choice of a type.
     with suppress(EOFError):
-        if asks_type:
+        if should_ask_transformation_type:
             with suppress(KeyboardInterrupt):
                 # The user may type the first question here; `line` then holds that question.
-                session.transformation_type, line = choose_type_or_line(
+                session.transformation_type, line = choose_transformation_type_or_line(
                     keyboard, session.transformation_type, session.own_types
                 )
         write_note(f"\nCurrent transformation type: {session.transformation_type}")

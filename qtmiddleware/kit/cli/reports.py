@@ -22,10 +22,10 @@ def require_jinja() -> None:
 
 
 def check_files_writable(folder: Path, file_names: Sequence[str], option: str) -> None:
-    """Create *folder*, and check that the files *file_names* can be written to it.
+    """Create *folder*, and check that the command can write *file_names* to this folder.
 
-    Raises `ConfigError` if a file cannot be written. The error names *option*, the command-line
-    option that sets the folder.
+    Raises `ConfigError` if the command cannot write a file. The error names *option*, the
+    command-line option that sets the folder.
     """
     # Creating a file shows on every system whether the folder is writable.
     with name_option_in_errors(folder, option):

@@ -48,16 +48,17 @@ class Session:
 
     Args:
         ask_index: Sends a question to the index, as `asking.ask_index` does.
-        config: The config. Its transforms are listed after the built-in transformation types.
+        config: The settings. The transforms in *config* follow the built-in transformation types.
         transformation_type: The transformation type at the start.
-        is_chat: Whether each question is sent together with the conversation so far.
-        choose_type: Asks the user for another transformation type, as `choose_type_or_line` does.
-            ``None`` without a terminal.
-        lock_reason: The reason why the type cannot be changed; empty if the type can be changed.
-        streams_answers: Whether an answer is written while the model generates it.
-        shows_questions: Whether the question is written above its answer.
-        writes_json: Whether one JSON object is written per question. If true, all other output goes
-            to stderr.
+        is_chat: Whether to send each question together with the conversation so far.
+        choose_transformation_type: Asks the user for another transformation type, as
+            `choose_transformation_type_or_line` does. ``None`` without a terminal.
+        lock_reason: The reason why the user cannot change the transformation type; empty if the
+            user can.
+        should_stream_answers: Whether to write each answer while the model generates the answer.
+        should_show_questions: Whether to write each question above its answer.
+        should_write_json: Whether to write one JSON object per question. If true, all other output
+            goes to stderr.
     """
 
     def __init__(
@@ -67,42 +68,43 @@ class Session:
         transformation_type: TransformationType,
         *,
         is_chat: bool,
-        choose_type: Callable[[TransformationType], tuple[TransformationType, str]] | None = None,
+        choose_transformation_type: Callable[[TransformationType], tuple[TransformationType, str]]
+        | None = None,
         lock_reason: str = "",
-        streams_answers: bool = False,
-        shows_questions: bool = False,
-        writes_json: bool = False,
+        should_stream_answers: bool = False,
+        should_show_questions: bool = False,
+        should_write_json: bool = False,
     ) -> None:
         self.transformation_type = transformation_type
         self.own_types = tuple(config.settings.transforms)
         self.question_count = self.failure_count = 0
         self._ask_index = ask_index
         self._config = config
-        self._choose_type_or_line = choose_type
+        self._choose_transformation_type_or_line = choose_transformation_type
         self._lock_reason = lock_reason
-        self._streams_answers = streams_answers and not writes_json
-        self._shows_questions = shows_questions and not writes_json
-        self._writes_json = writes_json
-        self._expects_type = False
-        self._write_line = write_note if writes_json else write_output
+        self._streams_answers = should_stream_answers and not should_write_json
+        self._shows_questions = should_show_questions and not should_write_json
+        self._writes_json = should_write_json
+        self._expects_transformation_type = False
+        self._write_line = write_note if should_write_json else write_output
         message_count = config.settings.llm.history_messages if is_chat else 0
         # The deque drops the oldest messages; without a chat it holds none.
         self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
         self._last: tuple[Outcome, TransformationType] | None = None
 
     def process_line(self, line: str) -> bool:
-        """Process one line: a question, a command or the name of a transformation type.
+        """Process a question, a command or the name of a transformation type.
 
-        Returns whether the session continues; ``False`` after a line such as ``exit``.
+        Returns whether the session continues; ``False`` after a command such as ``exit``.
         """
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
-        if self._expects_type and self._change_type(text):
+        if self._expects_transformation_type and self._change_transformation_type(text):
             return True
         if text in LEAVING:
             return False
         if text == "tt":
-            return self._choose_type()
+            return self._choose_transformation_type()
         if text.startswith(":"):
             self._run_command(*text[1:].split(maxsplit=1))
         elif text:
@@ -135,7 +137,7 @@ class Session:
             show_outcome(outcome)
             write_output()
 
-    def _choose_type(self) -> bool:
+    def _choose_transformation_type(self) -> bool:
         """Let the user choose a transformation type, and return whether the session continues.
 
         If the user types a question or a command instead, processes it. Returns ``False`` if the
@@ -143,31 +145,31 @@ class Session:
         """
         if self._lock_reason:
             write_note(self._lock_reason)
-        if self._choose_type_or_line is None:
+        if self._choose_transformation_type_or_line is None:
             if not self._lock_reason:
-                show_types(self.own_types)
-            self.expect_type_next()
+                show_transformation_types(self.own_types)
+            self.expect_transformation_type_next()
         elif not self._lock_reason:
-            kind, line = self._choose_type_or_line(self.transformation_type)
-            self._set_type(kind)
+            kind, line = self._choose_transformation_type_or_line(self.transformation_type)
+            self._set_transformation_type(kind)
             return self.process_line(line)
         return True
 
-    def expect_type_next(self) -> None:
+    def expect_transformation_type_next(self) -> None:
         """Make `process_line` read the next line as the number or name of a transformation type.
 
         A session without a terminal has no other way to choose a type.
         """
-        self._expects_type = True
+        self._expects_transformation_type = True
 
-    def _change_type(self, number_or_name: str) -> bool:
-        """Change the transformation type to the type with this number or name.
+    def _change_transformation_type(self, number_or_name: str) -> bool:
+        """Change the transformation type, and return whether *number_or_name* is valid.
 
-        Returns whether *number_or_name* is valid. A blank text is valid and keeps the current type.
+        An empty *number_or_name* is valid and keeps the current type.
         """
-        self._expects_type = False
+        self._expects_transformation_type = False
         kind = (
-            find_type(number_or_name, self.own_types)
+            find_transformation_type(number_or_name, self.own_types)
             if number_or_name
             else self.transformation_type
         )
@@ -176,10 +178,10 @@ class Session:
                 f"The line after tt is not a type; the type stays {self.transformation_type}."
             )
         elif not self._lock_reason:
-            self._set_type(kind)
+            self._set_transformation_type(kind)
         return kind is not None
 
-    def _set_type(self, transformation_type: TransformationType) -> None:
+    def _set_transformation_type(self, transformation_type: TransformationType) -> None:
         self.transformation_type = transformation_type
         write_note(f"Transformation type set to: {transformation_type}")
 
@@ -192,7 +194,7 @@ class Session:
             case "help" | "h" | "?":
                 self._write_line(HELP)
             case "type":
-                kind = find_type(argument, self.own_types)
+                kind = find_transformation_type(argument, self.own_types)
                 if self._lock_reason:
                     write_note(self._lock_reason)
                 elif kind is None:
@@ -201,7 +203,7 @@ class Session:
                         f" is {self.transformation_type} now."
                     )
                 else:
-                    self._set_type(kind)
+                    self._set_transformation_type(kind)
             case "config":
                 self._show_config(includes_defaults=argument == "all")
             case "clear":
@@ -233,10 +235,12 @@ class Session:
             self._write_line(row)
 
 
-def find_type(number_or_name: str, own_types: Sequence[str] = ()) -> TransformationType | None:
-    """Return the transformation type with this number or name, or ``None`` if there is none.
+def find_transformation_type(
+    number_or_name: str, own_types: Sequence[str] = ()
+) -> TransformationType | None:
+    """Return the transformation type with *number_or_name*, or ``None`` if there is no such type.
 
-    The user's *own_types* are numbered after the built-in types.
+    Numbers count the built-in types first, and then the user's *own_types*.
     """
     folded = fold_name(number_or_name.strip())
     for number, kind in enumerate((*KINDS, *own_types), start=1):
@@ -245,24 +249,24 @@ def find_type(number_or_name: str, own_types: Sequence[str] = ()) -> Transformat
     return None
 
 
-def choose_type_or_line(
+def choose_transformation_type_or_line(
     keyboard: Keyboard, default: TransformationType, own_types: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty string.
 
-    If the user types a question or a command instead, returns *default* and the typed line. If the
-    typed line looks like a mistyped type, asks the user again.
+    If the user types a question or a command instead, returns *default* and the typed line. Asks
+    again if the line looks like a mistyped type.
     """
-    show_types(own_types)
+    show_transformation_types(own_types)
     write_note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
         text = keyboard.read_choice(f"Select transformation type [{default}]: ")
         line = text.strip()
-        kind = find_type(line, own_types) if line else default
+        kind = find_transformation_type(line, own_types) if line else default
         if kind is not None:
             return kind, ""
         if line == "tt":
-            show_types(own_types)
+            show_transformation_types(own_types)
         elif line.isdecimal():
             write_note(
                 f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_types)}"
@@ -280,7 +284,7 @@ def choose_type_or_line(
             return default, text
 
 
-def show_types(own_types: Sequence[str] = ()) -> None:
+def show_transformation_types(own_types: Sequence[str] = ()) -> None:
     """Write a numbered list of transformation types to stderr. The user's *own_types* come last."""
     write_note("\nAvailable transformation types:")
     labels = {**KINDS, **dict.fromkeys(own_types, "your own (transforms)")}
@@ -291,7 +295,7 @@ def show_types(own_types: Sequence[str] = ()) -> None:
 class Keyboard:
     """Reads the lines that the user types, with the terminal's basic line editing.
 
-    The methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
+    The reading methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
     """
 
     def read_question(self) -> str:
@@ -299,7 +303,7 @@ class Keyboard:
         return self.read_choice(_PROMPT)
 
     def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types, without saving it."""
+        """Show *prompt*, and return the line that the user types. The line is not saved."""
         # `input` would write its prompt to stdout, among the results if stdout is a file.
         print(prompt, end="", file=sys.stderr, flush=True)
         line = sys.stdin.readline()
@@ -315,7 +319,7 @@ class EditingKeyboard(Keyboard):
     """Reads lines with full line editing. The up arrow shows earlier questions.
 
     Args:
-        history_file: The file that keeps the questions. If ``None``, they are kept in memory.
+        history_file: The file that keeps the questions. If ``None``, memory keeps the questions.
     """
 
     def __init__(self, history_file: Path | None) -> None:
@@ -337,26 +341,26 @@ class EditingKeyboard(Keyboard):
 
     def read_question(self) -> str:
         """Show the prompt, and return the question or command that the user types."""
-        return _replace_undecodable(self._questions.prompt(_PROMPT))
+        return _replace_undecodable_bytes(self._questions.prompt(_PROMPT))
 
     def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types, without saving it."""
-        return _replace_undecodable(self._choices.prompt(prompt))
+        """Show *prompt*, and return the line that the user types. The line is not saved."""
+        return _replace_undecodable_bytes(self._choices.prompt(prompt))
 
     def save_question(self, question: str) -> None:
         """Save *question*, so that the up arrow shows it later."""
         self._questions.history.append_string(question)
 
 
-def open_keyboard(*, saves_questions: bool) -> Keyboard:
+def open_keyboard(*, should_save_questions: bool) -> Keyboard:
     """Return a reader for the lines that the user types at this terminal.
 
-    If *saves_questions* is true, questions are saved for the next session. On a terminal that
-    cannot edit lines, nothing is saved.
+    If *should_save_questions* is true, the reader saves questions for the next session. On a
+    terminal that cannot edit lines, the reader saves nothing.
     """
     if os.environ.get("TERM") in ("dumb", "unknown"):
         return Keyboard()
-    return EditingKeyboard(create_history_file() if saves_questions else None)
+    return EditingKeyboard(create_history_file() if should_save_questions else None)
 
 
 def create_history_file() -> Path | None:
@@ -385,17 +389,17 @@ def create_history_file() -> Path | None:
 
 
 def _make_prompt_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves the user's lines to *path* as valid UTF-8."""
+    """Return a prompt_toolkit history that saves the user's lines to *path*, as valid UTF-8."""
     from prompt_toolkit.history import FileHistory
 
     class DecodableHistory(FileHistory):
         def store_string(self, string: str) -> None:
             # prompt_toolkit fails to encode a typed byte that is not UTF-8.
-            super().store_string(_replace_undecodable(string))
+            super().store_string(_replace_undecodable_bytes(string))
 
     return DecodableHistory(str(path))
 
 
-def _replace_undecodable(text: str) -> str:
-    """Replace each byte of *text* that is not UTF-8 with a replacement character."""
+def _replace_undecodable_bytes(text: str) -> str:
+    """Return *text* with a replacement character for each byte that is not valid UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -130,7 +130,7 @@ def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:
 
 
 def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) -> None:
-    """Write the verdict on a shadow-mode log, its figures and *examples* to stdout."""
+    """Write the verdict on a shadow-mode log, the log's figures and *examples* to stdout."""
     from qtmiddleware.kit.evaluation.reporting.shadow import format_shadow_headline_and_details
 
     figures = shadow_report.to_dict()
@@ -181,14 +181,14 @@ def _show_report(shadow_report: ShadowReport, examples: list[ShadowQuestion]) ->
         for index in range(rows):
             write_output(
                 (
-                    f"  {_get_short_name(question.plain, index):<{_NAME_CHARS}}"
-                    f"  {_get_short_name(question.ours, index)}"
+                    f"  {_get_short_passage_name(question.plain, index):<{_NAME_CHARS}}"
+                    f"  {_get_short_passage_name(question.ours, index)}"
                 ).rstrip()
             )
 
 
-def _get_short_name(passages: tuple[ListedPassage, ...], index: int) -> str:
-    """Return the name of ``passages[index]``, shortened for a table; ``""`` beyond the end."""
+def _get_short_passage_name(passages: tuple[ListedPassage, ...], index: int) -> str:
+    """Return a short name for ``passages[index]``, or ``""`` if there is no such passage."""
     name = " ".join(passages[index].name.split()) if index < len(passages) else ""
     return name if len(name) <= _NAME_CHARS else name[: _NAME_CHARS - 3] + "..."
 

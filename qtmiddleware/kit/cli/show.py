@@ -17,7 +17,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_note,
     write_output,
 )
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -63,9 +63,9 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Show the outcome of a question: the answer with its sources, or the passages.
+    """Show the answer to a question with the answer's sources, or the passages without an answer.
 
-    Errors go to stderr. An answer that was already streamed is not shown again.
+    Errors go to stderr. An answer that was streamed before is not shown again.
     """
     answer, retrieval = outcome.answer, outcome.retrieval
     if outcome.error is not None:
@@ -109,10 +109,10 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
                 f"  {LABELS.get(variant.kind, variant.kind)}: not used in the fusion:"
                 f" {shorten_text(variant.text, 100)}"
             )
-    yield f"Fusion     {settings.fusion.method}: {_join_ids(retrieval.fused)}"
-    yield f"Keywords   {_explain_evidence(retrieval, settings)}"
+    yield f"Fusion     {settings.fusion.method}: {_join_passage_ids(retrieval.fused)}"
+    yield f"Keywords   {_explain_keyword_evidence(retrieval, settings)}"
     yield f"Rerank     {_explain_rerank(retrieval, settings)}"
-    yield from _explain_result(retrieval)
+    yield from _explain_ranks(retrieval)
     for entry in outcome.degradations:
         yield f"Degraded   {entry.stage}: {entry.reason}" + (
             f" ({entry.detail})" if entry.detail else ""
@@ -140,7 +140,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per passage that the answer cites, or per passage if it cites none."""
+    """Yield one line per passage that the answer cites. If it cites none, list all passages."""
     answer = outcome.answer
     cited_matches = (
         {}
@@ -222,7 +222,7 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 def _format_searches(trace: Trace) -> str:
     """Return the number of searches, the read units and their cost, such as ``2 searches``.
 
-    The text omits the read units if there is one per search, and the cost if it is unknown.
+    The text omits the read units if each search used one unit, and the cost if it is unknown.
     """
     text = format_count(trace.searches, "search", "searches")
     if trace.read_units != trace.searches:
@@ -246,11 +246,11 @@ def _explain_search(ranking: Ranking) -> Iterator[str]:
         f" {shorten_text(variant.text, 160)}"
     )
     pairs = zip(ranking.keys[:EXPLAINED], ranking.scores, strict=False)
-    entries = ", ".join(f"{_format_id(key)} {_format_score(score)}" for key, score in pairs)
+    entries = ", ".join(f"{_format_passage_id(key)} {_format_score(score)}" for key, score in pairs)
     yield f"    found {len(ranking.keys)}: {entries or 'nothing'}"
 
 
-def _explain_evidence(retrieval: Retrieval, settings: Settings) -> str:
+def _explain_keyword_evidence(retrieval: Retrieval, settings: Settings) -> str:
     if not settings.keyword_evidence.enabled:
         return "off"
     if retrieval.evidence is None:
@@ -269,12 +269,12 @@ def _explain_rerank(retrieval: Retrieval, settings: Settings) -> str:
         return "off"
     return (
         f"{settings.rerank.model}:"
-        f" {_join_ids(retrieval.reranked) if retrieval.reranked else 'order kept'}"
+        f" {_join_passage_ids(retrieval.reranked) if retrieval.reranked else 'order kept'}"
     )
 
 
-def _explain_result(retrieval: Retrieval) -> Iterator[str]:
-    """Yield two lines per passage: its rank and scores, then the reason for its rank.
+def _explain_ranks(retrieval: Retrieval) -> Iterator[str]:
+    """Yield two lines per passage: the rank and the scores, then the reason for the rank.
 
     Passages that dropped out of the result come last.
     """
@@ -298,14 +298,16 @@ def _explain_result(retrieval: Retrieval) -> Iterator[str]:
         yield f"     {movement.why}"
 
 
-def _join_ids(keys: Iterable[Key]) -> str:
-    """Join the ids in the first `EXPLAINED` of *keys* with commas, and add how many more follow."""
+def _join_passage_ids(keys: Iterable[Key]) -> str:
+    """Join the ids of the first `EXPLAINED` passages with commas, and add how many more follow."""
     all_keys = list(keys)
     suffix = f" and {len(all_keys) - EXPLAINED} more" if len(all_keys) > EXPLAINED else ""
-    return ", ".join(map(_format_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
+    return (
+        ", ".join(map(_format_passage_id, all_keys[:EXPLAINED])) + suffix if all_keys else "nothing"
+    )
 
 
-def _format_id(key: Key) -> str:
+def _format_passage_id(key: Key) -> str:
     """Return the passage id in *key*, or ``(no id)``."""
     # In a key, the passage's text may follow the id after a NUL.
     return key[1].partition("\0")[0] or "(no id)"
@@ -320,9 +322,9 @@ def _format_source(match: Match) -> str:
 
 
 def describe_passage_source(match: Match) -> str:
-    """Return one line on where a passage comes from: title, source, and page, slide or rows.
+    """Return one line with a passage's title, source, and page, slide or rows.
 
-    If the metadata name no source, the passage's id replaces it.
+    If the metadata name no source, the line contains the passage's id instead.
     """
     metadata = match.metadata
     source = str(
@@ -334,7 +336,7 @@ def describe_passage_source(match: Match) -> str:
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if part := describe_location(metadata):
+    if part := describe_chunk_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
 

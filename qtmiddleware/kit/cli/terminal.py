@@ -50,8 +50,8 @@ def escape_line(text: str) -> str:
 class LineWrapper:
     """Wraps text at spaces to the width of a terminal. The text may arrive in pieces.
 
-    - Near the end of a line, an incomplete word is held back until it is complete.
-    - A continued line is indented like the start of its paragraph or list item.
+    - Near the end of a line, the wrapper holds back an incomplete word until the word is complete.
+    - A continued line has the indentation of its paragraph or list item.
     - Words are never broken.
 
     Args:
@@ -72,7 +72,7 @@ class LineWrapper:
         return "".join(map(self._wrap_token, _TOKENS.findall(piece))) if self._width else piece
 
     def flush(self) -> str:
-        """Return the word that was held back, at the end of the text or of a line."""
+        """Return the text that was held back. Call this at the end of the whole text."""
         output = self._release_word()
         self._is_within_word = False
         return output
@@ -96,14 +96,14 @@ class LineWrapper:
         return self._release_word() if is_far else ""
 
     def _release_word(self) -> str:
-        """Return the word that was held back, on a new line if the current line has no room."""
+        """Return the held-back word, after a line break if the current line has no room."""
         word, self._word = self._word, ""
         output = self._place_word(word) if word else ""
         self._is_within_word = self._is_within_word or bool(word)
         return output
 
     def _place_word(self, word: str) -> str:
-        """Return *word* with the spaces or line break before it, and update the current column."""
+        """Return *word* after the needed spaces or line break, and update the current column."""
         space, self._space = self._space, ""
         if not self._has_begun:
             self._indent = len(space) + (len(word) + 1 if _LIST_MARKER.fullmatch(word) else 0)

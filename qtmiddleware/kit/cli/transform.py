@@ -126,7 +126,7 @@ def transform_command(
         loaded = loaded.overridden({"transformationType": "combined"})
     # Either option asks for a batch; `BatchOptions` then checks how they are combined.
     by_batch = batch is not None or batch_tokens is not None
-    refuse_unused_engine(engine, workers, uses_engine=file is not None and not by_batch)
+    refuse_unused_engine(engine, workers, is_engine_used=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
         check_file_options(file, output, query=query, history=history)
         report_default_files({}, named_config=config)
@@ -138,7 +138,7 @@ def transform_command(
                 transform_question_file,
                 concurrency=concurrency,
                 overwrite=overwrite,
-                writes_json=json_output,
+                should_write_json=json_output,
                 engine=engine,
                 workers=workers,
             )

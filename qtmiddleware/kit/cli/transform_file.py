@@ -36,9 +36,10 @@ def check_file_options(
     query: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
-    """Raise `ConfigError` if the options of ``qtm transform --file`` do not fit together.
+    """Raise `ConfigError` if the options of ``qtm transform`` contradict each other.
 
-    ``--file`` and ``--out`` need each other, and exclude questions and ``--history``.
+    ``--file`` needs ``--out``, and ``--out`` needs ``--file``. Both exclude ``--history``, and
+    questions on the command line.
     """
     if file is None or output is None:
         missing, present = ("--out", "--file") if output is None else ("--file", "--out")
@@ -62,7 +63,7 @@ def transform_question_file(
     concurrency: int,
     *,
     overwrite: bool,
-    writes_json: bool,
+    should_write_json: bool,
     engine: EngineName = EngineName.LOCAL,
     workers: int = 1,
 ) -> None:
@@ -91,18 +92,18 @@ def transform_question_file(
             transform_file(question_file, output_file, config=config, show=update_report, **options)
     # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:
-        _write_next_step(question_file, output_file)
+        _write_continuation_note(question_file, output_file)
         raise
     except ModelError as error:
-        _write_next_step(question_file, output_file)
-        raise ModelError(error.reason, _explain_stop(error)) from error
+        _write_continuation_note(question_file, output_file)
+        raise ModelError(error.reason, _explain_why_run_stopped(error)) from error
     except QtMiddlewareError:
         if report.made:
-            _write_next_step(question_file, output_file)
+            _write_continuation_note(question_file, output_file)
         raise
     for line in _describe_problems(report, question_file):
         write_note(escape_line(line))
-    if writes_json:
+    if should_write_json:
         console.write_json(report.to_dict())
     else:
         out.print(summarize_bulk_report(report))
@@ -135,7 +136,7 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
     10 seconds.
     """
     if not notes.is_terminal:
-        yield _throttle_progress(
+        yield _make_throttled_progress(
             _SECONDS_BETWEEN_LINES, lambda report: write_note(f"{_describe_progress(report)}")
         )
         return
@@ -151,23 +152,25 @@ def open_bulk_progress() -> Iterator[ShowBulk]:
                 description=_describe_progress(report),
             )
 
-        yield _throttle_progress(_SECONDS_BETWEEN_LOOKS, update_bar)
+        yield _make_throttled_progress(_SECONDS_BETWEEN_LOOKS, update_bar)
 
 
-def _throttle_progress(min_pause_seconds: float, show: ShowBulk) -> Callable[[BulkReport], None]:
-    """Return a function that calls *show* at most once per *min_pause_seconds*.
+def _make_throttled_progress(
+    min_pause_seconds: float, show_progress: ShowBulk
+) -> Callable[[BulkReport], None]:
+    """Return a function that calls *show_progress* at most once per *min_pause_seconds*.
 
-    All other calls do nothing. The first pause begins now.
+    Other calls of the returned function do nothing. The first pause begins at once.
     """
     last = monotonic()
 
-    def show_sometimes(report: BulkReport) -> None:
+    def show_if_due(report: BulkReport) -> None:
         nonlocal last
         if monotonic() - last >= min_pause_seconds:
             last = monotonic()
-            show(report)
+            show_progress(report)
 
-    return show_sometimes
+    return show_if_due
 
 
 def _describe_progress(report: BulkReport) -> str:
@@ -212,7 +215,7 @@ def _format_duration(seconds: float) -> str:
 
 
 def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
-    """Yield messages about failed questions and about lines that could not be read."""
+    """Yield messages about failed questions and unreadable lines."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
         suffix = "; ..." if report.broken_lines > len(report.broken) else ""
@@ -229,7 +232,7 @@ def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
         )
 
 
-def _write_next_step(question_file: str, output_file: str) -> None:
+def _write_continuation_note(question_file: str, output_file: str) -> None:
     """Write a note on how many results *output_file* holds, and how to continue the run."""
     condition = (
         "the same questions and the same command" if question_file == STDIN else "the same command"
@@ -241,8 +244,8 @@ def _write_next_step(question_file: str, output_file: str) -> None:
     write_note(escape_line(f"{count} in {output_file}; run {condition} to continue"))
 
 
-def _explain_stop(error: ModelError) -> str:
-    """Return a sentence on why *error* stopped the run, with advice if the budget is used up."""
+def _explain_why_run_stopped(error: ModelError) -> str:
+    """Return a sentence on why *error* stopped the run, with advice if the run used up a budget."""
     if error.reason == "over_budget":
         return (
             f"{error}, and the budget is spent; raise the limit and run the same command to"

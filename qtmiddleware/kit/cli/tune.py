@@ -203,7 +203,7 @@ def _load_plain_function_source(
     top_k: int | None,
     workers: int,
 ) -> FunctionSource | None:
-    """Import and return the function to tune, or return ``None`` without ``--function``.
+    """Import and return the function to tune; ``None`` if *function* is ``None``.
 
     Raises `ConfigError` if the function is already wrapped, or if *workers* is more than 1.
     """
@@ -239,9 +239,10 @@ def _confirm_tuning(
 
 
 def _check_output_paths(out_file: Path, report_folder: Path | None, *, can_overwrite: bool) -> None:
-    """Raise `ConfigError` if a result file cannot be written, before any model call costs money.
+    """Check that the result files can be written, before any model call costs money.
 
-    Also raises the error if *out_file* exists and *can_overwrite* is false.
+    Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *can_overwrite* is
+    false.
     """
     if out_file.is_dir():
         raise ConfigError(
@@ -268,7 +269,7 @@ def _tune_settings(
 ) -> Tuned:
     """Tune the settings on the data in *opened_bench*, and return the result.
 
-    The result's comparison also contains the notes of *opened_bench*.
+    The comparison in the result also contains the notes of *opened_bench*.
     """
     tiers = _choose_tier_names(opened_bench)
     # First, the model writes the texts that all trials share, for several questions at a time. The
@@ -305,8 +306,8 @@ def _tune_settings(
 def _choose_tier_names(opened_bench: OpenedBench) -> Sequence[str]:
     """Return the names of the tiers (transformation types and rules) to try.
 
-    Without a model, only tiers that call no model are tried. If recorded replies replace the
-    model, only tiers with recorded replies are tried.
+    Without a model, returns only tiers that call no model. If recorded replies replace the model,
+    returns only tiers with recorded replies.
     """
     if not opened_bench.has_model:
         return FREE_TIERS

@@ -42,7 +42,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
 def load_dataset(folder: str = "data") -> Dataset:
     """Return the passages, questions and judgements of a demo collection.
 
-    *folder* is ``data`` for the large collection or ``small`` for the small collection.
+    *folder* is ``data`` for the large collection, or ``small`` for the small collection.
     """
     # The folder names the data set, and reports would show the name "data".
     data = Dataset.load(_find_collection_folder(folder))
@@ -53,7 +53,7 @@ class DelayedModel:
     """A model that delays the replies of another model, to imitate a service's response time."""
 
     def __init__(self, inner_model: LanguageModel, delay_seconds: float) -> None:
-        """Delay each reply of *inner_model* by *delay_seconds*, at most to the call's deadline."""
+        """Delay each reply of *inner_model* by *delay_seconds*, but not beyond the deadline."""
         self._inner = inner_model
         self._delay_seconds = delay_seconds
 

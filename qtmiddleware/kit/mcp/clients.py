@@ -1,4 +1,4 @@
-"""Build the entry for a client's config file that starts the MCP server."""
+"""Build the entry in a client's config file with which the client starts the MCP server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_server_entry(
     """Return the entry to add to the config file of an MCP client.
 
     Args:
-        client_name: The client, such as ``cursor``.
+        client_name: The name of the client, such as ``cursor``.
         server_name: The name under which the client lists the server.
         arguments: The arguments of ``qtm mcp serve``, which starts the server.
     """
@@ -40,7 +40,7 @@ def find_qtm_command() -> str:
     """Return the path of the command ``qtm``, or its name if the path is not found.
 
     A client's config file needs the path, because clients start servers outside the active
-    environment.
+    Python environment.
     """
     # The command in this environment comes first; another qtm may be first on the PATH.
     local_command = Path(sys.executable).with_name("qtm")

@@ -1,4 +1,4 @@
-"""The MCP tool `fetch`. It calls the user's function to return a whole document by its id."""
+"""Define the MCP tool `fetch`, which calls the user's function to return a document by its id."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class FetchTool:
     """An MCP tool that calls the user's function to return a document by its id.
 
     Args:
-        load_document: The user's function, sync or async. It takes the id, and returns a text or
-            an object with a text, or ``None`` if there is no such document.
+        load_document: The user's function, sync or async. The function takes the id, and returns a
+            text or an object with a text. ``None`` means that there is no such document.
         collection: The name of the collection, which the model reads.
     """
 

@@ -24,7 +24,7 @@ LEAST_CHARS: Final = 16
 
 
 def read_token(environ: Any, host: str) -> str:
-    """Return the token that clients must send, from the environment variables *environ*.
+    """Return the token that clients must send, read from the environment variables *environ*.
 
     Returns ``""`` if no token is set and *host* is the loopback address.
 
@@ -69,10 +69,9 @@ def build_app(server: Server[Any], *, host: str, port: int, token: str) -> ASGIA
 
 
 def _list_allowed_hosts(host: str, port: int) -> list[str]:
-    """Return the values that a request's header ``Host`` may have.
+    """Return the values that the header ``Host`` of a request may have.
 
-    Returns an empty list if *host* means every address of the machine, because every value is then
-    allowed.
+    Returns an empty list, which allows every value, if *host* means every address of the machine.
     """
     if host == LOOPBACK:
         return list_local_hosts(port)
@@ -85,7 +84,7 @@ def _list_allowed_hosts(host: str, port: int) -> list[str]:
 
 
 def _find_token_problem(token: str, scope: Scope) -> str:
-    """Return an error message if the request lacks *token*, and ``""`` if it may pass.
+    """Return an error message if the request lacks *token*, and ``""`` if the request may pass.
 
     Without a *token*, every request may pass. The comparison takes constant time, so that its
     duration does not reveal the token.

@@ -56,8 +56,8 @@ def build_server(
     """Return an MCP server that offers *tools*.
 
     Args:
-        tools: The tools.
-        name: The server's name.
+        tools: The tools that agents can call.
+        name: The server's name, which clients show.
         about: One sentence on the searched collection, which the model reads.
         timeout_seconds: The time limit per tool call, in seconds.
 
@@ -112,9 +112,9 @@ _running: Final[set[asyncio.Task[str]]] = set()
 async def _call_tool(
     tool: AgentTool, arguments: Mapping[str, Any], timeout_seconds: float
 ) -> tuple[str, bool]:
-    """Call *tool*, and return the result or the error as text, and whether the call failed.
+    """Call *tool*, and return the result or error as text, and whether the call failed.
 
-    The call is cancelled after *timeout_seconds*, or if the client disconnects.
+    Cancels the call after *timeout_seconds*, or if the client disconnects.
     """
     # The call runs in a new task. The SDK cancels the current task again and again until the task
     # ends, so a search that cleans up could never finish in it.

@@ -1,4 +1,4 @@
-"""Serve MCP over stdin and stdout, and keep all other input and output away from both."""
+"""Serve MCP over stdin and stdout, and keep other code from reading or writing either stream."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Stdio:
 def reserve_stdio() -> Iterator[Stdio]:
     """Yield the original stdin and stdout, and reserve both for MCP messages.
 
-    All other output to stdout then goes to stderr, and stdin is empty for other code. This also
-    holds for C libraries and child processes, because the file descriptors are redirected. The
-    redirection is not undone.
+    All other output to stdout then goes to stderr, and other code finds stdin empty. C libraries
+    and child processes are affected too, because the function redirects the file descriptors. The
+    redirection stays after the ``with`` block.
     """
     # Flush first, because buffered text would go to stderr after the redirection.
     sys.stdout.flush()

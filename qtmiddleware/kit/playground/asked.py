@@ -1,4 +1,4 @@
-"""Convert the playground's address to its state and back: question, tiers and settings."""
+"""Convert between the playground's address and its state: question, tiers and settings."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ KNOBS: Final[Mapping[str, Knob]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageState:
-    """The playground's state, as its address contains it.
+    """The playground's state, which the address of the page contains.
 
     Attributes:
-        question: The question.
+        question: The question to ask.
         history: The messages before the question.
         tiers: The names of the tiers to ask.
         settings: The values of changed settings, by flat config key.
-        problems: Messages about invalid parameters of the address, one sentence each.
+        problems: One sentence per invalid parameter in the address.
     """
 
     question: str = field(default="", repr=False)
@@ -120,12 +120,12 @@ class PageState:
     ) -> PageState:
         """Return the state that the query parameters of an address describe.
 
-        Invalid parameters are ignored, and `problems` describes them.
+        Ignores invalid parameters, which `problems` then describes.
 
         Args:
             parameters: The names and values of the query parameters.
-            known_tiers: The names of the tiers that can be asked.
-            default_tiers: The names of the tiers that are asked by default.
+            known_tiers: The names of the tiers that the user can choose.
+            default_tiers: The names of the tiers that the playground asks by default.
         """
         question, history, requested, settings, problems = (
             "",
@@ -171,7 +171,7 @@ class PageState:
     def list_parameters(self, default_tiers: Sequence[str] = ()) -> list[tuple[str, str]]:
         """Return the names and values of the query parameters for this state.
 
-        Default values are omitted. *default_tiers* names the tiers that are asked by default.
+        Omits default values. *default_tiers* names the tiers that the playground asks by default.
         """
         parameters = [("q", self.question)] if self.question.strip() else []
         parameters += [(turn.role, turn.content) for turn in self.history]
@@ -187,10 +187,10 @@ class PageState:
             for key, value in self.settings.items()
         ]
 
-    def write(self, default_tiers: Sequence[str] = ()) -> str:
+    def format_query_string(self, default_tiers: Sequence[str] = ()) -> str:
         """Return the query string of the page's address, beginning with ``?``.
 
-        Default values are omitted. *default_tiers* names the tiers that are asked by default.
+        Omits default values. *default_tiers* names the tiers that the playground asks by default.
         """
         # A lone surrogate in a text cannot be encoded.
         return "?" + urlencode(self.list_parameters(default_tiers), errors="replace")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.kit.evaluation.movement import (
     Movement,
     Movements,
@@ -99,7 +99,7 @@ class Card:
     """A tier's result, prepared for the page.
 
     Attributes:
-        tier: The tier.
+        tier: The tier that returned the result.
         headline: A short summary of the result.
         is_unsure: Whether the search probably found no answer.
         answers: The number of passages that answer the question; ``None`` without judgements.
@@ -107,22 +107,22 @@ class Card:
             is no such passage.
         lost: The best last known rank of a passage that answers the question but dropped out;
             ``None`` if there is no such passage.
-        took: The time as text, for the verdict.
+        took: The duration of the call as text, for the verdict.
         calls: The number of model calls as text, for the verdict.
         cost: The cost as text, for the verdict.
-        problem: A description of the error, if there is no result.
+        problem: A description of the error; empty if the tier returned a result.
         rows: The passages of the result.
         dropped: The passages of the plain search that dropped out.
         moves: The drawing of all movements.
         searches: The searches, if there were several.
         texts: The model's texts, each with its label.
-        figures: Times and costs, each with its name.
+        figures: The name and the value of each time and cost.
         degradations: A description of each degradation.
-        bars: The stages on the timeline.
-        overlap: The time during which the search and the model ran at once, in milliseconds.
+        bars: The bars of the timeline, one per stage.
+        overlap: How long the search and the model call overlapped, in milliseconds.
         total_ms: The duration of the whole call, in milliseconds.
-        decision: The reason why the model was called or not.
-        notes: The trace's notes.
+        decision: The reason why the model was called or not called.
+        notes: The notes in the result's trace.
         config: The tier's config as JSON, for use outside the playground.
     """
 
@@ -152,7 +152,7 @@ class Card:
 
     @property
     def is_baseline(self) -> bool:
-        """``True`` for the result of the plain search, with which all others are compared."""
+        """``True`` for the plain search, with which the page compares all other results."""
         return self.tier.name == BASELINE
 
 
@@ -168,7 +168,8 @@ def build_card(
     Args:
         answer: The tier's result.
         state: The question and its settings.
-        baseline: The result of the plain search, to compare with; ``None`` if it failed.
+        baseline: The result of the plain search, for the comparison; ``None`` if the plain search
+            failed.
         answer_ids: The ids of the passages that answer the question; ``None`` without judgements.
         config_json: The tier's config as JSON.
     """
@@ -208,14 +209,14 @@ def build_card(
         rows=rows,
         dropped=tuple(map(build_row, movements.dropped)),
         moves=None if is_baseline or not rows else drawing.draw_movements(movements),
-        searches=tuple(_describe_searches(retrieval, movements))
+        searches=tuple(_build_searches(retrieval, movements))
         if len(retrieval.rankings) > 1
         else (),
         texts=tuple(_list_model_texts(retrieval)),
         figures=tuple(_list_figures(retrieval, answer.seconds)),
         degradations=tuple(map(_describe_degradation, retrieval.degradations)),
         # Around the plain call, some stages do nothing and are not shown.
-        bars=tuple(bar for bar in drawing.draw_timeline(trace) if not is_baseline or bar.is_work),
+        bars=tuple(bar for bar in drawing.build_timeline(trace) if not is_baseline or bar.is_work),
         overlap=drawing.measure_overlap(trace),
         total_ms=trace.total_ms,
         decision=_describe_decision(retrieval),
@@ -227,7 +228,7 @@ def build_card(
 class _RowBuilder:
     """Builds the row of each passage in one tier's result.
 
-    A row has a snippet only if it belongs to the plain search, or if its passage is new.
+    A row has a snippet only in the plain search's result, or if the passage is new in the result.
     """
 
     def __init__(
@@ -288,7 +289,9 @@ class _RowBuilder:
             why=(
                 ""
                 if is_baseline
-                else reasons.explain_rank_change(movement, self._retrieval, has_words=bool(words))
+                else reasons.explain_rank_change(
+                    movement, self._retrieval, has_keyword_list=bool(words)
+                )
             ),
             words=words,
             snippet=self._mark_words(snippet),
@@ -297,7 +300,7 @@ class _RowBuilder:
         )
 
     def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
-        """Return the keywords that moved the passage up, or ``()`` if none did."""
+        """Return the keywords that moved the passage up, or ``()`` if no keyword did."""
         if not reasons.is_raised_by_keywords(movement, self._retrieval):
             return ()
         return tuple(
@@ -320,7 +323,7 @@ class _RowBuilder:
 def _find_title_and_source(match: Match) -> tuple[str, str]:
     """Return the title and the source of the passage in *match*, shortened for the page.
 
-    If the metadata have no title, the source, the id or the text replaces it.
+    If the metadata have no title, the source, the id or the text replaces the title.
     """
     metadata = match.metadata
     values = [metadata.get("title"), metadata.get("source"), metadata.get("url"), match.id]
@@ -331,15 +334,15 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
     ]
     title = names[0] if names else clean_text(match.text or "") or "a passage without an id"
     source_names = [name for name in names[1:] if name != title][:1] + [
-        place for place in [describe_location(metadata)] if place
+        place for place in [describe_chunk_location(metadata)] if place
     ]
     return shorten_text(title, _TITLE), shorten_text(", ".join(source_names), _TITLE)
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
-    """Return the question's keywords, and the keywords of the model's texts.
+    """Return the question's keywords as one string, and those of the model's texts as another.
 
-    Both are strings of words separated by spaces, without function words such as "the".
+    Spaces separate the keywords. Both strings omit function words such as "the".
     """
     texts = [*retrieval.transformation.keywords]
     texts += [
@@ -377,8 +380,8 @@ def _summarize_movements(movements: Movements) -> str:
     return summary or SAME
 
 
-def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
-    """Yield each search of *retrieval*, with a drawing of the ranks in its list."""
+def _build_searches(retrieval: Retrieval, movements: Movements) -> Iterator[Search]:
+    """Yield each search of *retrieval*, with a drawing of the passages' ranks in that search."""
     labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
     for search, (ranking, label) in enumerate(zip(retrieval.rankings, labels, strict=True)):
         places = {
@@ -402,9 +405,9 @@ def _describe_searches(retrieval: Retrieval, movements: Movements) -> Iterator[S
 
 
 def _list_model_texts(retrieval: Retrieval) -> Iterator[tuple[str, str]]:
-    """Yield a label and the text for each text that the model wrote.
+    """Yield a label for each text that the model wrote, together with the text.
 
-    If the text had no separate search, or a search with weight 0, the label says so.
+    The label says if the text had no separate search, or a search with weight 0.
     """
     merged_texts = {ranking.variant.text for ranking in retrieval.rankings}
     searched_texts = {variant.text for variant in retrieval.variants}
@@ -468,7 +471,7 @@ def _describe_degradation(degradation: Degradation) -> str:
 def _describe_decision(retrieval: Retrieval) -> str:
     """Return a sentence on why the model was called or not called.
 
-    Returns an empty string if the gate, which decides about the call, was not reached.
+    Returns an empty string if the call ended before that decision.
     """
     decision = retrieval.trace.decision
     if decision is None:
@@ -496,6 +499,6 @@ _UNSEEN: Final = {
 def replace_control_characters(text: str) -> str:
     """Replace control characters in *text* with a visible symbol.
 
-    Characters that change the direction of text are removed.
+    Also removes characters that change the direction of text.
     """
     return text.translate(_UNSEEN)

@@ -1,4 +1,4 @@
-"""Compute the page's drawings (movements between lists, a timeline), and mark keywords."""
+"""Draw passages' movements and a timeline for the playground's page, and mark keywords."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Node:
         text: The rank; a dash if the passage is not in the list.
         way: The direction in which the passage moved.
         key: Identifies the passage on the page.
-        is_shown: Whether the passage has its own row. Otherwise, it is drawn below the rows.
+        is_shown: Whether the passage has a row. If not, the passage is drawn below the last row.
     """
 
     x: float
@@ -60,9 +60,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class MovementDrawing:
-    """A drawing of result lists side by side, with one line per passage from list to list.
+    """A drawing of ranked lists side by side, in which a line connects each passage's ranks.
 
-    A passage whose rank is too low for a row is drawn below the rows.
+    Passages that rank too low for a row are drawn below the last row.
 
     Attributes:
         headings: The horizontal position and the text of each list's heading.
@@ -102,16 +102,16 @@ def draw_movements(movements: Movements, list_distance: float = 40.0) -> Movemen
     *list_distance* is the distance between the two lists, in pixels.
     """
     tracked = (*movements.passages, *movements.dropped)
-    columns = [
+    named_rank_lists = [
         ("raw", [_find_original_rank(movement) for movement in tracked]),
         ("result", [find_last_rank(movement) for movement in tracked]),
     ]
-    keys_and_ways = [
+    keys_and_directions = [
         (make_passage_key(movement.match), find_direction(movement)) for movement in tracked
     ]
     return _draw_lists(
-        columns,
-        keys_and_ways,
+        named_rank_lists,
+        keys_and_directions,
         _count_rows(movements),
         list_distance=list_distance,
         row_height=ROW,
@@ -129,12 +129,12 @@ def draw_search_movements(movements: Movements, search_index: int) -> MovementDr
         next((hit.place for hit in movement.hits if hit.search == search_index), None)
         for movement in passages
     ]
-    columns: list[tuple[str, list[int | None]]] = [
+    named_rank_lists: list[tuple[str, list[int | None]]] = [
         ("here", places),
         ("result", [movement.place for movement in passages]),
     ]
     # For a single search, only passages that it ranked high matter.
-    keys_and_ways: list[tuple[str, Way]] = [
+    keys_and_directions: list[tuple[str, Way]] = [
         (
             make_passage_key(movement.match),
             "hit" if place is not None and place <= len(passages) else "same",
@@ -142,14 +142,19 @@ def draw_search_movements(movements: Movements, search_index: int) -> MovementDr
         for movement, place in zip(passages, places, strict=True)
     ]
     return _draw_lists(
-        columns, keys_and_ways, len(passages), list_distance=58.0, row_height=26.0, slot_height=24.0
+        named_rank_lists,
+        keys_and_directions,
+        len(passages),
+        list_distance=58.0,
+        row_height=26.0,
+        slot_height=24.0,
     )
 
 
 def _find_original_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the plain search.
 
-    If the plain search did not return the passage, returns its rank in the tier's own search for
+    If the plain search did not return the passage, returns the rank in the tier's own search for
     the question. Returns ``None`` if neither search returned the passage.
     """
     if movement.before is not None:
@@ -174,36 +179,36 @@ def _count_rows(movements: Movements) -> int:
 
 
 def _draw_lists(
-    columns: Sequence[tuple[str, Sequence[int | None]]],
-    keys_and_ways: Sequence[tuple[str, Way]],
+    named_rank_lists: Sequence[tuple[str, Sequence[int | None]]],
+    keys_and_directions: Sequence[tuple[str, Way]],
     row_count: int,
     *,
     list_distance: float,
     row_height: float,
     slot_height: float,
 ) -> MovementDrawing:
-    """Draw several lists side by side, with one line per passage.
+    """Draw several ranked lists side by side, and connect each passage's ranks with a line.
 
     Args:
-        columns: The heading of each list, and the ranks of all passages in the list.
-        keys_and_ways: The key of each passage, and how the passage moved.
-        row_count: The number of rows.
+        named_rank_lists: The heading of each list, and the rank of every passage in the list.
+        keys_and_directions: The key of each passage, and how the passage moved.
+        row_count: The number of rows. Passages with a worse rank are drawn below the last row.
         list_distance: The distance between two lists, in pixels.
         row_height: The height of a row, in pixels.
-        slot_height: The height of a passage below the rows, in pixels.
+        slot_height: The height of each passage below the last row, in pixels.
     """
     margin = 18.0
     heights = [
         _find_vertical_positions(places, row_count, row_height, slot_height)
-        for _, places in columns
+        for _, places in named_rank_lists
     ]
     nodes, lines = [], []
-    for column, (_, places) in enumerate(columns):
+    for column, (_, places) in enumerate(named_rank_lists):
         x = margin + column * list_distance
-        for place, y, (key, way) in zip(places, heights[column], keys_and_ways, strict=True):
+        for place, y, (key, way) in zip(places, heights[column], keys_and_directions, strict=True):
             is_shown = place is not None and place <= row_count
             nodes.append(Node(x, y, "–" if place is None else str(place), way, key, is_shown))
-    for number, (key, way) in enumerate(keys_and_ways):
+    for number, (key, way) in enumerate(keys_and_directions):
         points = [
             (margin + column * list_distance, column_heights[number])
             for column, column_heights in enumerate(heights)
@@ -216,11 +221,11 @@ def _draw_lists(
     return MovementDrawing(
         headings=tuple(
             (margin + column * list_distance, heading)
-            for column, (heading, _) in enumerate(columns)
+            for column, (heading, _) in enumerate(named_rank_lists)
         ),
         nodes=tuple(nodes),
         lines=tuple(lines),
-        width=2 * margin + list_distance * (len(columns) - 1),
+        width=2 * margin + list_distance * (len(named_rank_lists) - 1),
         height=max(row_count * row_height, lowest + slot_height / 2 + 2.0),
         rows=row_count,
     )
@@ -231,8 +236,8 @@ def _find_vertical_positions(
 ) -> list[float]:
     """Return the vertical position of the passage at each of *ranks*, in pixels.
 
-    A passage with a rank up to *row_count* gets a row. All other passages go below the rows, in
-    order of rank.
+    A passage with a rank up to *row_count* gets a row. All other passages go below the last row,
+    in order of rank.
     """
     heights: dict[int, float] = {}
     used_ranks: set[int] = set()
@@ -299,19 +304,19 @@ class Bar:
         return self.kind != "own" or self.name.startswith("embed")
 
 
-def draw_timeline(trace: Trace) -> tuple[Bar, ...]:
+def build_timeline(trace: Trace) -> tuple[Bar, ...]:
     """Return one timeline bar per stage of *trace*, in order of start time."""
     total_ms = (
         max([trace.total_ms, *(stage.started_ms + stage.ms for stage in trace.stages)], default=0.0)
         or 1.0
     )
     return tuple(
-        _draw_stage(stage, total_ms)
+        _build_bar(stage, total_ms)
         for stage in sorted(trace.stages, key=lambda stage: (stage.started_ms, -stage.ms))
     )
 
 
-def _draw_stage(stage: Stage, total_ms: float) -> Bar:
+def _build_bar(stage: Stage, total_ms: float) -> Bar:
     """Return the timeline bar of *stage*. *total_ms* is the duration of the whole timeline."""
     kind, _, transform = stage.name.partition(".")
     name, worker = _STAGES.get(
@@ -336,9 +341,9 @@ def _draw_stage(stage: Stage, total_ms: float) -> Bar:
 
 
 def measure_overlap(trace: Trace) -> float:
-    """Return how long the question's search and a model call ran at once, in milliseconds.
+    """Return how long the question's search and a model call overlapped, in milliseconds.
 
-    The number is zero or negative if they did not overlap.
+    The number is zero or negative if the search and the call did not overlap.
     """
     searches = [stage for stage in trace.stages if stage.name == "search.original"]
     models = [stage for stage in trace.stages if stage.name.startswith("transform.")]
@@ -444,7 +449,7 @@ def _locate_owned_keywords(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the start, the end and the owner of each keyword in *text*.
 
-    The owner is ``question`` or ``model``. If both have the keyword, it is ``question``.
+    The owner is ``question`` or ``model``. A keyword of both belongs to the question.
     """
     of_question = [
         (start, end, "question") for start, end in _locate_words(question_words, text, language)
@@ -462,7 +467,7 @@ def _locate_owned_keywords(
 
 
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
-    """Return the start and the end of each place where *text* contains one of *words*.
+    """Return the start and the end of each occurrence of *words* in *text*.
 
     *words* are separated by spaces. A code such as L-15 must match as a whole, because 15 alone
     means something else.

@@ -1,4 +1,4 @@
-"""Render the playground's page as pieces of HTML, so that each can be sent when it is ready."""
+"""Render the playground's page in pieces of HTML, so that the server can send each when ready."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Example:
 
     Attributes:
         question: The question.
-        kind: The type of example, such as ``typo``; empty if unknown.
+        kind: The type of the question, such as ``typo``; empty if unknown.
         link: The address of the page with this question.
     """
 
@@ -46,7 +46,7 @@ class Page:
     """The playground's page, which compares the results of several tiers (configurations).
 
     Attributes:
-        tiers: The tiers.
+        tiers: The configurations to compare.
         name: The name of the function, index or collection on the page.
         examples: The example questions.
         notes: Sentences shown on the page.
@@ -77,8 +77,8 @@ class Page:
             judged_questions: The questions with grades in *qrels*. Default: the *examples*.
             example_types: The type of each example, by question id.
             collections: The name and the link of each page; the link of this page is empty.
-            skip_reason: A sentence on why no model replies. It is shown instead of the tiers that
-                need a model.
+            skip_reason: A sentence on why no model replies. The page shows the sentence instead of
+                the tiers that need a model.
         """
         self.tiers = tiers
         # The address holds the question's text and not its id, so the text finds the answers.
@@ -102,7 +102,7 @@ class Page:
         Args:
             state: The question and its settings.
             nonce: The random value that allows the page's own script and style.
-            is_running: Whether the question is being asked. If not, there are no areas.
+            is_running: Whether the tiers run. If false, the HTML contains no areas.
         """
         default_tiers = self.tiers.shown
         folded = self.tiers.list_skipped_tiers(state) if is_running else ()
@@ -121,16 +121,20 @@ class Page:
             chosen=chosen,
             is_running=is_running,
             # Without an argument of the function, the page cannot set the number of passages.
-            knobs=[knob for knob in KNOBS.values() if knob.key != TOP_K or self.tiers.takes_top_k],
-            describe_usual=self._describe_default,
-            follow_up=state.build_follow_up().write(default_tiers),
+            knobs=[
+                knob
+                for knob in KNOBS.values()
+                if knob.key != TOP_K or self.tiers.has_top_k_argument
+            ],
+            describe_usual=self._format_default_value,
+            follow_up=state.build_follow_up().format_query_string(default_tiers),
             examples=examples[:FEW],
             more=examples[FEW:],
         )
 
     def _build_example(self, question: Question, state: PageState) -> Example:
         """Return an example whose link asks *question* with the settings in *state*."""
-        link = replace(state, question=question.text, history=question.history).write(
+        link = replace(state, question=question.text, history=question.history).format_query_string(
             self.tiers.shown
         )
         return Example(question, self._example_types.get(question.id, ""), link)
@@ -140,7 +144,7 @@ class Page:
         return self._render_template("card", card=card)
 
     def render_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the HTML that follows the results: the verdict, a table of the tiers, remarks.
+        """Return the HTML after the results: the verdict, a table of the tiers, and remarks.
 
         Args:
             state: The question and its settings.
@@ -175,16 +179,16 @@ class Page:
     def make_card(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
         """Return a tier's *answer* prepared for the page, compared with the plain search.
 
-        *baseline* is the result of the plain search; ``None`` if it failed.
+        *baseline* is the result of the plain search; ``None`` if the plain search failed.
         """
         config = json.dumps(
-            self.tiers.build_config(answer.tier, state), indent=2, ensure_ascii=False
+            self.tiers.build_config_values(answer.tier, state), indent=2, ensure_ascii=False
         )
         answers = self._answers.get((state.question.strip(), state.history))
         return build_card(answer, state, baseline, answers, config)
 
-    def _describe_default(self, knob: Knob) -> str:
-        """Return the default value of the setting *knob*, to show in its empty field."""
+    def _format_default_value(self, knob: Knob) -> str:
+        """Return the default value of the setting *knob* as text, to show in the empty field."""
         settings = self.tiers.settings
         if knob.key == TOP_K:
             return str(settings.top_k)
@@ -218,7 +222,7 @@ class ComparedRow:
     Attributes:
         key: Identifies the passage on the page.
         title: The passage's title.
-        cells: The passage's rank in each tier, and the direction in which the passage moved.
+        cells: The passage's rank and direction of movement, one pair per tier.
         is_answer: Whether the passage answers the question, according to the judgements.
     """
 

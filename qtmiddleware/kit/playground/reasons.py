@@ -1,4 +1,4 @@
-"""Explain why a passage moved, in a short sentence and by the keywords that moved it up."""
+"""Explain in a sentence why a passage moved, and list the keywords that moved the passage up."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MOST_WORDS: Final = 4
 """The maximum number of keywords shown after the reason for a movement."""
 
 
-def explain_rank_change(movement: Movement, retrieval: Retrieval, *, has_words: bool) -> str:
+def explain_rank_change(movement: Movement, retrieval: Retrieval, *, has_keyword_list: bool) -> str:
     """Return one sentence on why a passage moved; empty if the passage keeps its rank.
 
     Args:
-        movement: The movement of the passage.
-        retrieval: The search results that contain or dropped the passage.
-        has_words: Whether the page lists the keywords that moved the passage up. If not, the
-            sentence says that none of the keywords is distinctive.
+        movement: How the ranks of the passage changed.
+        retrieval: The result that contains the passage, or from which the passage dropped out.
+        has_keyword_list: Whether the page lists the keywords that moved the passage up. If
+            false, the sentence says that none of the keywords is distinctive.
     """
     if movement.place is None:
         last = movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -61,7 +61,8 @@ def explain_rank_change(movement: Movement, retrieval: Retrieval, *, has_words: 
     if is_raised_by_keywords(movement, retrieval):
         return (
             "It holds more of"
-            f" {_describe_keywords(retrieval)}{'' if has_words else ', none of which says much'}."
+            f" {_describe_keywords(retrieval)}"
+            f"{'' if has_keyword_list else ', none of which says much'}."
         )
     return "Passages above it fell."
 
@@ -91,12 +92,12 @@ def list_rarest_keywords(
     """Return the rarest keywords in a passage, each with its owner: the question or the model.
 
     - The question's keywords come before the model's, and each group begins with the rarest.
-    - At most `MOST_WORDS` keywords are returned.
-    - Of several forms of a word, only the first is returned.
-    - Keywords that occur in every passage are omitted, unless there are no others.
+    - The list contains at most `MOST_WORDS` keywords.
+    - The list contains only the first of several forms of a word.
+    - The list omits keywords that occur in every passage, unless all keywords do.
 
     Args:
-        movement: The movement of the passage.
+        movement: Identifies the passage.
         movements: The movements of all passages.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
@@ -123,7 +124,7 @@ def list_rarest_keywords(
 
 
 def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
-    """Return one sentence on why a passage fell: which passages passed it, and how."""
+    """Return one sentence on why a passage moved down: how other passages overtook the passage."""
     passing = "Other passages pass it"
     if movement.passed_by:
         count = len(movement.passed_by)
@@ -168,7 +169,7 @@ def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
 
 
 def _describe_keywords(retrieval: Retrieval) -> str:
-    """Return a phrase for the keywords: the question's words, and the model's if they counted."""
+    """Return a phrase for the keywords of the question and, if they counted, of the model."""
     is_models = retrieval.evidence is not None and len(retrieval.evidence.keywords) > 1
     return "the question’s and the model’s words" if is_models else "the question’s words"
 
@@ -176,11 +177,11 @@ def _describe_keywords(retrieval: Retrieval) -> str:
 def _find_question_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the tier's search for the question.
 
-    If that search did not find the passage, returns its rank in the plain search.
+    If the tier's search did not find the passage, returns the rank in the plain search.
     """
     return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
 
 
 def _has_moved_up(old_rank: int | None, new_rank: int | None) -> bool:
-    """Return whether *new_rank* is better than *old_rank*; ``False`` if either is unknown."""
+    """Return whether *new_rank* is better than *old_rank*; ``False`` if a rank is ``None``."""
     return old_rank is not None and new_rank is not None and new_rank < old_rank

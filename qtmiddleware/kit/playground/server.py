@@ -77,8 +77,8 @@ def open_socket(
 ) -> socket.socket:
     """Return a socket that listens at *host* and *port*.
 
-    If *port* is ``None``, the socket uses *default_port*, or a free port if the default port is
-    taken. Raises `ConfigError` if *port* cannot be used.
+    If *port* is ``None``, the socket uses *default_port*, or a free port if another program uses
+    the default port. Raises `ConfigError` if the socket cannot use *port*.
     """
     for candidate in (default_port, 0) if port is None else (port,):
         try:
@@ -109,8 +109,8 @@ class Guard:
 
     - A request must name one of the served hosts, because anyone can point another host name to
       this machine.
-    - If a web page makes the request, the page must be on a served host.
-    - Without served hosts, a request may name any host, but web pages may make no requests.
+    - If a web page makes the request, the page must come from a served host.
+    - Without served hosts, a request may name any host, but no web page may make a request.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Guard:
         Args:
             app: The application that answers allowed requests.
             hosts: The served hosts, each with its port; empty to accept any host.
-            find_problem: Returns a further reason to refuse a request; empty to allow it.
+            find_problem: Returns another reason to refuse a request; empty to allow the request.
         """
         self._app = app
         self._hosts = {host.encode() for host in hosts}
@@ -157,7 +157,7 @@ class Guard:
                 for name, value in headers
                 if name == b"sec-fetch-site"
             )
-            and not _only_opens_page(scope)
+            and not _is_opening_request(scope)
         ):
             return (
                 "Another site requested this page, so it is not shown. Copy the address to the"
@@ -167,7 +167,7 @@ class Guard:
 
 
 def _find_address_problem(token: str, scope: Scope) -> str:
-    """Return an error message if the address of a request does not begin with *token*, else ``""``.
+    """Return an error message if a request's address does not begin with *token*, else ``""``.
 
     The comparison takes constant time, so that its duration does not reveal the token.
     """
@@ -181,11 +181,11 @@ def _find_address_problem(token: str, scope: Scope) -> str:
     )
 
 
-def _only_opens_page(scope: Scope) -> bool:
+def _is_opening_request(scope: Scope) -> bool:
     """Return whether a request opens the page in a browser without asking a question.
 
-    Such a request may come from outside the page: ``qtm playground`` opens a local file that
-    redirects the browser to the page.
+    Such a request may come from another page: ``qtm playground`` opens a local file that redirects
+    the browser to the playground.
     """
     headers = dict(scope["headers"])
     is_navigation = (headers.get(b"sec-fetch-mode"), headers.get(b"sec-fetch-dest")) == (
@@ -265,10 +265,10 @@ class Server:
         parameters = request.query_params.multi_items()
         state = PageState.from_parameters(parameters, tiers.names, tiers.shown)
         if is_follow_up_request(parameters):
-            return RedirectResponse(state.build_follow_up().write(tiers.shown), 303)
+            return RedirectResponse(state.build_follow_up().format_query_string(tiers.shown), 303)
         # A form also sends its blank fields; redirect to the address without them.
         if not state.problems and parameters != state.list_parameters(tiers.shown):
-            return RedirectResponse(state.write(tiers.shown), 303)
+            return RedirectResponse(state.format_query_string(tiers.shown), 303)
         # The policy allows only the page's own script and style, which carry this nonce.
         nonce = secrets.token_urlsafe(16)
         headers = {"content-security-policy": _POLICY.format(nonce=nonce)}
@@ -277,7 +277,7 @@ class Server:
     async def _stream_page(
         self, page: Page, state: PageState, nonce: str
     ) -> AsyncGenerator[str, None]:
-        """Yield the HTML of *page* in pieces: the head, each tier's result when ready, the end.
+        """Yield the HTML of *page* in pieces: the head, each tier's result when ready, and the end.
 
         *nonce* allows the page's own script and style.
         """
@@ -312,7 +312,7 @@ def _make_streaming_response(
 ) -> Response:
     """Return a response that sends each of *pieces* as soon as the piece is ready.
 
-    If the browser disconnects, *pieces* is closed.
+    Closes *pieces* if the browser disconnects.
     """
     from starlette.responses import StreamingResponse
 
@@ -339,7 +339,7 @@ async def _encode_pieces(pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
 
 
 def _make_connection_class() -> Any:
-    """Return a connection class that limits the number of open connections.
+    """Return a uvicorn protocol class that limits the number of open connections.
 
     At the limit, a new connection closes the oldest idle connection. Without the limit, another
     account on this machine could use up the server's connections.
@@ -376,14 +376,14 @@ async def serve_page(
     close: Callable[[], Awaitable[None]] | None,
     other_pages: Mapping[str, Page] | None = None,
 ) -> None:
-    """Serve *page* and *other_pages* until Ctrl-C. Requests are not logged.
+    """Serve *page* and *other_pages* until Ctrl-C, without logging requests.
 
     Args:
-        page: The page.
+        page: The page at the address without a name.
         listener: The socket on which the server listens.
         token: The secret part of the address.
         close: An async function to call when the server ends, or ``None``.
-        other_pages: Further pages, by the name in their address.
+        other_pages: Further pages, by the name in the page's address.
 
     Raises:
         MissingExtra: uvicorn or starlette is not installed.
@@ -394,7 +394,7 @@ async def serve_page(
 
 
 async def serve_app(app: ASGIApp, listener: socket.socket) -> None:
-    """Serve *app* on the socket *listener* until Ctrl-C. Requests are not logged."""
+    """Serve *app* on the socket *listener* until Ctrl-C, without logging requests."""
     import uvicorn
 
     config = uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Ask several configurations, the tiers, the same question. The plain search comes first."""
+"""Ask several configurations (tiers) the same question. The plain search comes first."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Tier:
     """A configuration to compare: the user's function with certain settings.
 
     Attributes:
-        name: The tier's name.
-        label: A short description.
+        name: The name of the configuration.
+        label: A short description of the configuration, for the page.
         asks_model: Whether the tier calls a language model.
-        is_open: Whether the tier can be asked. ``False`` if it needs a model and there is none.
+        is_open: Whether the tier can run. ``False`` if the tier needs a model and there is none.
         settings: The tier's settings, which override the user's settings.
         function: The wrapped function with *settings*.
     """
@@ -76,7 +76,7 @@ class TierAnswer:
     """The result of one tier for a question.
 
     Attributes:
-        tier: The tier.
+        tier: The tier that was called.
         retrieval: The search results; ``None`` if the call failed.
         problem: A description of the error; empty if the call succeeded.
         seconds: The duration of the call, in seconds.
@@ -102,7 +102,7 @@ class Tiers:
     depend on earlier questions.
 
     Attributes:
-        all: All tiers, including tiers that cannot be asked.
+        all: All tiers, including tiers that cannot run because there is no model.
         has_model: Whether a language model is configured.
         timeout_seconds: The time limit per tier, in seconds.
     """
@@ -112,7 +112,7 @@ class Tiers:
         wrapped_function: Any,
         *,
         has_own_tier: bool = False,
-        caches_replies: bool = True,
+        should_cache_replies: bool = True,
         arguments: Mapping[str, Any] | None = None,
         timeout_seconds: float = SECONDS,
         has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
@@ -122,12 +122,12 @@ class Tiers:
         Args:
             wrapped_function: The wrapped function.
             has_own_tier: Whether to add a tier with the user's own config.
-            caches_replies: Whether the model's replies are cached. With the cache, changing a
-                weight needs no new model call.
+            should_cache_replies: Whether to cache the model's replies. With the cache, the user can
+                change a weight without a new model call.
             arguments: The function's arguments except the question, by name.
             timeout_seconds: The time limit per tier, in seconds.
-            has_recorded_reply: Returns whether the model has a recorded reply to a question and
-                its earlier messages. ``None`` if the model can reply to every question.
+            has_recorded_reply: Returns whether the model has a recorded reply to a question after
+                the given messages. ``None`` if the model can reply to every question.
 
         Raises:
             ConfigError: The function's settings cannot be overridden.
@@ -138,7 +138,9 @@ class Tiers:
         self._wrapped = wrapped_function
         self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
-        overrides = _EXPERIMENT if caches_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
+        overrides = (
+            _EXPERIMENT if should_cache_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
+        )
         function = configure_function(wrapped_function, overrides)
         self.all = tuple(
             self._build_tier(name, function)
@@ -156,7 +158,7 @@ class Tiers:
         )
 
     def _build_tier(self, name: str, wrapped_function: Any) -> Tier:
-        """Return the tier *name*, whose function is *wrapped_function* with the tier's settings."""
+        """Return the tier called *name*, with *wrapped_function* under the tier's settings."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -176,12 +178,12 @@ class Tiers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the tiers that can be asked; the plain tier comes first."""
+        """The names of the tiers that can run; the plain tier comes first."""
         return tuple(tier.name for tier in self.all if tier.is_open)
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """The names of the tiers that are asked by default."""
+        """The names of the tiers that run by default."""
         return tuple(name for name in self.names if name in _SHOWN)
 
     @property
@@ -195,15 +197,15 @@ class Tiers:
         return self._wrapped.middleware  # type: ignore[no-any-return]
 
     @property
-    def takes_top_k(self) -> bool:
+    def has_top_k_argument(self) -> bool:
         """``True`` if the wrapped function has an argument for the number of passages."""
         return self._wrapped.top_k_argument is not None
 
     def list_skipped_tiers(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers that are skipped, because the model cannot reply.
+        """Return the names of the tiers to skip, because the model cannot reply.
 
-        If the model can reply to the question in *state*, no tier is skipped. Otherwise, all tiers
-        that call the model are skipped.
+        Returns no names if the model can reply to the question in *state*. Otherwise, returns the
+        names of all tiers that call the model.
         """
         has_reply = self.has_model and (
             self._has_recorded_reply is None
@@ -211,16 +213,16 @@ class Tiers:
         )
         return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
 
-    def warm_up(self, examples: Sequence[Question] = (), *, searches_examples: bool) -> None:
+    def warm_up(self, examples: Sequence[Question] = (), *, should_search_examples: bool) -> None:
         """Load the data that the first question needs, and learn the function's usual scores.
 
         Args:
-            examples: The questions whose results the scores are learned from.
-            searches_examples: Whether to search *examples*. If false, nothing is learned. Use
-                true only if a search costs nothing.
+            examples: The questions to learn the usual scores from.
+            should_search_examples: Whether to search *examples*. If false, the method learns
+                nothing. Use true only if a search costs nothing.
         """
         self.middleware.warm_up()
-        if not searches_examples:
+        if not should_search_examples:
             return
         # What the tier "rules" learns about the function is true for every tier.
         function = next(tier.function for tier in self.all if tier.name == "rules")
@@ -228,8 +230,8 @@ class Tiers:
             function.retrieve(example.text, **{**self._arguments, "history": list(example.history)})
         self._learned = deepcopy(function._context.learned)
 
-    def build_config(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return a config that gives the same result as *tier* in other programs.
+    def build_config_values(self, tier: Tier, state: PageState) -> dict[str, Any]:
+        """Return the values of a config that gives the same result as *tier* in other programs.
 
         The config combines the user's settings, the tier's settings and the settings in *state*.
         """
@@ -242,10 +244,10 @@ class Tiers:
         )
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
-        """Ask the tiers in *state* the question in *state*, and yield each result when it is ready.
+        """Ask the tiers in *state* the question in *state*, and yield each result when ready.
 
-        1. The plain tier runs first. If it fails or its result cannot be read, nothing else runs,
-           because every tier includes the plain search.
+        1. The plain tier runs first. If the plain tier fails or returns an unreadable result, no
+           other tier runs, because every tier includes the plain search.
         2. The other tiers without a model run one after another.
         3. The tiers with a model run at the same time, at most `AT_ONCE` at once.
 
@@ -261,7 +263,7 @@ class Tiers:
             "history": list(state.history),
             "qtm_config": overrides or None,
         }
-        if TOP_K in state.settings and self.takes_top_k:
+        if TOP_K in state.settings and self.has_top_k_argument:
             arguments[self._wrapped.top_k_argument] = state.settings[TOP_K]
         folded = self.list_skipped_tiers(state)
         chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
@@ -290,7 +292,7 @@ class Tiers:
     async def _ask_tier(
         self, tier: Tier, question: str, arguments: Mapping[str, Any]
     ) -> TierAnswer:
-        """Return the result of *tier* for *question*. If the call fails, return its error."""
+        """Return the result of *tier* for *question*, or a description of the error."""
         start = perf_counter()
         retrieval, problem = None, ""
         try:
@@ -314,9 +316,9 @@ class Tiers:
 
 
 def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
-    """Return a copy of the wrapped *function* that knows what *learned_state* contains.
+    """Return a copy of the wrapped *function* that starts with *learned_state*.
 
-    What the copy learns later changes neither *function* nor *learned_state*.
+    When the copy learns more, *function* and *learned_state* do not change.
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)

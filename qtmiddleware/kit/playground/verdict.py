@@ -21,13 +21,13 @@ class TierVerdict:
 
     Attributes:
         name: The tier's name.
-        outcome: The answer's rank, or how many passages moved if no answer is known, as text.
+        outcome: The answer's rank as text. If no answer is known, the number of moved passages.
         way: ``better``, ``worse``, ``same``, or ``none`` if there is nothing to compare.
-        sign: The symbol for *way*, such as ``▲``.
-        change: A phrase for *way*, for screen readers.
-        took: The time, as text.
+        sign: The symbol for `way`, such as ``▲``.
+        change: A phrase for `way`, for screen readers.
+        took: The duration of the call, as text.
         calls: The number of model calls, as text.
-        cost: The cost, as text.
+        cost: The cost of the call, as text.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Verdict:
     """The verdicts on all tiers' results for one question.
 
     Attributes:
-        is_judged: Whether it is known which passages answer the question.
+        is_judged: Whether judgements say which passages answer the question.
         tiers: One verdict per tier.
     """
 
@@ -117,7 +117,7 @@ def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
 def _describe_list_changes(cards: Sequence[Card]) -> Iterator[str]:
     """Yield sentences on how the tiers' lists differ from the plain list.
 
-    They do not say which list is better, because the answer is not known.
+    The sentences do not say which list is better, because the answer is not known.
     """
     changes: dict[tuple[str, str], list[str]] = {}
     for card in cards:
@@ -141,7 +141,7 @@ def _describe_list_changes(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _build_rank_verdict(card: Card, baseline: Card) -> TierVerdict:
-    """Return whether the result in *card* ranks the answer higher or lower than *baseline* does."""
+    """Return a verdict that says whether *card* ranks the answer better than *baseline* does."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, baseline.answer or _BEYOND
@@ -160,7 +160,7 @@ def _build_rank_verdict(card: Card, baseline: Card) -> TierVerdict:
 
 
 def _format_answer_rank(card: Card) -> str:
-    """Return the answer's rank in the result in *card* as text, or ``not shown``."""
+    """Return the answer's rank in *card* as text, or ``not shown`` if no row is an answer."""
     if card.answer is not None:
         return format_ordinal(card.answer)
     is_known = card.lost is not None and card.lost > len(card.rows)
@@ -168,7 +168,7 @@ def _format_answer_rank(card: Card) -> str:
 
 
 def _build_movement_verdict(card: Card, baseline: Card) -> TierVerdict:  # noqa: ARG001  (as its twin)
-    """Return how many passages moved in the result in *card*, without saying better or worse."""
+    """Return a verdict that counts the moved passages in *card*, without "better" or "worse"."""
     return _build_tier_verdict(card, "no answer" if card.problem else card.headline, "none", "")
 
 

@@ -168,7 +168,7 @@ def test_config_files_are_systems_of_their_own(
 
 
 def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None:
-    given = bench._read_explicit_settings(
+    given = bench._build_explicit_system(
         Config.load(
             {"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={}
         )

@@ -23,8 +23,8 @@ from qtmiddleware.kit.cli.session import (
     LEAVING,
     Keyboard,
     Session,
-    choose_type_or_line,
-    find_type,
+    choose_transformation_type_or_line,
+    find_transformation_type,
 )
 from qtmiddleware.kit.cli.show import show_outcome
 from qtmiddleware.kit.cli.terminal import LineWrapper, measure_width
@@ -357,8 +357,17 @@ def test_every_type_is_offered_and_found_by_number_and_by_name() -> None:
     # The seed's own numbers.
     assert tuple(KINDS)[:4] == ("rewrite", "stepback", "decompose", "all")
     for number, kind in enumerate(KINDS, start=1):
-        assert find_type(f" {number} ") == find_type(kind.replace("_", "-").upper()) == kind
-    assert find_type("0") is find_type("10") is find_type("") is None
+        assert (
+            find_transformation_type(f" {number} ")
+            == find_transformation_type(kind.replace("_", "-").upper())
+            == kind
+        )
+    assert (
+        find_transformation_type("0")
+        is find_transformation_type("10")
+        is find_transformation_type("")
+        is None
+    )
 
 
 class Typed(Keyboard):
@@ -377,13 +386,20 @@ class Typed(Keyboard):
 @given(st.text())
 def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) -> None:
     keyboard = Typed(text, "7")
-    kind, line = choose_type_or_line(keyboard, "rewrite")
+    kind, line = choose_transformation_type_or_line(keyboard, "rewrite")
     asked_again = not keyboard.lines
     if asked_again:
-        assert (find_type(text), kind, line) == (None, find_type("7"), "")
+        assert (find_transformation_type(text), kind, line) == (
+            None,
+            find_transformation_type("7"),
+            "",
+        )
         assert len(text.split()) == 1, "a question of several words is asked"
     else:
-        assert (kind, line) == ((find_type(text) or "rewrite"), "") or (kind, line) == (
+        assert (kind, line) == ((find_transformation_type(text) or "rewrite"), "") or (
+            kind,
+            line,
+        ) == (
             "rewrite",
             text,
         )
@@ -394,7 +410,7 @@ def test_what_is_typed_for_a_type_is_one_or_a_question_or_asks_again(text: str) 
     "text", ["Can I pay with Amex?", "refunds?", "Amex", "exit", ":help", ":type 5", "3 bikes"]
 )
 def test_a_question_or_command_in_place_of_a_type_is_taken_as_it_is(text: str) -> None:
-    assert choose_type_or_line(Typed(text), "rewrite") == ("rewrite", text)
+    assert choose_transformation_type_or_line(Typed(text), "rewrite") == ("rewrite", text)
 
 
 def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
@@ -409,7 +425,7 @@ def test_a_synthesis_that_broke_off_is_told_from_the_part_that_stands_in(
         store=store,
         embedder=embedder,
     ) as it:
-        asked = ask_index(it, QUESTION, transformation_type="none", generates_answer=True)
+        asked = ask_index(it, QUESTION, transformation_type="none", should_generate_answer=True)
     show_outcome(replace(asked, streamed="Both are"))
     shown = capsys.readouterr()
     assert shown.err == "The answer was cut off; one sub-answer is shown instead:\n"
@@ -432,7 +448,10 @@ def test_whatever_is_typed_the_session_goes_on(text: str) -> None:
     config = Config.load({}, environ={})
     with QueryMiddleware(config, store=store, embedder=embedder) as middleware:
         session = Session(
-            partial(ask_index, middleware, generates_answer=False), config, "none", is_chat=True
+            partial(ask_index, middleware, should_generate_answer=False),
+            config,
+            "none",
+            is_chat=True,
         )
         assert session.process_line(text)
         assert session.failure_count == 0

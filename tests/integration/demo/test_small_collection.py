@@ -75,7 +75,7 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
             {"topK": 5}, client=load_recorded_model(folder), store=store, embedder=embedder
         )
         with opened as middleware:
-            tiers = Tiers(middleware.retriever, caches_replies=False)
+            tiers = Tiers(middleware.retriever, should_cache_replies=False)
             for kind, id_ in EXAMPLES[folder].items():
                 (question,) = data.select_questions({id_}).questions
                 best = max(data.qrels[id_].values())

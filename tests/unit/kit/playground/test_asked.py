@@ -45,7 +45,7 @@ def test_a_link_means_what_was_asked(
     asked = PageState(
         question=question, history=tuple(turns), tiers=chosen, settings=chosen_settings
     )
-    again = read(asked.write(SHOWN))
+    again = read(asked.format_query_string(SHOWN))
     assert (again.question, again.history, again.tiers) == (question, tuple(turns), chosen)
     assert dict(again.settings) == chosen_settings
     assert again.problems == ()
@@ -59,14 +59,17 @@ def test_whatever_stands_in_an_address_something_can_be_asked(
     asked = PageState.from_parameters(parameters, KNOWN, SHOWN)
     assert asked.tiers[0] == "raw"
     assert len(asked.history) <= MOST_TURNS
-    again = read(asked.write(SHOWN))
+    again = read(asked.format_query_string(SHOWN))
     assert again.list_parameters(SHOWN) == asked.list_parameters(SHOWN)
 
 
 def test_a_link_says_nothing_that_goes_without_saying() -> None:
-    assert read("?q=why").write(SHOWN) == "?q=why"
-    assert read("?q=why&tier=rules&tier=combined").write(SHOWN) == "?q=why"
-    assert read("?q=why&tier=rewrite&topK=7").write(SHOWN) == "?q=why&tier=rewrite&topK=7"
+    assert read("?q=why").format_query_string(SHOWN) == "?q=why"
+    assert read("?q=why&tier=rules&tier=combined").format_query_string(SHOWN) == "?q=why"
+    assert (
+        read("?q=why&tier=rewrite&topK=7").format_query_string(SHOWN)
+        == "?q=why&tier=rewrite&topK=7"
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,7 +99,7 @@ def test_what_cannot_be_used_is_said(address: str, said: str) -> None:
 def test_a_follow_up_has_the_question_among_the_turns_before_it() -> None:
     asked = read("?user=Who+is+Jaco%3F&assistant=A+dog.&q=Is+he+ill%3F&topK=3")
     assert (
-        asked.build_follow_up().write(SHOWN)
+        asked.build_follow_up().format_query_string(SHOWN)
         == "?user=Who+is+Jaco%3F&assistant=A+dog.&user=Is+he+ill%3F&topK=3"
     )
 

@@ -76,7 +76,7 @@ def test_bars_lie_within_the_whole_time(stages: list[tuple[float, float]], total
     for began, ms in stages:
         trace.record_stage("search.original", ms / 1e3, began=start + began / 1e3)
     trace.total_ms = total
-    for bar in drawing.draw_timeline(trace):
+    for bar in drawing.build_timeline(trace):
         assert 0 <= bar.start <= 100
         assert 0 < bar.width <= 100.01 - bar.start
 

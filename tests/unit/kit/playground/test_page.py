@@ -109,7 +109,7 @@ def write(
     async def ask() -> str:
         tiers = Tiers(fn, timeout_seconds=20, has_recorded_reply=has_recorded_reply)
         if learned:
-            tiers.warm_up(learned, searches_examples=True)
+            tiers.warm_up(learned, should_search_examples=True)
         page = Page(
             tiers,
             name="a <b>name</b>",

@@ -82,8 +82,8 @@ def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, search
         {"transformationType": "combined", "escalation": {"mode": "auto"}},
         client=ScriptedModel(scripted),
     ).wrap(app.plain)
-    tiers = Tiers(wrapped, has_own_tier=True, caches_replies=False)
-    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches_examples=searches)
+    tiers = Tiers(wrapped, has_own_tier=True, should_cache_replies=False)
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), should_search_examples=searches)
     asked = PageState(question=QUERY, tiers=tiers.names)
     first = summarise(put_asked(tiers, asked))
     for question in ("Jaco", "What is a heart?", "Who walks the dog?", "vet", "Is there any food?"):
@@ -94,7 +94,7 @@ def test_the_same_link_gives_the_same_answer_whatever_was_asked_before(*, search
 def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> None:
     tiers = Tiers(app.search)
     asked = PageState(question=QUERY, tiers=("raw", "rules"))
-    tiers.warm_up((Question("1", "What does Jaco eat?"),), searches_examples=True)
+    tiers.warm_up((Question("1", "What does Jaco eat?"),), should_search_examples=True)
     learned = read_learned(tiers)
     assert learned.passage_chars > 0
     assert not learned.is_new
@@ -204,7 +204,7 @@ def test_the_config_that_is_shown_gives_what_is_shown(name: str) -> None:
     asked = PageState(
         question=QUERY, tiers=("raw", name), settings={"keywordEvidence.weight": 0.7, "topK": 3}
     )
-    config = tiers.build_config(tier, asked)
+    config = tiers.build_config_values(tier, asked)
     (shown,) = [it.retrieval for it in put_asked(tiers, asked) if it.tier.name == name]
     found = (
         qtm.QueryMiddleware(config, client=ScriptedModel(scripted))
