@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
+from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
 from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import convert_to_float, read_texts
@@ -74,7 +74,7 @@ def _read_rerank_scores(
             trace.record_stage(STAGE, outcome.seconds, began=outcome.began)
             return scores
     detail = outcome.detail
-    if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
+    if isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
         # The package's own errors say how to fix the problem, such as which package to install.
         detail = str(outcome.error)
         trace.note(STAGE, detail)

@@ -92,7 +92,7 @@ class CallableReranker:
 
     Raises:
         ConfigError: *fn* is async.
-        ModelError: ``unparsable`` if a call does not return one finite number per text.
+        ModelError: A call does not return one finite number per text. The reason is ``unparsable``.
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
@@ -112,7 +112,7 @@ class CallableReranker:
 
     @property
     def name(self) -> str:
-        """The argument *name*, or else the function's name."""
+        """The reranker's name: the argument *name*, or else the function's name."""
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:

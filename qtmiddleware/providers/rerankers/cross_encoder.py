@@ -124,7 +124,7 @@ class CrossEncoderReranker:
         return check_rerank_scores(scores, len(texts))
 
     def _load_model_once(self) -> Any:
-        """Return the model. The first call loads it, and other threads wait."""
+        """Return the model. The first call loads the model; meanwhile, other threads wait."""
         if self._model is None:
             # A recent failure is raised again at once, because another try may take seconds.
             if not self.is_unread:
