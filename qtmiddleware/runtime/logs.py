@@ -246,7 +246,8 @@ class LogSampler:
 def _add_detail(reason: str, record_text: str, details_by_reason: Mapping[str, str]) -> str:
     """Return *record_text* with the detail of *reason* in brackets after the reason.
 
-    *record_text* begins with *reason*. If *reason* has no detail, *record_text* is returned unchanged.
+    *record_text* begins with *reason*. If *reason* has no detail, *record_text* is returned
+    unchanged.
     """
     # A record is one line, but an error's message may have several.
     detail = " ".join(details_by_reason.get(reason, "").split())
