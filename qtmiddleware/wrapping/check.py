@@ -329,7 +329,9 @@ class _Checkup:
         for feature in features:
             verdict = self._build_disabled_verdict(feature)
             if verdict is None and feature == _KEYWORDS:
-                verdict, before = yield from self._judge_keywords_and_list_keys(plain_result, widened_result)
+                verdict, before = yield from self._judge_keywords_and_list_keys(
+                    plain_result, widened_result
+                )
             elif verdict is None:
                 verdict = yield from (
                     self._judge_variants(before)

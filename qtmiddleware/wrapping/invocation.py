@@ -200,7 +200,9 @@ class Invocation:
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _record_rejections(self, search: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+    def _record_rejections(
+        self, search: Search, attempt: _Attempt, first_attempt: _Attempt
+    ) -> None:
         """Record what the function rejected: a larger number of passages, or a field.
 
         Args:

@@ -54,7 +54,9 @@ def find_import_name(fn: Any, expected_object: object) -> str | None:
     """
     name = getattr(fn, "__qualname__", None)
     container: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
-    for part in name.split(".") if isinstance(name, str) and isinstance(container, ModuleType) else ():
+    for part in (
+        name.split(".") if isinstance(name, str) and isinstance(container, ModuleType) else ()
+    ):
         container = getattr(container, part, None)
     return name if container is expected_object else None
 

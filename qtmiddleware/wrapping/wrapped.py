@@ -155,7 +155,9 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._build_request_and_invocation(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -183,7 +185,9 @@ class Wrapped(Generic[P, R]):
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, invocation = self._build_request_and_invocation(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation))
 
     @_type_as_ask_method
@@ -199,7 +203,9 @@ class Wrapped(Generic[P, R]):
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, invocation = self._build_request_and_invocation(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(await arun(build_retrieval_flow(request), invocation))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
@@ -753,7 +759,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._build_request_and_invocation(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response
