@@ -77,7 +77,7 @@ def check_and_convert_vectors(
 def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
     """Return *vector* as a list of floats.
 
-    Raises `TypeError` or `ValueError` if *vector* is not a list of numbers.
+    Raises `TypeError` or `ValueError` if *vector* is not a vector of numbers.
     """
     # A string is a sequence too, and "123" would become three numbers.
     if isinstance(vector, str | bytes):
