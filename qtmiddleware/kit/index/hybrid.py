@@ -44,12 +44,12 @@ from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 logger: Final = get_logger("qtmiddleware")
 
 PATIENCE: Final = 10.0
-"""Default number of seconds to wait for the word search after the vector search is done."""
+"""The default number of seconds to wait for the word search after the vector search has ended."""
 
 Search = Callable[..., Any]
 """A search function: takes the query and the number of passages, and returns a response.
 
-If the call has a filter, the function also gets ``filter=``. The response may have any shape that
+For a search with a filter, the function also gets ``filter=``. The response may have any shape that
 the middleware reads.
 """
 
