@@ -319,9 +319,9 @@ class Components:
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import hash_account
+        from qtmiddleware.providers.llms.openai.clients import hash_address_and_key
 
-        return hash_account(settings.llm.base_url)
+        return hash_address_and_key(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker, or ``None`` if *settings* do not enable reranking.

@@ -181,7 +181,7 @@ class Invocation:
         """Return the attempts, from the largest request to the caller's own request."""
         field, top_k = self._find_unrequested_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
-        if step.may_narrow and not step.fields:
+        if step.can_narrow and not step.fields:
             attempts += [_Attempt(top_k, "")] if field else []
             attempts += [_Attempt(None, "")] if top_k is not None else []
         return attempts
