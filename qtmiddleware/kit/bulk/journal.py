@@ -201,8 +201,8 @@ def open_journal(
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: If *path* is not a file. Without *overwrite*, also if the output was written
-            with other settings, or if ``<path>.run`` is missing.
+        ConfigError: If *path* is not a file. Without *overwrite*, also if other settings produced
+            the output, or if ``<path>.run`` is missing.
         StoreError: If the output is in use or cannot be written.
     """
     with _convert_write_errors(path):

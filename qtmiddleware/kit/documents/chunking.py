@@ -115,7 +115,7 @@ class _TextWindow:
         self._text_start = 0
 
     def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters of the text from position *start*, or fewer at its end.
+        """Return *length* characters from position *start*, or fewer at the end of the text.
 
         Text before *start* is dropped, and cannot be read again.
         """

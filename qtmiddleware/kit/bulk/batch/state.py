@@ -344,7 +344,7 @@ class BatchState:
         self._execute_statement("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_request_sent(self, request_id: str) -> bool:
-        """Return whether the request *request_id* is in a part that is not finished yet."""
+        """Return whether a part that is not finished yet contains this request."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )

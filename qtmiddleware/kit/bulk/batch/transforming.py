@@ -1,6 +1,7 @@
 """Transform a file of questions with OpenAI's Batch API.
 
-`transform_file` writes output in the same format, so each way can continue what the other began.
+The output has the same format as that of `transform_file`. A run can therefore change between
+batches and single requests.
 """
 
 from __future__ import annotations
@@ -162,7 +163,7 @@ def open_batch_work(
 
     Raises:
         ConfigError: The config, a prompt or an earlier question has changed since the first
-            ``submit``; or one of the reasons in `transform_file` applies.
+            ``submit``. Also raised for the reasons that `transform_file` lists.
         StoreError: Another command is using the files, or a file cannot be written.
     """
     if source == STDIN:

@@ -255,7 +255,7 @@ class Reader:
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _select_version(self, document_id: int, file_key: str) -> None:
-        """Select *document_id* as the version of a file that belongs in the index.
+        """Mark the version *document_id* of a file as the one to have in the index.
 
         The run removes all other versions of the file from the index. *file_key* is the file's
         encoded absolute path.

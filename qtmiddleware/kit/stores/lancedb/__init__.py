@@ -271,7 +271,7 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _merge_files_if_due(self, table: Any) -> None:
-        """Merge the table's files and index new words, if many writes came before.
+        """Merge the table's files and index new words, once there were enough writes.
 
         Call this method after each write. A failure is only logged, because the write is complete.
         """

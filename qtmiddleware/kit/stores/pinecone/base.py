@@ -325,7 +325,7 @@ class PineconeBase(ClosingStore):
         self._calls.close()
 
     def _write_rows(self, rows: Iterable[Row], ids_to_delete: Sequence[str]) -> None:
-        """Send *rows* in batches, then remove the *ids_to_delete* that are not the id of a row."""
+        """Send *rows* in batches, then remove those *ids_to_delete* that no row has."""
         stale_ids = dict.fromkeys(ids_to_delete)
         sent = 0
         try:

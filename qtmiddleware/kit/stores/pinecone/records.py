@@ -120,8 +120,8 @@ def _convert_metadata_value(value: Any, passage_id: str, metadata_key: str) -> A
         return [replace_surrogates(member) for member in value]
     raise StoreError(
         f"the metadata {metadata_key!r} of the passage {passage_id!r} cannot be kept in Pinecone: a"
-        " value is a text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
-        f" {type(value).__name__}"
+        " value is a text, a finite number (whole ones up to 2**53), true, false or a list of"
+        f" texts, not {type(value).__name__}"
     )
 
 

@@ -44,7 +44,7 @@ class FileType:
         version: the version of the tables.
         statements: the SQL statements that create the tables.
         subject: the phrase that names the file in error messages; contains ``{path}``.
-        busy: the text of the error if another process is using the file: reason and advice.
+        busy: the reason and the advice to show if another process is using the file.
         remedy: the advice if the file is damaged or of another type.
     """
 
@@ -157,7 +157,7 @@ def _prepare_database(
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the SQLite options that SQLite does not save in a file but per connection."""
+    """Set the options that each new connection needs, because an SQLite file does not save them."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
