@@ -192,7 +192,7 @@ def show_batch_status(
         out.print(summarize_bulk_report(report))
     for line in _describe_batch_status(status, command):
         out.print(line)
-    for line in _describe_problems(status):
+    for line in _describe_batch_problems(status):
         write_note(escape_line(line))
 
 
@@ -270,14 +270,14 @@ def _describe_cost(cost: Cost) -> str:
     return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} with single calls"
 
 
-def _describe_problems(status: BatchStatus) -> Iterator[str]:
+def _describe_batch_problems(status: BatchStatus) -> Iterator[str]:
     """Yield lines on rejected batches, failed requests, and unreadable or skipped replies."""
     tally = status.tally
     for part in status.parts:
         # A rejected batch may have many errors; one is shown, and the rest are counted.
         for error in part.errors[:1]:
             suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
-            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"
+            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_batch_fix(error)}"
     if tally.failures:
         failed = ", ".join(
             f"{count:,} {problem}" for problem, count in tally.failures.most_common()
@@ -296,7 +296,7 @@ def _describe_problems(status: BatchStatus) -> Iterator[str]:
             yield f"{count:,} replies {problem} and were skipped"
 
 
-def _suggest_fix(error_message: str) -> str:
+def _suggest_batch_fix(error_message: str) -> str:
     """Return advice on how to fix a rejected batch, or ``""`` if no advice is known."""
     if not error_message.startswith("token_limit_exceeded"):
         return ""

@@ -289,7 +289,7 @@ def bench_command(
     if judged_answers is not None:
         comparison = replace(comparison, notes=(*comparison.notes, judged_answers.summary()))
     _report_benchmark_result(
-        comparison, opened_bench, judged_answers, gating, report, json_output=json_output
+        comparison, opened_bench, judged_answers, gating, report, should_write_json=json_output
     )
 
 
@@ -300,7 +300,7 @@ def _report_benchmark_result(
     gating: Gating,
     report_folder: Path | None,
     *,
-    json_output: bool,
+    should_write_json: bool,
 ) -> None:
     """Show the results of a run and, if *report_folder* is set, write the reports to that folder.
 
@@ -313,7 +313,7 @@ def _report_benchmark_result(
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
-        if json_output:
+        if should_write_json:
             write_json(json_values)
         else:
             _show_benchmark_result(comparison, judged_answers, gate_result)
@@ -322,20 +322,20 @@ def _report_benchmark_result(
 
 
 def _check_option_combinations(
-    generate: int | None,
+    generated_count: int | None,
     docs: Sequence[Path] | None,
-    judge: int | None,
+    judged_count: int | None,
     recordings: Path | None,
     baseline: Path | None,
 ) -> None:
     """Raise `ConfigError` if two options exclude each other, or if a required option is missing."""
-    if (generate is None) != (docs is None):
+    if (generated_count is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
-    if judge is not None and recordings is not None:
+    if judged_count is not None and recordings is not None:
         raise ConfigError(
             "--judge needs a language model, because recordings hold no answers", path="judge"
         )
-    if generate is not None and baseline is not None:
+    if generated_count is not None and baseline is not None:
         raise ConfigError(
             "--baseline cannot be used with --generate, which writes new questions",
             path="--baseline",

@@ -184,7 +184,7 @@ def compare_command(
                 seed=seed,
                 progress=update_progress,
             )
-    _report_comparison(comparison, report, json_output=json_output)
+    _report_comparison(comparison, report, should_write_json=json_output)
 
 
 def _collect_questions(
@@ -242,7 +242,7 @@ def _read_search_arguments(
 
 
 def _report_comparison(
-    comparison: SideBySide, report_file: Path | None, *, json_output: bool
+    comparison: SideBySide, report_file: Path | None, *, should_write_json: bool
 ) -> None:
     """Show *comparison* and, if *report_file* is set, write the report to that file.
 
@@ -252,7 +252,7 @@ def _report_comparison(
         from qtmiddleware.kit.evaluation.reporting import ranking_page
 
         write_report(report_file.parent, {report_file.name: ranking_page(comparison)})
-    if json_output:
+    if should_write_json:
         write_json(_build_comparison_dict(comparison))
     else:
         for position, asked_question in enumerate(comparison.questions):

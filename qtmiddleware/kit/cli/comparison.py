@@ -274,10 +274,10 @@ def _format_rank_change(movement: Movement) -> Text:
     return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _shorten_to_width(text: str, columns: int) -> str:
-    """Return *text* in at most *columns* columns. A shortened text ends with ``...``."""
+def _shorten_to_width(text: str, max_columns: int) -> str:
+    """Return *text*, shortened to at most *max_columns* columns and then ending with ``...``."""
     # Characters differ in width, so the text gets shorter step by step.
-    while measure_width(text) > columns:
+    while measure_width(text) > max_columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
             if not text.endswith("...")

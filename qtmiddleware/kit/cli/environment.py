@@ -74,7 +74,7 @@ def load_dotenv_file() -> None:
 
 
 def load_config(
-    file: str | None,
+    config_name: str | None,
     assignments: Sequence[str] | None = None,
     *,
     transformation_type: str | None = None,
@@ -84,23 +84,24 @@ def load_config(
 
     The config file is the first of these:
 
-    1. *file*.
+    1. *config_name*, which may also be a preset.
     2. The file that ``QTM_CONFIG`` names.
     3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
        user, and must not choose the code to run or the servers that receive texts and keys. A note
        on stderr names the file.
 
     Args:
-        file: The file or preset that ``--config`` names.
-        assignments: The values of ``--set``, which override the file.
+        config_name: The file or preset that ``--config`` names.
+        assignments: The values of ``--set``, which override the values in the file.
         transformation_type: The value of ``--type``, or ``None``.
         report_config_path: Receives the path of the config file, if there is one. This replaces
             the note on stderr.
 
     Raises:
-        ConfigError: A setting is not valid, or is not allowed in a file found by default.
+        ConfigError: A setting is not valid, or a file that the user did not name must not contain
+            the setting.
     """
-    path = file or os.environ.get("QTM_CONFIG") or None
+    path = config_name or os.environ.get("QTM_CONFIG") or None
     default_file = _find_default_config() if path is None else None
     if report_config_path is not None and (file_used := path or default_file):
         report_config_path(file_used)
@@ -108,7 +109,9 @@ def load_config(
         _write_escaped_note(
             f"Loading config {default_file} (found in this folder; --config names another)"
         )
-    loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
+    loaded = Config.load(config_name if default_file is None else default_file).assigned(
+        assignments or ()
+    )
     if default_file:
         _check_default_config(loaded, default_file)
     return (

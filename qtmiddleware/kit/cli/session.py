@@ -205,7 +205,7 @@ class Session:
                 else:
                     self._set_transformation_type(kind)
             case "config":
-                self._show_config(includes_defaults=argument == "all")
+                self._show_config(should_include_defaults=argument == "all")
             case "clear":
                 self._messages.clear()
                 write_note("The conversation was cleared.")
@@ -214,13 +214,13 @@ class Session:
             case _:
                 write_note(f"There is no command :{command_name}; :help lists them.")
 
-    def _show_config(self, *, includes_defaults: bool) -> None:
+    def _show_config(self, *, should_include_defaults: bool) -> None:
         """Show the settings that differ from the defaults, or all settings."""
         config = self._config.overridden(
             {"transformationType": self.transformation_type}, origin="this conversation"
         )
         for key, value, origin in config.rows():
-            if includes_defaults or origin != "default":
+            if should_include_defaults or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
@@ -250,19 +250,19 @@ def find_transformation_type(
 
 
 def choose_transformation_type_or_line(
-    keyboard: Keyboard, default: TransformationType, own_types: Sequence[str] = ()
+    keyboard: Keyboard, default_type: TransformationType, own_types: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty string.
 
-    If the user types a question or a command instead, returns *default* and the typed line. Asks
-    again if the line looks like a mistyped type.
+    If the user types a question or a command instead, returns *default_type* and the typed line.
+    Asks again if the line looks like a mistyped type.
     """
     show_transformation_types(own_types)
     write_note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
-        text = keyboard.read_choice(f"Select transformation type [{default}]: ")
+        text = keyboard.read_choice(f"Select transformation type [{default_type}]: ")
         line = text.strip()
-        kind = find_transformation_type(line, own_types) if line else default
+        kind = find_transformation_type(line, own_types) if line else default_type
         if kind is not None:
             return kind, ""
         if line == "tt":
@@ -281,7 +281,7 @@ def choose_transformation_type_or_line(
         else:
             # `read_choice` saves nothing, but this line is a question.
             keyboard.save_question(text)
-            return default, text
+            return default_type, text
 
 
 def show_transformation_types(own_types: Sequence[str] = ()) -> None:

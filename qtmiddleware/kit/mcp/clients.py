@@ -16,7 +16,7 @@ CLIENTS: Final = {
     "cursor": ("mcpServers", ".cursor/mcp.json of your project, or ~/.cursor/mcp.json"),
     "vscode": ("servers", ".vscode/mcp.json of your project"),
 }
-"""For each client, the key for servers in its config file, and the path of the file."""
+"""The key for servers in each client's config file, and the path of the file."""
 
 
 def build_server_entry(

@@ -27,7 +27,7 @@ from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_te
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
-"""The maximum number of characters shown of a passage or a searched text."""
+"""The maximum number of characters that the page shows of a passage or a searched text."""
 SAME: Final = "The same list"
 """The summary of a tier whose result equals that of the plain search."""
 _TITLE: Final = 90

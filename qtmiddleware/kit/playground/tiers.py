@@ -25,7 +25,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
 
 SECONDS: Final = 30.0
-"""The default time limit per tier, in seconds. It stops a function that hangs."""
+"""The default time limit per tier, in seconds. The limit stops a function that hangs."""
 AT_ONCE: Final = 2
 """The maximum number of tiers that call a model at the same time.
 
@@ -302,12 +302,12 @@ class Tiers:
                 )
         # A tier that fails shows its error, and the other tiers still show their results.
         except Exception as error:
-            problem = self._describe_error(error, is_late=limit.expired())
+            problem = self._describe_error(error, has_timed_out=limit.expired())
         return TierAnswer(tier, retrieval, problem, perf_counter() - start)
 
-    def _describe_error(self, error: Exception, *, is_late: bool) -> str:
+    def _describe_error(self, error: Exception, *, has_timed_out: bool) -> str:
         """Return a short description of *error*, without secrets."""
-        if is_late:
+        if has_timed_out:
             return f"did not answer within {self.timeout_seconds:g} seconds and was stopped"
         message = " ".join(hide_secrets(str(error)).split())
         return f"raised {type(error).__name__}" + (

@@ -12,7 +12,7 @@ from qtmiddleware.preprocessing.text import format_count
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""A rank below all shown passages, for an answer that is not shown."""
+"""The assumed rank of an answer that the page does not show, below all shown passages."""
 
 
 @dataclass(frozen=True, slots=True)
