@@ -146,8 +146,8 @@ REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
 class ModelError(QtMiddlewareError):
     """The language model gave no usable reply.
 
-    The message never contains the query, the reply or a key. If your own model or function raises a
-    `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
+    The error's message never contains the query, the reply or a key. If your own model or function
+    raises a `ModelError`, only its reason is kept, and an unknown reason becomes ``unavailable``.
 
     If the model was asked, the reason is ``timeout``, ``unauthorized``, ``rate_limited``,
     ``unavailable``, ``rejected``, ``refused``, ``empty``, ``truncated``, ``unparsable``,
@@ -237,9 +237,9 @@ _PROXIES: Final = (
 def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Iterator[None]:
     """Explain why an HTTP client could not be created.
 
-    Put the code that creates the client inside this context. If the code fails because of an
-    environment variable for certificates or proxies, the context raises the error that *make_error*
-    returns. Other exceptions pass through.
+    Create the client inside a ``with`` block of this context manager. If this fails because of an
+    environment variable for certificates or proxies, the context manager raises the error that
+    *make_error* returns. Other exceptions pass through.
 
     *make_error* receives a sentence that says what to do. The sentence names the variable, but
     never its value, which may contain a password.
@@ -266,15 +266,15 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
 
 
 def remove_credentials(text: str) -> str:
-    """Return the beginning of *text* without the user names and passwords in URLs."""
+    """Return the beginning of *text*, and remove user names and passwords from its URLs."""
     return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def convert_to_model_error(error: BaseException | None) -> ModelError:
-    """Return *error* as a `ModelError`.
+    """Return *error* if it is a `ModelError`, else convert it to one.
 
-    ``None`` stands for a call that was abandoned at its deadline, and becomes ``timeout``. Any
-    exception other than a `ModelError` becomes ``unavailable``.
+    ``None`` stands for a call that was abandoned at its deadline. The new error's reason is
+    ``timeout`` for ``None`` and ``unavailable`` for any other exception.
     """
     if isinstance(error, ModelError):
         return error
@@ -293,7 +293,7 @@ LONGEST_PAUSE: Final = 600.0
 
 
 def limit_pause(pause_seconds: object) -> float | None:
-    """Return *pause_seconds*, the pause that a service asks for, but at most `LONGEST_PAUSE`.
+    """Return the pause that a service asks for, in seconds, limited to `LONGEST_PAUSE`.
 
     Returns ``None`` if *pause_seconds* is not a valid number of seconds.
     """
@@ -303,10 +303,10 @@ def limit_pause(pause_seconds: object) -> float | None:
 
 
 def build_safe_error(error: ModelError, model_name: str) -> ModelError:
-    """Return a copy of *error* that is safe to show. The user's model *model_name* raised *error*.
+    """Return a copy of *error* without any text from the user's model *model_name*.
 
-    The reason and the message of *error* may contain any text. The copy keeps only a known reason
-    and the pause.
+    The user's model raised *error*, so the reason and the message may contain any text. The copy
+    keeps the pause, and the reason if qtmiddleware knows it.
     """
     reason = error.reason if error.reason in REASONS else "unavailable"
     pause = limit_pause(error.retry_after)
@@ -315,11 +315,11 @@ def build_safe_error(error: ModelError, model_name: str) -> ModelError:
     )
 
 
-def is_raised_here(error: BaseException) -> bool:
+def is_raised_by_package(error: BaseException) -> bool:
     """Return whether this package raised *error*.
 
-    Such an error never quotes a user's text. If a user's own function raised an error of the same
-    class, the error may contain any text.
+    If so, the error never quotes a user's text. If the user's own function raised an error of one
+    of this package's classes, the error may contain any text.
     """
     traceback, module = error.__traceback__, ""
     while traceback is not None:
@@ -328,9 +328,9 @@ def is_raised_here(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether *error* shows that the call itself is wrong, so that a retry would fail too.
+    """Return whether *error* shows that the call is invalid, so that a retry would fail too.
 
-    *error* comes from a client or function outside this package.
+    A client or function outside this package raised *error*.
     """
     status = getattr(error, "status_code", None) or getattr(error, "status", None)
     return status in (400, 422) if isinstance(status, int) else not is_outage(error)
@@ -339,8 +339,8 @@ def is_refusal(error: BaseException) -> bool:
 def is_outage(error: BaseException) -> bool:
     """Return whether *error* shows that a backend is down or busy.
 
-    If it is, a smaller request would fail too. *error* comes from outside this package. If *error*
-    is a `StoreError`, its cause is examined instead.
+    If a backend is down, a smaller request would fail too. A client or function outside this
+    package raised *error*. If *error* is a `StoreError`, this function examines its cause.
     """
     if isinstance(error, StoreError) and error.__cause__ is not None:
         error = error.__cause__

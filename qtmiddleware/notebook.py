@@ -102,7 +102,7 @@ def _explain_move(
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
     if variants:
-        reasons.append(f"found by {_join_kinds(variants)}")
+        reasons.append(f"found by {_join_variant_kinds(variants)}")
     if shares.get(match.key, 0.0) > 0.0:
         reasons.append("holds keywords")
     if match.rerank_score is not None:
@@ -112,7 +112,7 @@ def _explain_move(
     return ", ".join(reasons)
 
 
-def _join_kinds(kinds: Sequence[str]) -> str:
+def _join_variant_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 

@@ -50,7 +50,7 @@ def parse_passage_numbers(bracket_text: str) -> list[range] | None:
     """Return the passage numbers in *bracket_text*.
 
     *bracket_text* is the text inside a citation's brackets. Each number or range, such as ``2-4``,
-    becomes a `range`. Returns ``None`` if *bracket_text* cannot be passage numbers, as in ``3-1``.
+    becomes a `range`. Returns ``None`` if *bracket_text* holds no valid numbers, as in ``3-1``.
     """
     ranges = []
     for low_text, high_text in _RANGE.findall(bracket_text):
@@ -69,8 +69,8 @@ class CitationReader:
     The joined output does not depend on where the answer is cut into pieces.
 
     Args:
-        passage_count: the number of passages.
-        passage_texts: the texts of the passages.
+        passage_count: the number of passages that the answer may cite.
+        passage_texts: the texts of these passages, to recognize brackets copied from them.
 
     Attributes:
         marks: the passage number, start and end of each citation in the returned text.
@@ -160,18 +160,26 @@ class CitationReader:
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _read_bracket(self, unread_text: str, start: int, mark: re.Match[str] | None) -> int:
-        """Read the bracket at index *start* of *unread_text*, and return the next token's index.
+    def _read_bracket(
+        self, unread_text: str, bracket_start: int, citation_mark: re.Match[str] | None
+    ) -> int:
+        """Read a bracket in *unread_text*, and return the index of the next token.
 
-        *mark* is the citation that begins with this bracket, or ``None`` if there is none.
+        Args:
+            unread_text: the text that contains the bracket.
+            bracket_start: the index of the bracket in *unread_text*.
+            citation_mark: the citation mark that begins with this bracket; ``None`` if there is
+                none.
         """
         ranges = None
-        if mark is not None and self._is_citation(mark, unread_text[mark.end() : mark.end() + 1]):
-            ranges = parse_passage_numbers(mark["items"])
-        if mark is None or ranges is None:
+        if citation_mark is not None and self._is_citation(
+            citation_mark, unread_text[citation_mark.end() : citation_mark.end() + 1]
+        ):
+            ranges = parse_passage_numbers(citation_mark["items"])
+        if citation_mark is None or ranges is None:
             # Not a citation: the bracket is text, and so is what follows.
-            self._read_text(unread_text[start])
-            return start + 1
+            self._read_text(unread_text[bracket_start])
+            return bracket_start + 1
         # Only existing numbers are listed: a model may write [1-999].
         cited = dict.fromkeys(
             number
@@ -192,16 +200,16 @@ class CitationReader:
             self._dropped_space = self._dropped_space or self._pending_space[line_start:]
             self._pending_space = self._pending_space[:line_start]
         self._follows_mark = True
-        return mark.end()
+        return citation_mark.end()
 
-    def _is_citation(self, mark: re.Match[str], next_char: str) -> bool:
-        """Return whether *mark* cites passages.
+    def _is_citation(self, citation_mark: re.Match[str], next_char: str) -> bool:
+        """Return whether *citation_mark* cites passages; ``False`` in code, links or copied text.
 
         *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
         before = self._line
         # In code, too long, or a link such as [1](https://...).
-        if self._fence or self._code or len(mark[0]) > MOST_CHARS or next_char == "(":
+        if self._fence or self._code or len(citation_mark[0]) > MOST_CHARS or next_char == "(":
             return False
         # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".
         if next_char == ":" and not before.strip():
@@ -209,12 +217,15 @@ class CitationReader:
         # The second part of a link such as [text][1]. After a citation, [2] is another citation.
         if before.endswith("]") and not self._follows_mark:
             return False
-        if mark["items"].isdigit() and _INDEX_BEFORE.search(before):
+        if citation_mark["items"].isdigit() and _INDEX_BEFORE.search(before):
             return False
-        return len(before) < COPIED_CHARS or before[-COPIED_CHARS:] + mark[0] not in self._copies
+        return (
+            len(before) < COPIED_CHARS
+            or before[-COPIED_CHARS:] + citation_mark[0] not in self._copies
+        )
 
     def _append_citations(self, passage_numbers: Sequence[int]) -> None:
-        """Append one citation per number to the output."""
+        """Append one citation to the output for each of *passage_numbers*."""
         self._append_output(self._pending_space or self._dropped_space, "")
         for number in passage_numbers:
             start = self._length

@@ -119,8 +119,8 @@ class AnswerFlow:
     def build_flow(self) -> Flow[Answer]:
         """Return a flow that produces the whole answer, without streaming.
 
-        The flow raises the wrapped function's exceptions, and `ModelError` if the model gives no
-        answer.
+        The flow raises `ModelError` if the model gives no answer. Exceptions from the wrapped
+        function pass through.
         """
         return observe_flow(self._run_answer_steps(), self.observation)
 
@@ -152,7 +152,7 @@ class AnswerFlow:
         return self.retrieval
 
     def build_draft(self) -> Flow[Draft | Answer]:
-        """Return the draft, which is the input of the model call that writes the answer.
+        """Return the input of the model call that writes the answer.
 
         Returns the finished answer if no call is needed, for example because there are no passages.
         """
@@ -196,11 +196,12 @@ class AnswerFlow:
     def finish_answer(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
-        If the call that combines sub-answers failed, returns the sub-answer that cites the most
+        If the call that combines sub-answers failed, return the sub-answer that cites the most
         passages.
 
         Raises:
-            ModelError: if the call failed or its reply is empty, and there are no sub-answers.
+            ModelError: if the call failed or the model's reply is empty, and there are no
+                sub-answers.
         """
         error = (
             _record_model_call(draft.stage, outcome, self._required_retrieval.trace) or reader.error
@@ -243,7 +244,7 @@ class AnswerFlow:
         )
 
     def abandon_answer(self) -> None:
-        """Record the answer as cancelled, and complete the retrieval's trace."""
+        """Record in the trace that the answer was cancelled, and complete the trace."""
         self.observation.end("cancelled")
         if self.retrieval is not None and not self._is_finished:
             if self._asked_stage:
@@ -271,7 +272,7 @@ class AnswerFlow:
         """Answer *sub_queries*, and return the draft of the call that combines the sub-answers.
 
         Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
-        question is then answered as a whole.
+        caller then answers the question as a whole.
         """
         sub_answers = yield from self._answer_sub_queries(sub_queries)
         self._sub_answers = tuple(answer for answer, _ in sub_answers)
@@ -291,7 +292,7 @@ class AnswerFlow:
     ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
         """Answer each of *sub_queries* from the passages found for it, with one model call each.
 
-        Returns the sub-answers and their passages, in the order of *sub_queries*.
+        Returns each sub-answer with its passages, in the order of *sub_queries*.
         """
         settings, trace = self._settings, self._required_retrieval.trace
         began = perf_counter()
@@ -333,7 +334,7 @@ class AnswerFlow:
         return answers
 
     def _search_sub_query(self, sub_query: str) -> Flow[tuple[Match, ...] | None]:
-        """Return the passages for *sub_query*, or ``None`` if its search failed.
+        """Return the passages found for *sub_query*, or ``None`` if the search failed.
 
         Usually, the retrieval has already searched for the sub-query, and this method reads the
         response of that search. If the sub-query equals the user's question, this method searches.
@@ -379,10 +380,10 @@ class AnswerFlow:
     ) -> SubAnswer:
         """Return the sub-answer to *sub_query*, read from the *outcome* of the model call.
 
-        Problems with the call or its reply become degradations of the answer.
+        If the call failed or its reply has problems, the answer's degradations say so.
 
         Args:
-            sub_query: the sub-query.
+            sub_query: the sub-query to answer.
             passages: the passages shown to the model; ``None`` if the search failed.
             outcome: the outcome of the call; ``None`` if the model was not called.
         """
@@ -465,7 +466,7 @@ class AnswerFlow:
 
 
 def _enable_sub_queries(settings: Settings) -> Settings:
-    """Return *settings* with a transformation type that produces sub-queries."""
+    """Return a copy of *settings* with a transformation type that produces sub-queries."""
     type_ = settings.transformation_type
     if type_ in _DECOMPOSING or "sub_queries" in settings.transform.fields:
         return settings
@@ -492,10 +493,10 @@ def _record_model_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError
 
 
 def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages for the question, without those for its sub-queries.
+    """Return the passages found for the question, without those found for its sub-queries.
 
-    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the list for
-    the question is empty, all passages are returned.
+    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the question's
+    list is empty, return all passages.
     """
     if not retrieval.offsets:
         return retrieval.matches

@@ -1,4 +1,4 @@
-"""Build the prompts for answers, with the instructions separate from the passages."""
+"""Build prompts for answers that keep the instructions separate from the passages."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class PromptPassages:
 
 
 def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
-    """Return as many of the first *matches* as fit into *max_chars* characters.
+    """Return the first passages of *matches* whose texts fit into *max_chars* characters.
 
-    Matches without a text are skipped. If the first passage alone is too long, its text is cut.
-    Each entry of the result also holds labels from the passage's metadata: title, source, URL,
-    location (such as the page), and the ``context`` that ingestion may have written.
+    This function skips matches without a text. If the first text alone is too long, it is cut. Each
+    entry also holds labels from the passage's metadata: title, source, URL, location (such as the
+    page), and the ``context`` that ingestion may have added.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []
@@ -146,11 +146,11 @@ class Task:
     """The instructions for one type of answer, such as a sub-answer.
 
     Attributes:
-        mode: the prompt's name.
-        version: the prompt's version.
-        instruction: the instruction, which settings may replace.
-        rules: the rules, which settings cannot replace.
-        data_description: a description of the fields of the user message.
+        mode: the prompt's name, such as ``sub_answer``.
+        version: the prompt's name and version number, such as ``sub_answer/1``.
+        instruction: what the model should write. The settings may replace this text.
+        rules: what the model must obey. The settings cannot replace this text.
+        data_description: what each field of the user message holds.
     """
 
     mode: str
@@ -168,10 +168,9 @@ class Task:
     ) -> Prompt:
         """Return the prompt for *question*.
 
-        The system message holds only instructions and rules, so that nothing in a passage can pass
-        for an instruction. The user message holds *question*, *history* and *data_fields*.
-
-        *data_fields* holds the passages or the sub-answers, by field name.
+        The system message holds only instructions and rules, so that the model does not take a
+        passage's text for an instruction. The user message holds *question*, *history* and
+        *data_fields*. *data_fields* holds the passages or the sub-answers, by field name.
         """
         own_instruction = find_user_instruction(settings, self.mode)
         turns = select_recent_messages(history, question, settings.llm.history_messages)

@@ -36,11 +36,10 @@ class OpeningReader:
     """Removes the model's reasoning and the `MARKER` from the beginning of an answer.
 
     The model writes the marker if the passages do not answer the question. The answer arrives in
-    pieces. Text is held back as long as it may become reasoning or the marker.
+    pieces. The reader holds text back as long as it may become reasoning or the marker.
 
     Attributes:
-        is_answered: whether the passages answer the question; ``False`` if the
-            marker was read.
+        is_answered: whether the passages answer the question; ``False`` after the marker.
     """
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class OpeningReader:
                 position += 1
         self._held = text = text[position:]
         marker = _MARKER_AT_START.match(text)
-        if not is_last and self._may_continue(text, marker):
+        if not is_last and self._can_continue(text, marker):
             return ""
         self._held = None
         if marker is None:
@@ -91,10 +90,10 @@ class OpeningReader:
         return text[marker.end() :]
 
     @staticmethod
-    def _may_continue(text: str, marker: re.Match[str] | None) -> bool:
-        """Return whether the next piece may complete a reasoning tag or the marker in *text*.
+    def _can_continue(text: str, marker: re.Match[str] | None) -> bool:
+        """Return whether the next piece can complete a reasoning tag or the marker in *text*.
 
-        *marker* is the marker at the start of *text*, or ``None``.
+        *marker* is the match of the marker at the start of *text*; ``None`` if there is none.
         """
         # The marker pattern also takes the punctuation and blanks after the word, and more of these
         # may follow.
@@ -124,17 +123,17 @@ class AnswerReader:
         self._shown: list[str] = []
 
     def feed(self, piece: str) -> str:
-        """Read *piece* and return the text that can be shown now."""
+        """Read the next *piece* of the answer, and return the text that can be shown now."""
         return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
     def flush_held_text(self) -> str:
-        """Return the text that was held back, at the end of the answer."""
+        """Return the text that was held back. Call this at the end of the answer."""
         return self._record_shown_text(
             self._citing.feed(self._opening.flush_held_text()) + self._citing.flush_held_text()
         )
 
     def read_whole_answer(self, answer_text: str) -> None:
-        """Read the whole answer at once."""
+        """Read *answer_text*, which is the whole answer, at once."""
         self.feed(answer_text)
         self.flush_held_text()
 
@@ -158,7 +157,7 @@ class AnswerReader:
     def error(self) -> ModelError | None:
         """A `ModelError` if the model wrote nothing that can be shown, else ``None``.
 
-        The `MARKER` alone is no error.
+        A reply that consists only of the `MARKER` is not an error.
         """
         return (
             ModelError("empty", "the language model's answer is empty")
@@ -186,13 +185,13 @@ def shift_citations(
     """Add *offset* to the number of every citation in *text*.
 
     Args:
-        text: the text of an answer.
-        citations: the citations in *text*.
+        text: the answer that contains the citations.
+        citations: the citations in *text*, in order.
         offset: the amount to add to each number.
         matches: the passages that the new numbers refer to.
 
     Returns:
-        The new text and its citations.
+        The text with the new numbers, and its citations.
     """
     pieces: list[str] = []
     shifted: list[Citation] = []

@@ -60,9 +60,9 @@ class _BaseStream:
 
     @property
     def answer(self) -> Answer:
-        """The whole answer.
+        """The whole answer, available at the end of the stream.
 
-        Reading it raises `RuntimeError` before the stream has been read to its end.
+        Reading this property earlier raises `RuntimeError`.
         """
         if self._answer is None:
             raise RuntimeError("the answer is ready only after the stream has been read to its end")
@@ -83,9 +83,9 @@ class _BaseStream:
         return text
 
     def _store_answer(self, answer: Answer) -> str:
-        """Store the finished *answer*, and return the text to show now.
+        """Store the finished *answer*, and return the text that is still to be shown.
 
-        Returns the whole text if no piece was shown yet, else ``""``.
+        Return the whole text if no piece was shown yet, else ``""``.
         """
         self._answer = answer
         return "" if self._shown else self._record_shown_text(answer.text)
@@ -95,8 +95,8 @@ class AnswerStream(_BaseStream):
     """An answer in pieces. Iterate over the pieces, then read the whole answer from `answer`.
 
     The passages are available from the beginning, in `retrieval`. If you may stop early, use the
-    stream in a ``with`` block or call `close`, so that the model stops too. Iterating raises
-    `ModelError` if the model gives no answer. The error's ``retrieval`` holds the passages found.
+    stream in a ``with`` block or call `close`, so that the model stops too. If the model gives no
+    answer, the iteration raises `ModelError`. The error's ``retrieval`` holds the passages found.
     """
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
@@ -162,7 +162,7 @@ class AnswerStream(_BaseStream):
 class AsyncAnswerStream(_BaseStream):
     """`AnswerStream` for asynchronous code: use ``async for`` and ``async with``.
 
-    Neither the function nor the model is called before you enter the stream or iterate over it.
+    The stream calls the function and the model only when you enter it or iterate over it.
     """
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
@@ -171,7 +171,7 @@ class AsyncAnswerStream(_BaseStream):
 
     @property
     def retrieval(self) -> Retrieval | None:
-        """The retrieval for the question; ``None`` until you enter or iterate over the stream."""
+        """The retrieval for the question; ``None`` before you enter or iterate the stream."""
         return self._answer_flow.retrieval
 
     def __aiter__(self) -> Self:

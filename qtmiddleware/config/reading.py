@@ -130,7 +130,7 @@ def _suggest_preset(name: object) -> str:
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file. It is TOML if its name ends in ``.toml``, else JSON.
+    """Return the settings in a file: TOML if the file's name ends in ``.toml``, else JSON.
 
     Raises:
         ConfigError: The file cannot be read, is not valid JSON or TOML, or contains no object.

@@ -323,9 +323,10 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Return *retrieval*, truncated to *k* documents, or else to the retriever's number.
+        """Return *retrieval*, truncated to *k* documents.
 
-        If the wrapped function limits the number itself, *retrieval* is returned unchanged.
+        If *k* is ``None``, the retriever's own number is the limit. If the wrapped function limits
+        the number itself, *retrieval* is returned unchanged.
         """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
@@ -351,9 +352,10 @@ class _Search:
         )
 
     def add_k(self, k: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return *arguments* with *k*, under the name that the runnable uses for it.
+        """Return *arguments* plus the number *k*, under the runnable's name for this argument.
 
-        Returns *arguments* unchanged if *k* is ``None`` or the runnable takes no such argument.
+        Returns *arguments* unchanged if *k* is ``None`` or the runnable takes no number of
+        documents.
         """
         return arguments if k is None or self.k_name is None else {**arguments, self.k_name: k}
 
@@ -493,8 +495,10 @@ def _make_document(match: Match) -> Document:
     return Document(id=match.id, page_content=match.text, metadata=metadata)
 
 
-def _build_config_error(message: str, value: Any) -> ConfigError:
-    return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
+def _build_config_error(error_message: str, rejected_value: Any) -> ConfigError:
+    return ConfigError(
+        error_message, path="retriever", value=_describe_type(rejected_value), allowed=_ACCEPTED
+    )
 
 
 def _describe_type(value: Any) -> str:

@@ -217,9 +217,9 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 def limit_error_bodies(http_client: Any) -> None:
     """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes of an error body,
-    and stops reading the body when the request's ``read`` timeout has passed since the start of the
-    request. The rest of the body is dropped. Status and headers are still reported.
+    *http_client* is an `httpx` client. The client keeps at most `MOST_ERROR_BYTES` bytes of an
+    error body, and stops reading the body when the request's ``read`` timeout has passed since the
+    start of the request. The rest of the body is dropped. Status and headers are still reported.
     """
     hooks = http_client.event_hooks
     begin, bound = (
@@ -296,7 +296,7 @@ def read_status(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-def has_class_named(error: Exception, class_names: frozenset[str]) -> bool:
+def has_class_name_in(error: Exception, class_names: frozenset[str]) -> bool:
     """Return whether *error* is an instance of a class whose name is in *class_names*."""
     return any(ancestor.__name__ in class_names for ancestor in type(error).__mro__)
 
@@ -385,8 +385,8 @@ def convert_client_error(
     a reply, although providers often quote them.
 
     Args:
-        error: The client's error.
-        service: The name of the model and host, for the message.
+        error: The exception that the client raised.
+        service: The model's name and host, as the message shows them.
         address: The name of the option that sets the address.
         timeout: The names of the options that set the timeouts.
         key: The name of the environment variable with the API key.
@@ -432,16 +432,16 @@ def convert_client_error(
     return ModelError(reason, message, retry_after=wait)
 
 
-def choose_reason(status: int) -> str:
+def find_reason_for_status(status: int) -> str:
     """Return the `ModelError` reason for the HTTP *status* of an error."""
     return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
 
 
 def _choose_error_reason(error: Exception, status: int | None) -> str:
-    if has_class_named(error, TIMEOUTS):
+    if has_class_name_in(error, TIMEOUTS):
         return "timeout"
-    if has_class_named(error, _UNREADABLE):
+    if has_class_name_in(error, _UNREADABLE):
         return "unparsable"
-    reason = "unavailable" if status is None else choose_reason(status)
+    reason = "unavailable" if status is None else find_reason_for_status(status)
     # Providers send 400 for many causes, so the code in the body tells them apart.
     return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

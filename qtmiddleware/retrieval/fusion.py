@@ -4,7 +4,7 @@
 ``anchored``      The weighted mean of the backend's scores. First, each list is shifted to a lowest
                   score of 0 and scaled to the mean spread of all lists. A passage that a list lacks
                   gets the lowest score of this list. A variant can therefore raise the passages
-                  that it found, but never lower the others.
+                  that it found, but never lower other passages.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
 ``weighted_rrf``  Reciprocal rank fusion: the sum of weight / (k + rank).

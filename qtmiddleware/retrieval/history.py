@@ -83,7 +83,7 @@ def read_history(history: Any) -> History:
     return History(tuple(messages), Degradation("history", "unreadable", detail))
 
 
-def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
+def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
     """Return whether *query* clearly starts a new topic.
 
     Both of these must be true:

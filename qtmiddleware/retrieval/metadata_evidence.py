@@ -376,7 +376,7 @@ class _QuestionDemands:
                 yield (
                     f"period {period}",
                     f"{field_name} = {period}",
-                    _score_passages(column, partial(_overlaps_period, period=period)),
+                    _score_passages(column, partial(_is_in_period, period=period)),
                 )
             if self._wants_newest:
                 yield "newest", f"{field_name}: newest", self._score_newness(column)
@@ -417,15 +417,17 @@ class _QuestionDemands:
             self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
         ]
 
-    def _match_words(self, field: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield one (demand, note, shares) if the question contains values of the field *field*.
+    def _match_words(
+        self, field_name: str, column: _Column
+    ) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield one (demand, note, shares) if the question contains values of *field_name*.
 
         The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems
-            for word in split_date_tokens(field.replace("_", " "))
+            for word in split_date_tokens(field_name.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number
@@ -442,9 +444,12 @@ class _QuestionDemands:
             for words in named_values
             if not any(set(words) < set(other) for other in named_values)
         }
-        note = f"{field}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        note = (
+            f"{field_name}: {'the value' if len(longest) == 1 else 'values'} "
+            "that the question names"
+        )
         yield (
-            f"words {field}",
+            f"words {field_name}",
             note,
             _score_passages(column, lambda value: value.folded in longest),
         )
@@ -524,7 +529,7 @@ def _is_same_value(expected: _Value, value: _Value) -> bool:
     - Other values match if they have the same words.
     """
     if value.period is not None and expected.period is not None:
-        return _overlaps_period(value, expected.period)
+        return _is_in_period(value, expected.period)
     if value.version is not None and expected.version is not None:
         return value.version == expected.version
     return value.folded == expected.folded
@@ -540,7 +545,7 @@ def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
     return value.version in version_range
 
 
-def _overlaps_period(value: _Value, period: Period) -> bool:
+def _is_in_period(value: _Value, period: Period) -> bool:
     """Return whether *value* is a period that shares a day with *period*."""
     value_period = value.period
     if value_period is None or value_period.first is None or value_period.last is None:

@@ -110,8 +110,8 @@ class Request:
     def skip_reason(self) -> str:
         """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        Only requests for a page of results have such a reason: their passages can only be
-        reordered. The model is asked only if the words of its texts count as keyword evidence.
+        Only requests for a page of results have such a reason. The passages of a page can only be
+        reordered, so the model is asked only if the words of its texts count as keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -157,8 +157,8 @@ class Request:
     def keyword_search_skip_reason(self) -> str | None:
         """The reason not to search `text_fields` for the keywords, as a sentence.
 
-        ``None`` if they are searched. ``""`` if no keyword search was expected, for example because
-        no text fields are configured.
+        ``None`` if the fields are searched. ``""`` if no keyword search was expected, for example
+        because no text fields are configured.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches

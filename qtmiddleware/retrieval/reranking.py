@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_here
+from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
 from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import convert_to_float, read_texts
@@ -67,14 +67,14 @@ def _read_rerank_scores(
     """
     if outcome.has_succeeded:
         try:
-            scores = check_scores(outcome.value, passage_count)
+            scores = check_rerank_scores(outcome.value, passage_count)
         except ModelError as error:
             outcome.error = error
         else:
             trace.record_stage(STAGE, outcome.seconds, began=outcome.began)
             return scores
     detail = outcome.detail
-    if isinstance(outcome.error, QtMiddlewareError) and is_raised_here(outcome.error):
+    if isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
         # The package's own errors say how to fix the problem, such as which package to install.
         detail = str(outcome.error)
         trace.note(STAGE, detail)
@@ -83,7 +83,7 @@ def _read_rerank_scores(
     return None
 
 
-def check_scores(scores: Any, passage_count: int) -> list[float]:
+def check_rerank_scores(scores: Any, passage_count: int) -> list[float]:
     """Check a reranker's *scores*, and return them as floats.
 
     *scores* must be a list, tuple or array of *passage_count* finite numbers.

@@ -331,8 +331,8 @@ def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ..
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
     """Return the result whose response is the template for the final response.
 
-    This is the first result, unless its response is ``None`` or an empty list, which may not show
-    the structure. The template is then the first result with passages.
+    The template is the first result. If its response is ``None`` or an empty list, which may not
+    show the structure, the template is the first result with passages.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):

@@ -105,17 +105,17 @@ class TransformStage:
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.can_share_reply:
-            return (yield from self._get_cached_or_ask_model(llm_deadline))
+            return (yield from self._get_cached_or_new_transformation(llm_deadline))
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
             role, flight = flights.join_flight(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
-                return (yield from self._get_cached_or_ask_model(llm_deadline))
+                return (yield from self._get_cached_or_new_transformation(llm_deadline))
             if role is Role.LEADER:
                 shared: Result | None = None
                 try:
-                    result = yield from self._get_cached_or_ask_model(llm_deadline)
+                    result = yield from self._get_cached_or_new_transformation(llm_deadline)
                     if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
                         shared = result
                     return result
@@ -135,7 +135,7 @@ class TransformStage:
                     ),
                 )
 
-    def _get_cached_or_ask_model(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_cached_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
         """Return the transformation from a cache or from the model, with the degradations.
 
         A transformation from the model is cached if there are no degradations.
@@ -160,7 +160,7 @@ class TransformStage:
                 self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
                 and not llm_deadline.passed
             )
-        transformation = self._question.guard_replies(
+        transformation = self._question.repair_or_drop_texts(
             self._request.original, self._find_protected_spans(), self._language
         )
         degradations = tuple(self._question.degradations)

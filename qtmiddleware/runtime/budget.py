@@ -26,7 +26,7 @@ _BUCKETS_OF_SPENDING: Final = 1_440
 class _Bucket:
     """The calls, tokens and US dollars of one part of a time window.
 
-    A running call counts with its highest possible cost.
+    While a call is running, its highest possible cost is counted.
 
     Attributes:
         since: When the bucket was opened, in seconds on the meter's clock.

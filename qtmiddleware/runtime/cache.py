@@ -69,7 +69,7 @@ class TTLCache(Generic[V]):
             self._drop_excess()
 
     def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
-        """Set new limits. They also apply to values that are already stored."""
+        """Set new limits, also for values that are already stored."""
         with self._lock.lock:
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._drop_excess()

@@ -104,9 +104,9 @@ class Breaker:
     If *max_failures* is 0, the breaker never opens.
 
     If the service asks for a pause (Retry-After), the breaker opens for the pause, or for
-    *open_seconds* if the failure is the last of *max_failures* and this is longer. No probe follows
-    a pause, because a service that asks for a pause is working. Calls that were already running
-    when the pause began do not count as further failures if they fail with such a request too.
+    *open_seconds* if this is longer and the failure is the last of *max_failures*. No probe follows
+    a pause, because a service that asks for a pause is working. If calls that were already
+    running when the pause began fail with a request for a pause too, they are not counted again.
 
     A breaker with a *name* logs a warning when it opens and when it closes, but not for each probe.
     Thread-safe; a forked process begins without running calls.

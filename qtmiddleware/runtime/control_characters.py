@@ -20,7 +20,7 @@ _ESCAPED: Final = re.compile(f"[{CONTROL_CHARACTERS}\ud800-\udfff]")
 
 
 def escape_json(document: str) -> str:
-    """Return the JSON text *document* with control characters escaped. Its data stays the same."""
+    """Return the JSON text *document* with control characters escaped. The data stays the same."""
     return _ESCAPED.sub(_escape_character, document)
 
 

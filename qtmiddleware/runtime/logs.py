@@ -65,8 +65,8 @@ def quote_text(text: str) -> str:
 def format_error(error: BaseException) -> str:
     """Return the traceback of *error* as text, without keys, for a record at DEBUG level.
 
-    Do not log it at a higher level, because it may quote a query or passage. Keeps at most 50 stack
-    frames, and only the first and last 8,000 characters of a long text.
+    Do not log the result at a higher level, because it may quote a query or passage. Keeps at most
+    50 stack frames, and only the first and last 8,000 characters of a long text.
     """
     from traceback import format_exception
 

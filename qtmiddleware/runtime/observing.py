@@ -267,7 +267,7 @@ def _mark_running_hook() -> Iterator[None]:
 def call_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
     """Call *hook* with *retrieval* in this thread.
 
-    If the hook returns a coroutine, this runs in the shared background loop for at most
+    If *hook* returns a coroutine, the coroutine runs in the shared background loop for at most
     `HOOK_SECONDS`.
 
     Raises:

@@ -76,7 +76,7 @@ class RedisCache:
 
     @property
     def wait_seconds(self) -> float:
-        """The number of seconds until Redis is called again; 0 if it can be called now."""
+        """The number of seconds until Redis is called again; 0 if Redis can be called now."""
         return self._breaker.wait_seconds
 
     def get(

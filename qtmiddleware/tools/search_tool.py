@@ -47,7 +47,7 @@ class SearchTool:
             schema.
         run: A blocking function that takes these arguments and returns JSON text. It never raises:
             it returns a failure as ``{"error": sentence}``.
-        arun: An asynchronous function that does the same.
+        arun: The asynchronous variant of *run*.
     """
 
     run: Callable[..., str]
@@ -98,7 +98,7 @@ class SearchTool:
 
         Raises:
             ToolFailure: An argument is wrong. The message is a sentence for the model.
-            Exception: The error of the search.
+            Exception: The search failed.
         """
         # A model may invent arguments. The error tells it which one does not exist.
         unknown = sorted(map(str, set(arguments) - set(MEANINGS)))
@@ -181,7 +181,7 @@ class SearchTool:
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
         """Return the keyword arguments for the search, and a function that formats the result.
 
-        The function takes the retrieval and returns JSON text.
+        The returned function takes the retrieval and returns JSON text.
 
         Raises:
             ToolFailure: An argument is wrong.
@@ -213,7 +213,7 @@ class SearchTool:
                 top_k=top_k,
                 max_tokens=max_tokens,
                 notes=notes,
-                can_try_harder=effort != self.efforts[-1] and len(self.efforts) > 1,
+                has_higher_effort=effort != self.efforts[-1] and len(self.efforts) > 1,
             )
 
         return search_arguments, format_result

@@ -1,7 +1,7 @@
 """Estimate the number of tokens in a text without a tokenizer, and cut texts to a token limit.
 
-The estimate is meant to be an upper bound for prose, code and encoded data with the tokenizers of
-current models. A test compares it with one of these tokenizers.
+For the tokenizers of current models, the estimate should be an upper bound. This applies to prose,
+code and encoded data. A test compares the estimate with one of these tokenizers.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def count_tokens(text: str) -> int:
     """Return an estimate of the number of tokens in *text*, too high rather than too low."""
     return ceil(
         sum(
-            _estimate_tokens(piece.lastgroup, piece[0])
+            _estimate_token_count(piece.lastgroup, piece[0])
             for piece in _compile_piece_pattern().finditer(text)
         )
     )
 
 
-def _estimate_tokens(group_name: str, piece: str) -> float:
+def _estimate_token_count(group_name: str, piece: str) -> float:
     """Return an estimate of the number of tokens in *piece*.
 
     *group_name* is the group of `_PIECES` that matched the piece, such as ``word``.
@@ -90,7 +90,7 @@ def cut_text(text: str, max_tokens: int) -> str:
     """Return *text*, cut at the end of a sentence if it has more than *max_tokens* tokens.
 
     A text that fits is returned unchanged. A text that was cut ends with `CUT`. If no sentence ends
-    in the second half of the text that fits, the text is cut at the end of a word if possible. If
+    in the second half of the part that fits, the cut is at the end of a word if possible. If
     nothing fits, the result is ``""``.
     """
     if (end := _count_fitting_chars(text, max_tokens)) == len(text):
@@ -108,8 +108,8 @@ def cut_text(text: str, max_tokens: int) -> str:
 def _cut_at_boundary(text: str, end: int) -> str:
     """Return the beginning of *text*, at most *end* characters, up to the end of a sentence.
 
-    If no sentence ends in the second half of these characters, the text is cut at the end of a
-    word, or else at *end*.
+    If no sentence ends in the second half of these characters, the cut is at the end of a word if
+    possible, or else at *end*.
     """
     least = end * _LEAST_SHARE
     # The characters after a full stop show whether a sentence ends there.
@@ -127,7 +127,7 @@ def _count_fitting_chars(text: str, max_tokens: float) -> int:
     """Return how many characters of *text* fit into *max_tokens* tokens."""
     end = 0
     for piece in _compile_piece_pattern().finditer(text):
-        size = _estimate_tokens(piece.lastgroup, piece[0])
+        size = _estimate_token_count(piece.lastgroup, piece[0])
         if max_tokens < size:
             fixed, each = _RATES.get(piece.lastgroup, (max_tokens, 1.0))
             return end + max(0, int((max_tokens - fixed) / each))

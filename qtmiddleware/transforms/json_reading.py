@@ -195,8 +195,8 @@ class _Reader:
     def skip_separators_and_check_end(self, closing_bracket: str) -> bool:
         """Skip spaces and commas, and return whether the current object or list ends here.
 
-        It ends at any closing bracket and at the end of the text. *closing_bracket* is skipped too.
-        Another bracket is not skipped, because it belongs to an outer object or list.
+        The object or list ends at any closing bracket and at the end of the text. *closing_bracket*
+        is skipped too. Another bracket is not skipped, because it belongs to an outer value.
         """
         self.skip_pattern(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
         if self.position >= len(self.text):

@@ -41,8 +41,9 @@ class IssuedWarnings:
 class CallContext:
     """The settings and components for one call of a wrapped function.
 
-    All calls of one function share *issued_warnings*, and *learned* with the facts from earlier
-    calls. All functions of one middleware share *cache* and *sampler*.
+    *learned* holds the facts that qtmiddleware has learned from earlier calls. All calls of one
+    function share *learned* and *issued_warnings*. All functions of one middleware share *cache*
+    and *sampler*.
     """
 
     components: Components
@@ -90,7 +91,7 @@ class CallContext:
 
     @property
     def is_off(self) -> bool:
-        """Whether to call the plain function only.
+        """Whether this call only needs to call the plain function.
 
         True if no setting changes the result, and no log, observer or hook needs the retrieval.
         """
@@ -115,7 +116,7 @@ class ContextSource:
     *hook* belong to the function. *cache* and *sampler* belong to the middleware.
 
     Args:
-        middleware: the `QueryMiddleware`.
+        middleware: the `QueryMiddleware` that wraps the function.
         get_components: returns the middleware's current `Components`. Each call of the wrapped
             function asks once, so that no call mixes settings from before and after a reload.
         layers: settings that override the middleware's settings in every call.
@@ -151,9 +152,9 @@ class ContextSource:
         self._latest = (current := get_components()), self._build_context(current, ())
 
     def get_context(self, overrides: Layers = ()) -> CallContext:
-        """Return the context for a call that begins now, with settings overridden by *overrides*.
+        """Return the context for a call that begins now. *overrides* override the settings.
 
-        Raises `ConfigError` if the overrides are invalid.
+        Raises `ConfigError` if *overrides* are invalid.
         """
         components = self._get_components()
         # A context with overrides is not kept, because each call may override other settings.
@@ -167,9 +168,9 @@ class ContextSource:
         return context
 
     def copy_with_config(self, config: Mapping[str, Any]) -> ContextSource:
-        """Return a source for the same function, with settings overridden by *config*.
+        """Return a `ContextSource` for this function whose settings *config* overrides.
 
-        The new source starts with an empty cache and without learned facts.
+        The new source starts with an empty cache and without facts from earlier calls.
         """
         cache = TransformationCache(self.get_context((config,)).settings)
         return ContextSource(

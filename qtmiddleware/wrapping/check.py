@@ -1,4 +1,4 @@
-"""Check whether qtmiddleware can improve a wrapped function, and what changes for some questions.
+"""Check whether qtmiddleware can improve a wrapped function, and show what it changes.
 
 The check calls the function a few times with the middleware's changes and a few times without. The
 middleware learns nothing from these calls, writes no query log and notifies no observer.
@@ -116,7 +116,7 @@ _FIXES_BY_REASON: Final = {
 
 
 class CheckState(StrEnum):
-    """The state of one checked item: it works, has a problem, or is not used.
+    """The state of one checked item: the item works, has a problem, or is not used.
 
     A feature that works but should be turned off also counts as a problem.
     """
@@ -131,12 +131,12 @@ class Finding:
     """One finding of a check.
 
     Attributes:
-        subject: the checked item, such as ``query`` or ``model``.
+        subject: the name of the checked item, such as ``query`` or ``model``.
         state: whether the item works, has a problem, or is not used.
-        text: the finding in a sentence. It may quote an exception that the function raised.
+        text: a sentence for people. It may quote an exception that the function raised.
         mend: how to fix the problem; ``""`` if there is nothing to do.
-        values: the finding as data for programs: names, numbers and lists of texts. If a feature
-            was tried, ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
+        values: data for programs: names, numbers and lists of texts. If the check tried a feature,
+            ``advice`` is ``keep``, ``measure``, ``leave_off`` or ``unseen``.
     """
 
     subject: str
@@ -151,10 +151,10 @@ class Check:
     """The result of checking a wrapped function. Print it to read it as a report.
 
     Attributes:
-        function: the function's name.
-        question: the question that was tried; the first one if there were several.
+        function: the name of the checked function.
+        question: the question that was tried; the first question of a list.
         keywords: the question's keywords.
-        findings: the findings, in the order of the check.
+        findings: what the check found out, in the order of its steps.
         verdicts: one finding per feature (keywords, the model's variants, reranking): whether to
             keep the feature, measure its effect or leave it off.
         sample: how the keyword rules change the order for several questions; ``None`` if there was
@@ -174,7 +174,7 @@ class Check:
         return any(verdict.state is CheckState.OK for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the check, including ``helps``, as nested dicts that are ready for JSON."""
+        """Return the check's result, including ``helps``, as nested dicts ready for JSON."""
         return {"helps": self.helps, **asdict(self)}
 
     def __str__(self) -> str:
@@ -184,30 +184,33 @@ class Check:
             "keywords": self.keywords or "(none)",
         }
         rows = [
-            *(_format_row(name, shorten_text(text, _MOST_QUOTED)) for name, text in head.items()),
+            *(
+                _format_report_row(name, shorten_text(text, _MOST_QUOTED))
+                for name, text in head.items()
+            ),
             "",
         ]
         # Advice that a verdict repeats below is shown only there.
         fixes = {verdict.mend for verdict in self.verdicts}
         for finding in self.findings:
             mark = "! " if finding.state is CheckState.PROBLEM else ""
-            rows.append(_format_row(finding.subject, mark + finding.text))
+            rows.append(_format_report_row(finding.subject, mark + finding.text))
             if finding.mend and finding.mend not in fixes:
-                rows.append(_format_row("", f"-> {finding.mend}"))
+                rows.append(_format_report_row("", f"-> {finding.mend}"))
         for example in () if self.sample is None else self.sample.examples:
-            rows += ["", _format_row("example", example.question)]
+            rows += ["", _format_report_row("example", example.question)]
             rows += [
-                _format_row("  first", _format_passage(example.before)),
-                _format_row("  would be first", _format_passage(example.after)),
+                _format_report_row("  first", _format_passage(example.before)),
+                _format_report_row("  would be first", _format_passage(example.after)),
             ]
         rows.append("")
         shown = set[str]()
         for verdict in self.verdicts:
             effect = "has no effect" if verdict.state is CheckState.PROBLEM else "is off"
             effect = _SENTENCE_BY_ADVICE.get(verdict.values.get("advice", ""), effect)
-            rows.append(_format_row(verdict.subject, f"{effect}: {verdict.text}"))
+            rows.append(_format_report_row(verdict.subject, f"{effect}: {verdict.text}"))
             if verdict.mend and verdict.mend not in shown:
-                rows.append(_format_row("", f"-> {verdict.mend}"))
+                rows.append(_format_report_row("", f"-> {verdict.mend}"))
                 shown.add(verdict.mend)
         return "\n".join(rows)
 
@@ -220,7 +223,7 @@ def build_check_flow(
     The flow reports the function's exceptions as findings and does not raise them.
 
     Args:
-        request: the request for the user's arguments.
+        request: the request built from the user's arguments.
         invocation: the invocation that performs the searches.
         questions: all questions if the user passed a list, beginning with the question of
             *request*.
@@ -229,7 +232,7 @@ def build_check_flow(
 
 
 class _Obstacle(Exception):
-    """Ends a check early. *finding* is the problem, which prevents every feature from working."""
+    """Raised to end a check early, because *finding* prevents every feature from working."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__()
@@ -300,7 +303,7 @@ class _Checkup:
     def _judge_features(self) -> Flow[list[Finding]]:
         """Return a verdict on each feature: keywords, the model's variants and the reranker.
 
-        The reranker is left out if the settings do not enable reranking.
+        If the settings do not enable reranking, there is no verdict on the reranker.
         """
         features = [_KEYWORDS, _VARIANTS, *([_RERANK] if self.settings.rerank.enabled else [])]
         try:
@@ -382,8 +385,8 @@ class _Checkup:
     def _get_plain_and_widened_results(self) -> Flow[tuple[SearchResult, SearchResult]]:
         """Return the result of the caller's call, and the result of a call for more passages.
 
-        If no call for more passages is made, or if it fails, both are the result of the caller's
-        call. Raises `_Obstacle` if the function fails or its response cannot be read.
+        If there is no call for more passages, or if it fails, both results are that of the
+        caller's call. Raises `_Obstacle` if the function fails or its response cannot be read.
         """
         self._check_query()
         if self.request.embeds:
@@ -502,7 +505,7 @@ class _Checkup:
                 **self._query_location,
                 travels="vector",
                 dimension=size,
-                embed_ms=_round_ms(ms),
+                embed_ms=_round_duration(ms),
             )
         )
 
@@ -577,12 +580,12 @@ class _Checkup:
     ) -> Flow[SearchResult]:
         """Time calls with and without more passages, and return the result with more passages.
 
-        Adds findings on the number of passages and on the cost. Returns *plain_result*, the result
-        of the caller's call, if no call for more passages is made or if it fails.
+        Adds findings on the number of passages and on the cost. If there is no call for more
+        passages, or if it fails, returns *plain_result*.
 
         Args:
             plain_result: the result of the caller's call.
-            first_outcome: the outcome of that call.
+            first_outcome: the outcome of the caller's call.
         """
         count = len(plain_result.ranking.keys)
         self.request.learned.record_passages(plain_result.ranking.items)
@@ -613,10 +616,10 @@ class _Checkup:
             size = _measure_json_bytes(response)
             values |= {
                 f"{name}_calls": len(outcomes),
-                f"{name}_ms": _round_ms(ms),
+                f"{name}_ms": _round_duration(ms),
                 f"{name}_bytes": size,
             }
-            texts.append(f"{description} {_format_duration(ms)} and {_format_bytes(size)}")
+            texts.append(f"{description} {_format_duration(ms)} and {_format_byte_count(size)}")
             if width is not None:
                 widened_result = self._read_result(response)
                 widened_count = len(widened_result.ranking.keys)
@@ -641,7 +644,7 @@ class _Checkup:
         return widened_result
 
     def _recommend_model_for_small_collection(self, passage_count: int) -> None:
-        """Recommend a model for a collection of *passage_count* passages, unless one is in use."""
+        """Recommend a language model for a small collection, unless the settings use a model."""
         has_model = self.invocation.context.components.has_model
         if has_model and self.settings.transformation_type != "none":
             return
@@ -660,15 +663,15 @@ class _Checkup:
     ) -> Flow[dict[int | None, list[Outcome]]]:
         """Time calls for the caller's number of passages and for *widened_top_k* passages.
 
-        The two calls alternate so that a change in load affects both.
+        The two types of call alternate, so that a change in load affects both.
 
         Args:
             widened_top_k: the larger number of passages; ``None`` to time only the caller's call.
             first_outcome: the outcome of an earlier call for the caller's number.
 
         Returns:
-            The outcomes of the calls, by the number of passages requested. The caller's calls have
-            the key ``None``.
+            The outcomes of the calls, by the number of passages requested. The key ``None`` stands
+            for the caller's number.
         """
         calls: dict[int | None, list[Outcome]] = {None: [], widened_top_k: []}
         spent = first_outcome.seconds
@@ -737,7 +740,7 @@ class _Checkup:
         else:
             self._add_finding(
                 _build_problem_finding(
-                    "text", *self._describe_missing_text(items), field=None, passages=0
+                    "text", *self._explain_missing_text_and_fix(items), field=None, passages=0
                 )
             )
             # A first retrieval would learn the same from these passages.
@@ -757,7 +760,7 @@ class _Checkup:
             self._add_finding(_build_ok_finding("metadata", text, fields=list(fields)))
         self._add_score_finding(result.ranking)
 
-    def _describe_missing_text(self, items: Sequence[Any]) -> tuple[str, str]:
+    def _explain_missing_text_and_fix(self, items: Sequence[Any]) -> tuple[str, str]:
         """Return why the passages have no text, and how to fix the problem."""
         text, fix = describe_missing_text(items, self.settings.keyword_evidence.text_field)
         signature, invocation = self.invocation.signature, self.invocation
@@ -780,7 +783,7 @@ class _Checkup:
         return text, fix
 
     def _try_text_clause(self, plain_result: SearchResult) -> Flow[None]:
-        """Add a finding on whether a keyword search can be added to this call, and at what cost."""
+        """Add a finding on whether this call can include a keyword search, and at what cost."""
         if not can_add_text_clause(self.clauses):
             return
         chosen = self.settings.hybrid.text_fields
@@ -817,7 +820,7 @@ class _Checkup:
         result, units = self._read_result(outcome.value), get_read_units(outcome.value)
         new = len(set(result.ranking.keys) - set(plain_result.ranking.keys))
         values |= {
-            "ms": _round_ms(outcome.seconds * 1e3),
+            "ms": _round_duration(outcome.seconds * 1e3),
             "read_units": units,
             "passages": len(result.ranking.keys),
         }
@@ -842,8 +845,8 @@ class _Checkup:
     def _guess_text_fields(self, plain_result: SearchResult) -> list[str]:
         """Return the fields for a keyword search if the settings name none.
 
-        If the index embeds the query, these are the fields of the call's clause. Otherwise, the
-        list holds the passages' text field. The list is empty if that field is unknown.
+        If the index embeds the query, return the fields that the call's clause searches. Otherwise,
+        return the passages' text field, or an empty list if this field is unknown.
         """
         if read_clause_type(self.clauses[0]) not in VECTORS:
             return list_clause_fields(self.clauses)
@@ -878,7 +881,7 @@ class _Checkup:
         )
 
     def _add_search_finding(self, response: Any) -> None:
-        """Add a finding on the number of searches per question, and on their cost."""
+        """Add a finding on the number and the cost of the searches per question."""
         by_words = int(self.request.keyword_search_skip_reason is None)
         most_searches = (
             compute_max_searches(self.request)
@@ -914,21 +917,21 @@ class _Checkup:
 
     # --- the features of the middleware -----------------------------------------------------------
 
-    def _retrieve_with_settings(
-        self, order_before: Sequence[Key], **changes: Any
+    def _retrieve_and_compare_order(
+        self, order_before: Sequence[Key], **changed_settings: Any
     ) -> Flow[tuple[Retrieval, _OrderChange]]:
         """Retrieve with changed settings, and compare the new order with *order_before*.
 
-        Exceptions from the function pass through.
+        Exceptions from the wrapped function pass through.
 
         Args:
             order_before: the passage keys of the result to compare with.
-            **changes: the changed settings.
+            **changed_settings: the settings to change, by name.
 
         Returns:
             The retrieval, and the change of the order.
         """
-        request = replace(self.request, settings=replace(self.settings, **changes))
+        request = replace(self.request, settings=replace(self.settings, **changed_settings))
         if request.settings.transformation_type == "none":
             # Leave the text clause out, so that the change shows the effect of the keywords alone.
             request = replace(request, text_fields=())
@@ -940,9 +943,9 @@ class _Checkup:
     def _try_keywords(
         self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Return the verdict on the keywords, and the passage keys of the result with keywords.
+        """Try the keyword rules, and return the verdict on them and the reranked passage keys.
 
-        If the keywords cannot be tried, the keys are those of the plain result.
+        If the rules cannot be tried, return the passage keys of the plain result.
         """
         before, count = plain_result.ranking.keys, len(widened_result.ranking.keys)
         for finding in self.findings:
@@ -958,7 +961,7 @@ class _Checkup:
             ), before
         rerank = replace(self.settings.rerank, enabled=False)
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 before, transformation_type="none", rerank=rerank
             )
         except Exception as error:
@@ -982,7 +985,7 @@ class _Checkup:
     def _compare_sample_orders(self) -> Flow[None]:
         """Compare the plain order and the keyword rules' order for a sample of the questions.
 
-        Adds findings on the differences.
+        Adds findings on how the two orders differ.
         """
         sampled = choose_sample_questions(self.questions)
         left_out = len(self.questions) - len(sampled)
@@ -1019,7 +1022,7 @@ class _Checkup:
     def _get_plain_and_rules_orders(self, question: str) -> Flow[tuple[Matches, Matches]]:
         """Return a question's passages in the plain order, and in the keyword rules' order.
 
-        Exceptions from the function pass through.
+        Exceptions from the wrapped function pass through.
         """
         # The first question was checked already, but not the others of the list.
         if (problem := find_query_problem(question, self.settings)) is not None:
@@ -1039,7 +1042,7 @@ class _Checkup:
         """Return the verdict on the keywords.
 
         Args:
-            effect: A description of the keywords' effect.
+            effect: What the keywords change, in words.
             is_order_changed: Whether the keywords changed the order for the first question.
         """
         if self.sample is None:
@@ -1085,7 +1088,7 @@ class _Checkup:
         )
 
     def _try_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
-        """Retrieve once with the model, and return the verdict on the model's variants."""
+        """Retrieve once with the language model, and return the verdict on its variants."""
         if not self.invocation.context.components.has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
             return self._add_model_finding(
@@ -1093,7 +1096,7 @@ class _Checkup:
             )
         settings, limits = self.settings, self.settings.limits
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 order_before,
                 escalation=replace(settings.escalation, mode="always"),
                 limits=_extend_limits(limits),
@@ -1124,7 +1127,7 @@ class _Checkup:
             trace.input_tokens + trace.output_tokens,
             round(1e3 * limits.model_seconds),
         )
-        values |= {"ms": _round_ms(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
+        values |= {"ms": _round_duration(ms), "tokens": tokens, "cost_usd": trace.cost_usd}
         text = f"{name} replied in {_format_duration(ms)}" + (
             f", {tokens} tokens" if tokens else ""
         )
@@ -1168,7 +1171,7 @@ class _Checkup:
     def _try_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
-            retrieval, change = yield from self._retrieve_with_settings(
+            retrieval, change = yield from self._retrieve_and_compare_order(
                 order_before,
                 transformation_type="none",
                 limits=_extend_limits(self.settings.limits),
@@ -1189,7 +1192,7 @@ class _Checkup:
         )
         text = f"reranks {judged} candidates in {_format_duration(ms)}; {change}"
         return _build_effect_verdict(
-            _RERANK, text, is_order_changed=change.is_changed, ms=_round_ms(ms), judged=judged
+            _RERANK, text, is_order_changed=change.is_changed, ms=_round_duration(ms), judged=judged
         )
 
 
@@ -1225,15 +1228,21 @@ def _build_ok_finding(subject: str, message: str, /, **values: Any) -> Finding:
 
 
 def _build_effect_verdict(
-    feature: str, effect: str, unseen_fix: str = "", /, *, is_order_changed: bool, **values: Any
+    feature: str,
+    effect: str,
+    no_effect_advice: str = "",
+    /,
+    *,
+    is_order_changed: bool,
+    **values: Any,
 ) -> Finding:
     """Return the verdict on a *feature* that was tried without relevance judgements.
 
-    *effect* describes what the feature changed. *unseen_fix* is the advice if it did not change the
-    order.
+    *effect* describes what the feature changed. *no_effect_advice* is the advice for a feature that
+    did not change the order.
     """
     advice = Advice.MEASURE if is_order_changed else Advice.UNSEEN
-    fix = _MEASURE if is_order_changed else unseen_fix
+    fix = _MEASURE if is_order_changed else no_effect_advice
     return Finding(
         feature,
         CheckState.OK,
@@ -1254,8 +1263,8 @@ def _build_problem_finding(subject: str, message: str, fix: str = "", /, **value
 def _format_field_advice(option_name: str, field_name: str | None) -> str:
     """Return the advice to set *option_name* of ``keywordEvidence`` to *field_name*.
 
-    If *field_name* is ``""``, the advice names no field. ``None`` means that the passages have no
-    fields, and gives the advice ``""``.
+    If *field_name* is ``""``, the advice names no field. If *field_name* is ``None``, the passages
+    have no fields, and the advice is ``""``.
     """
     if not field_name:
         return (
@@ -1288,7 +1297,7 @@ def _find_degradation(retrieval: Retrieval, *stages: str) -> Degradation | None:
 def _describe_error(error: BaseException | None) -> str:
     """Return the type of *error* and the beginning of its message, on one line.
 
-    Passwords in addresses are removed.
+    Removes user names and passwords from addresses.
     """
     words = " ".join(remove_credentials(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
@@ -1314,18 +1323,18 @@ def _convert_to_json_value(value: Any) -> Any:
     return dict(value if isinstance(value, Mapping) else list_fields(value)) or str(value)
 
 
-def _format_duration(ms: float) -> str:
-    return f"{ms:.1f} ms" if ms < 100 else f"{ms:,.0f} ms"
+def _format_duration(duration_ms: float) -> str:
+    return f"{duration_ms:.1f} ms" if duration_ms < 100 else f"{duration_ms:,.0f} ms"
 
 
-def _format_bytes(byte_count: int | None) -> str:
+def _format_byte_count(byte_count: int | None) -> str:
     if byte_count is None:
         return "an unknown size"
     return f"{byte_count} B" if byte_count < 1_000 else f"{byte_count / 1e3:,.1f} kB"
 
 
-def _round_ms(ms: float) -> float:
-    return round(ms, 3)
+def _round_duration(duration_ms: float) -> float:
+    return round(duration_ms, 3)
 
 
 def _parenthesize(detail: str) -> str:
@@ -1336,7 +1345,7 @@ def _format_passage(passage: SamplePassage) -> str:
     return f"{passage.id}: {passage.text}" if passage.id else passage.text
 
 
-def _format_row(label: str, text: str) -> str:
+def _format_report_row(label: str, text: str) -> str:
     lines = textwrap.wrap(
         text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False
     ) or [""]

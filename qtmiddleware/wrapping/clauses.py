@@ -1,8 +1,8 @@
 """Find the question in the clauses of a document search, and replace it.
 
 Pinecone's ``index.documents.search`` takes the question inside ``score_by``, a list of clauses. A
-clause is an object of the SDK or a mapping with the same fields. Nothing here imports the SDK or
-changes a caller's clause.
+clause is an object of the SDK or a mapping with the fields of such an object. This module neither
+imports the SDK nor changes a caller's clauses.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ClauseProblem(WrapError):
 
     Attributes:
         reason: the reason in one word, such as ``missing``.
-        clause_value: the value in the question's place; ``""`` if there is none.
+        clause_value: the value found instead of a question; ``""`` if there is none.
     """
 
     def __init__(self, message: str, reason: str, clause_value: Any = "") -> None:
@@ -63,8 +63,8 @@ class ClauseProblem(WrapError):
 def are_valid_clauses(value: Any) -> bool:
     """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
-    Returns ``False`` if the type of a clause is unknown. Also returns ``False`` for an iterator,
-    because an iterator can be read only once.
+    Returns ``False`` if the type of a clause is unknown, or if *value* is an iterator, because an
+    iterator can be read only once.
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
@@ -102,10 +102,10 @@ def are_vector_clauses(clauses: Any) -> bool:
 
 
 def can_add_text_clause(clauses: Any) -> bool:
-    """Return whether a keyword search may be added to a call with *clauses*.
+    """Return whether a call with *clauses* may also include a keyword search.
 
-    Returns ``True`` if the clauses search by a vector. Either the caller passes the vector, or the
-    index computes it.
+    Returns ``True`` if the clauses search by a vector that the caller passes or the index computes.
+    Otherwise, returns ``False``.
     """
     return are_valid_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
 
@@ -115,9 +115,9 @@ def read_question(clauses: Any) -> Any:
 
     Raises `ClauseProblem` with one of these reasons:
 
-    - ``missing``: there is no question.
-    - ``not_text``: the clause holds a vector.
-    - ``lucene``: a query string uses Lucene's syntax.
+    - ``missing``: no clause holds a question.
+    - ``not_text``: a clause holds a vector.
+    - ``lucene``: a clause holds a query string in Lucene's syntax.
     - ``several_questions``: two clauses hold different questions.
     """
     if not are_valid_clauses(clauses):
@@ -154,7 +154,7 @@ def read_question(clauses: Any) -> Any:
 
 
 def replace_question(clauses: Any, question: Any) -> Any:
-    """Return a copy of *clauses* with *question*, a text or a vector, as the new question.
+    """Return a copy of *clauses* that searches for *question*, a text or a vector.
 
     If *clauses* is not a valid list of clauses, return *clauses* unchanged.
     """
@@ -202,11 +202,11 @@ def _replace_clause_question(clause: Any, clause_type: str, question: Any) -> An
             return clause  # keep the caller's own text unchanged, a question mark included
         question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
     elif clause_type == SPARSE:
-        question = _to_sparse_vector(question)
+        question = _convert_to_sparse_vector(question)
     return replace_value_at_path(clause, (PLACES[clause_type],), question)
 
 
-def _to_sparse_vector(vector: Any) -> Any:
+def _convert_to_sparse_vector(vector: Any) -> Any:
     """Convert *vector* to Pinecone's sparse format: the non-zero values and their indices.
 
     *vector* holds one number per term of the model's vocabulary. A vector that already has indices

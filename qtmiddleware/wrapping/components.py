@@ -36,11 +36,11 @@ T = TypeVar("T")
 
 
 class ComponentCache(Generic[T]):
-    """A thread-safe cache of components such as models, by the settings of each component.
+    """A thread-safe cache of components, such as models. The key is a component's settings.
 
-    Components for the middleware's settings are always kept. For calls that override settings, the
-    cache keeps the `MOST_KEPT` most recently used components. A dropped component is closed as soon
-    as no call is using it.
+    The cache always keeps the components for the middleware's settings. For calls that override
+    settings, it keeps the `MOST_KEPT` most recently used components. It closes a dropped component
+    as soon as no call is using the component.
     """
 
     def __init__(self, previous_cache: ComponentCache[T] | None = None) -> None:
@@ -120,7 +120,7 @@ def close_when_unused(component: object) -> None:
 class Components:
     """Creates and caches the models, rerankers, logs and threads of one middleware.
 
-    The components serve calls with the middleware's settings and calls that override settings.
+    Calls that use the middleware's settings and calls that override settings share this object.
 
     In a reload, the new components take over from *previous_components* the threads, the circuit
     breakers, and every client, model and reranker whose settings stay the same. The previous
@@ -190,7 +190,7 @@ class Components:
     def copy_with_config(self, config: Config) -> Components:
         """Return new components for *config*, to reload the middleware.
 
-        Call `replace_previous_components` of the new components to complete the reload.
+        To complete the reload, call `replace_previous_components` on the new components.
 
         Returns this object if nothing changes: the settings are equal and name no glossary file,
         and the environment holds the same API key and address. Raises `ConfigError` if *config* is
@@ -215,9 +215,10 @@ class Components:
         return Components(config, *constructor_arguments, previous_components=self)
 
     def replace_previous_components(self) -> None:
-        """Apply the new limits, and close the clients, models and rerankers that were replaced.
+        """Apply the new limits, and close the previous clients, models and rerankers.
 
-        A replaced component is closed as soon as no call uses it.
+        Each previous component is closed as soon as no call uses it. Components that the new
+        settings share stay open.
         """
         settings = self.config.settings
         self.bulkhead.limit = settings.limits.max_threads
@@ -255,7 +256,7 @@ class Components:
     def get_model(self, settings: Settings) -> GovernedModel:
         """Return the model that transforms questions.
 
-        A client that the user passed is used even if *settings* name another model.
+        A client that the user passed takes precedence over the model that *settings* name.
         """
         return self._get_cached_model(
             settings, has_default_settings=settings is self.config.settings
@@ -312,20 +313,20 @@ class Components:
         )
 
     def _identify_account(self, settings: Settings) -> int | None:
-        """Return a number that identifies the service's address and the API key.
+        """Return a number that identifies the model service's address and the API key.
 
         Returns ``None`` if the user passed a client.
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import hash_account
+        from qtmiddleware.providers.llms.openai.clients import hash_address_and_key
 
-        return hash_account(settings.llm.base_url)
+        return hash_address_and_key(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker, or ``None`` if *settings* do not enable reranking.
 
-        A reranker that the user passed is used even if *settings* name another model.
+        A reranker that the user passed takes precedence over the model that *settings* name.
         """
         options = settings.rerank
         if not options.enabled:
@@ -395,7 +396,10 @@ class Components:
         )
 
     def close(self) -> None:
-        """Close the models and rerankers created here. Clients that the user passed stay open."""
+        """Close the models and rerankers that this object created.
+
+        Clients that the user passed stay open.
+        """
         model: Any
         for model in self._inner_models.list_components():
             if hasattr(model, "close"):
@@ -403,7 +407,7 @@ class Components:
         self._close_rerankers()
 
     async def aclose(self) -> None:
-        """Close what `close` closes, and also the clients of the running event loop."""
+        """Close the models and rerankers as `close` does, and the running event loop's clients."""
         model: Any
         for model in self._inner_models.list_components():
             if hasattr(model, "aclose"):
@@ -419,9 +423,9 @@ class Components:
 
 
 def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
-    """Return how many failures in a row open the circuit breaker, and its pause in seconds.
+    """Return how many failures in a row open the circuit breaker, and the breaker's pause.
 
-    If the breaker is off, the number of failures is 0.
+    The pause is in seconds. If the breaker is off, the number of failures is 0.
     """
     options = settings.breaker
     return options.failures if options.enabled else 0, options.seconds

@@ -1,4 +1,4 @@
-"""Wrap a function with a new `QueryMiddleware` in one step: the `middleware` decorator."""
+"""Define the `middleware` decorator, which wraps a function with a new `QueryMiddleware`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Decorator(Protocol):
 class EmbeddingDecorator(Protocol):
     """The type of the decorator that `middleware(embed=...)` returns.
 
-    The decorator wraps a function that takes a vector. Callers pass a text instead, so the
-    decorated function does not keep its parameter types.
+    The decorator wraps a function that takes a vector. Callers pass a text to the decorated
+    function instead, so its parameter types change.
     """
 
     @overload

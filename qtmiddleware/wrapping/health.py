@@ -29,15 +29,15 @@ class NotReady(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ModelHealth:
-    """A language model and its circuit breaker.
+    """The health of a language model and its circuit breaker.
 
     Attributes:
         name: the model's name.
         is_configured: whether there is a client, a key or an address. The service may still be
             down.
-        breaker: the state of the circuit breaker.
-        failures: the number of calls in a row that failed or were late.
-        allowed_failures: the number of failures in a row that opens the breaker; 0 means never.
+        breaker: whether the circuit breaker lets calls through.
+        failures: the number of most recent calls in a row that failed or were late.
+        allowed_failures: how many failures in a row open the breaker; 0 if it never opens.
         retry_in: seconds until the model may be called again; 0 if it may be called now.
     """
 
@@ -63,12 +63,13 @@ class ModelHealth:
 class ThreadsHealth:
     """The thread pool for all work except the searches for the original queries.
 
+    Both counts of calls begin when the middleware is created.
+
     Attributes:
-        in_use: threads in use now.
+        in_use: the number of threads that are busy now.
         limit: the largest number of threads.
-        refused: calls that found no free thread, since the middleware was created.
-        given_up: calls that were abandoned because they were late, since the middleware was
-            created.
+        refused: the number of calls that found no free thread.
+        given_up: the number of calls that were abandoned because they were late.
     """
 
     in_use: int
@@ -85,14 +86,14 @@ class ThreadsHealth:
 
 @dataclass(frozen=True, slots=True)
 class ShadowHealth:
-    """The retrievals in shadow mode.
+    """The numbers of retrievals in shadow mode since the middleware was created.
 
     Attributes:
-        running: retrievals under way now.
-        finished: retrievals that finished since the middleware was created.
-        failed: retrievals that failed since the middleware was created.
-        dropped: retrievals that did not start because too many were running, since the middleware
-            was created.
+        running: the number of retrievals under way now.
+        finished: the number of retrievals that finished.
+        failed: the number of retrievals that raised an exception.
+        dropped: the number of retrievals that did not start, because too many were under way or no
+            thread was free.
     """
 
     running: int
@@ -113,10 +114,10 @@ class CacheHealth:
 
     Attributes:
         is_enabled: whether the cache is on.
-        entries: transformations in the cache.
+        entries: the number of transformations in the cache.
         limit: the largest number of transformations in the cache.
-        hits: questions whose transformation was in the cache.
-        misses: questions whose transformation was not in the cache.
+        hits: the number of questions whose transformation was in the cache.
+        misses: the number of questions whose transformation was not in the cache.
         hit_rate: the fraction of hits, from 0 to 1; ``None`` before the first question.
     """
 
@@ -141,9 +142,9 @@ class RedisHealth:
     """The state of the shared Redis cache, as known from the last request to it.
 
     Attributes:
-        state: the last known state.
-        where: the address of the cache; ``""`` if no shared cache is used.
-        rest: seconds until the cache is asked again; 0 if the next question asks it.
+        state: whether the cache answered the last request.
+        where: the address of the cache; ``""`` if there is no shared cache.
+        rest: the pause after a failure, in seconds from now; 0 if the next question uses the cache.
     """
 
     state: RedisState
@@ -161,7 +162,7 @@ class Spending:
 
     Attributes:
         spent: the amount spent, including the largest amount that calls under way may spend.
-        limit: the limit; ``None`` if there is none.
+        limit: the largest amount that may be spent; ``None`` if there is no limit.
         left: the remaining amount; ``None`` if there is no limit.
     """
 
@@ -178,9 +179,9 @@ class BudgetHealth:
     """The model calls, tokens and US dollars that all middlewares of this process spent.
 
     Attributes:
-        calls: model calls in the last minute.
-        tokens: tokens in the budget's period.
-        usd: US dollars in the budget's period.
+        calls: the number of model calls in the last minute.
+        tokens: the number of tokens in the budget's period.
+        usd: the US dollars spent in the budget's period.
         hours: the length of the budget's period, in hours.
     """
 
@@ -209,8 +210,8 @@ class Health:
         threads: the thread pool for all work except the searches for the original queries.
         shadow: the retrievals in shadow mode.
         cache: the cache of transformations in this process.
-        redis: the shared cache.
-        budget: the spending of this process.
+        redis: the shared Redis cache.
+        budget: what all middlewares of this process spent on model calls.
     """
 
     model: ModelHealth
@@ -294,7 +295,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
 
 
 def _build_spending(amount: float, limit: float | None) -> Spending:
-    """Return the rounded *amount*, its *limit*, and the remaining amount, which is at least 0."""
+    """Return the rounded *amount* spent, the *limit*, and the rest, which is at least 0."""
     # Sums of floating-point amounts end in noise such as 0.30000000000000004.
     amount = round(amount, 9)
     return Spending(amount, limit, None if limit is None else max(0, round(limit - amount, 9)))

@@ -62,14 +62,16 @@ class _Attempt(NamedTuple):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Invocation:
-    """One call of a wrapped function. It calls the function once for each text to search for.
+    """One call of a wrapped function, which may search for several texts.
+
+    The invocation calls the function once per text.
 
     Attributes:
-        fn: the function.
+        fn: the function that was wrapped.
         signature: reads and replaces the function's arguments.
         args: the caller's positional arguments.
         kwargs: the caller's keyword arguments.
-        original: the caller's query.
+        original: the query that the caller passed.
         context: the settings and components for this call.
         is_async: whether the function is asynchronous.
     """
@@ -96,7 +98,7 @@ class Invocation:
 
     @property
     def can_await_calls(self) -> bool:
-        """Whether the caller's event loop awaits searches or embeddings.
+        """Whether the caller's event loop can await this call's searches or embeddings.
 
         The loop awaits searches if the function is asynchronous. The loop awaits all embeddings,
         because the embedding client's connections belong to the loop.
@@ -121,9 +123,10 @@ class Invocation:
     def search(self, step: Search) -> Any:
         """Call the function for the text of *step*, and return its response.
 
-        If the function rejects a larger number of passages or an added field, and *step* allows
-        another attempt, the function is called again without that change. Later calls of the
-        function also leave that change out. Exceptions from the last attempt pass through.
+        The first call may request more passages or another field than the caller's call. If the
+        function rejects this request and *step* allows another attempt, this method calls the
+        function again without the addition. Later calls also omit the addition. Exceptions from the
+        last attempt pass through.
         """
         query: Any = step.text
         if self._should_embed_text(step):
@@ -175,10 +178,10 @@ class Invocation:
         return self.context.embedder is not None and step.text is not None and not step.fields
 
     def _list_attempts(self, step: Search) -> list[_Attempt]:
-        """Return the attempts in order: first the largest request, last the caller's request."""
+        """Return the attempts, from the largest request to the caller's own request."""
         field, top_k = self._find_unrequested_field(), step.top_k
         attempts = [_Attempt(top_k, field)]
-        if step.may_narrow and not step.fields:
+        if step.can_narrow and not step.fields:
             attempts += [_Attempt(top_k, "")] if field else []
             attempts += [_Attempt(None, "")] if top_k is not None else []
         return attempts
@@ -201,7 +204,7 @@ class Invocation:
         """Record what the function rejected: a larger number of passages, or a field.
 
         Args:
-            step: the search.
+            step: the search that was attempted.
             attempt: the attempt that succeeded.
             first_attempt: the attempt with the largest request.
         """
@@ -231,7 +234,7 @@ class Invocation:
             return response
 
     def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        """Call the function with *query*, and request the passages and the field of *attempt*."""
+        """Call the function with *query* and the additions that *attempt* requests."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
         if step.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
@@ -282,7 +285,7 @@ class Invocation:
         """Log *retrieval*, and return it without the text field that only qtmiddleware requested.
 
         If the query log cannot be written, the returned retrieval has a degradation. If
-        qtmiddleware cannot improve the function's results, the user is warned once.
+        qtmiddleware cannot improve the function's results, this method warns the user once.
         """
         if field := self._find_unrequested_field():
             retrieval = hide_field(
@@ -295,13 +298,13 @@ class Invocation:
             if degradation is not None:
                 retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):
-            self._log_texts(retrieval)
+            self._log_keywords_and_texts(retrieval)
         if self.shadow is not None:
             self.shadow(retrieval.response, retrieval.trace.total_ms)
         return retrieval
 
     def _warn_about_setup_once(self, retrieval: Retrieval) -> None:
-        """Warn once about pages of results, and once about results that cannot be improved."""
+        """Warn once if the function returns pages, and once if its results cannot be improved."""
         learned, warned = self.context.learned, self.context.issued_warnings
         if learned.page and not warned.about_pages:
             warned.about_pages = True
@@ -326,7 +329,7 @@ class Invocation:
         a thread.
 
         Args:
-            request: The caller's request.
+            request: The request built from the caller's arguments.
             response: The plain function's response, which the caller gets.
             response_ms: The time that the plain function took, in milliseconds.
         """
@@ -374,7 +377,7 @@ class Invocation:
         if self.context.log is not None:
             self.context.log.append_record(retrieval, plain)
 
-    def _log_texts(self, retrieval: Retrieval) -> None:
+    def _log_keywords_and_texts(self, retrieval: Retrieval) -> None:
         """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
         from qtmiddleware.wrapping.query_log import TextWriter
 

@@ -22,7 +22,7 @@ def check_options(
 ) -> None:
     """Raise `WrapError` if *options* contains a name that *caller* does not accept.
 
-    *known_names* holds the names that *caller* accepts in its ``**options``.
+    *known_names* holds the names that *caller* accepts as ``**options``.
     """
     for name in options:
         if name not in known_names:

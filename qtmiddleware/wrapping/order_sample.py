@@ -1,8 +1,8 @@
 """Compare the plain order of passages with the keyword rules' order, and give advice on the rules.
 
 Without relevance judgements, nobody knows whether a changed order is better. In a trial on ten
-small collections, the fraction of questions with a changed order did not predict which collections
-gain from the rules. Therefore, a sample without judgements never says that the rules help.
+small collections, the fraction of questions with a changed order did not predict for which
+collections the rules help. Therefore, without judgements, this module never says that they help.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SampleQuestion:
     """A question of a sample.
 
     Attributes:
-        text: the question.
+        text: the question as the user wrote it.
         relevant: the ids of the question's relevant passages; empty if the user named none.
     """
 
@@ -63,7 +63,7 @@ class SamplePassage:
     """A passage in an `OrderExample`.
 
     Attributes:
-        id: the passage's id, or ``None``.
+        id: the passage's id; ``None`` if it has none.
         text: the beginning of the passage's text.
     """
 
@@ -88,10 +88,10 @@ class OrderExample:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSample:
-    """How the keyword rules move the answers to judged questions.
+    """How the keyword rules move the answers to judged questions up or down.
 
-    A question is judged if the user named the relevant passages. The answer is the first relevant
-    passage in an order.
+    A question is judged if the user named its relevant passages. In each order, the answer is the
+    relevant passage that comes first.
 
     Attributes:
         questions: the number of judged questions that were asked.
@@ -127,11 +127,12 @@ class OrderSample:
             `MOST_ASKED`.
         failed: the number of questions that were asked but failed.
         other_first: the number of questions for which the rules put another passage first.
-        changed: the number of questions for which at least one passage is new or moves.
+        changed: the number of questions for which the rules change the plain order. Passages added
+            at its end do not count.
         examples: at most two questions for which the rules put another passage first. Questions
             whose first passage had a clear lead in the plain order come first.
         judged: how the answers move; ``None`` if no question names relevant passages.
-        errors: the reasons why questions failed, each reason once.
+        errors: why questions failed, without duplicates.
     """
 
     asked: int
@@ -152,7 +153,7 @@ class OrderSample:
         """Return the advice on the rules, and the reason for the advice.
 
         - Keep the rules only if significantly more answers move up than down (one-sided sign test
-          at 5 %). Examples: 5 of 5 moved answers, 7 of 8, or 9 of 10.
+          at 5 %). For example, 7 of 8 moved answers move up.
         - Leave the rules off if no order changes, or if at least three more answers move down than
           up. This threshold is lower because leaving the rules off costs nothing.
         - Otherwise, measure the effect. If no order changed, and too few questions were asked to
@@ -231,7 +232,7 @@ def read_sample_questions(value: Any) -> list[SampleQuestion] | None:
 
 
 def read_relevant_ids(value: Any) -> frozenset[str]:
-    """Return the ids of relevant passages in *value*. If *value* is ``None``, return no ids.
+    """Return the ids of relevant passages in *value*, or no ids if *value* is ``None``.
 
     Raises `InvalidQuery` if *value* is not a list of ids.
     """
@@ -247,8 +248,8 @@ def read_relevant_ids(value: Any) -> frozenset[str]:
 def choose_sample_questions(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:
     """Return at most `MOST_ASKED` of *questions*, taken at even intervals.
 
-    Neighbouring questions in a file are often similar, so the first questions would be a poor
-    sample.
+    The first questions alone would be a poor sample, because neighbouring questions in a file are
+    often similar.
     """
     count = min(len(questions), MOST_ASKED)
     return [questions[index * len(questions) // count] for index in range(count)]
@@ -271,8 +272,8 @@ def compare_orders(
         questions: the questions to ask.
         get_orders: returns a question's passages in the plain order and in the rules' order. If
             *get_orders* raises an exception, the question counts as failed.
-        describe_error: returns a description of an exception.
-        unasked_count: the number of further questions, which are not asked.
+        describe_error: returns a sentence about an exception.
+        unasked_count: the number of questions that the caller left out of *questions*.
     """
     changed, errors = 0, list[str]()
     examples: list[tuple[float, OrderExample]] = []
@@ -315,8 +316,9 @@ def compare_orders(
 def _count_answer_moves(positions: Sequence[tuple[int | None, int | None]]) -> JudgedSample:
     """Count the judged questions whose answer is found, comes first, moves up or moves down.
 
-    *positions* holds a pair per question: the answer's position in the plain order and in the
-    rules' order, counted from 0. A position is ``None`` if the order holds no answer.
+    *positions* holds a pair per question: the answer's position in the plain order, and its
+    position in the rules' order. Positions start at 0. ``None`` means that the order holds no
+    answer.
     """
     # An answer that is not in a list is worse than any position.
     absent = float("inf")

@@ -28,14 +28,17 @@ class StoreSearch(Protocol):
         """The embedder for the search's queries, or ``None`` if the search takes texts."""
 
     def copy_with_settings(self, settings: Settings) -> StoreSearch:
-        """Return a search with other *settings* that uses the same open store."""
+        """Return a `StoreSearch` that uses this open store with other *settings*."""
 
     def close(self) -> None:
         """Close everything that was opened for this search."""
 
 
 class OwnSearch:
-    """Opens the configured store once and wraps its search for all callers. Thread-safe."""
+    """Opens the configured store once, and wraps the store's search for all callers.
+
+    The class is thread-safe.
+    """
 
     __slots__ = ("_embedder", "_lock", "_opened", "_search", "_settings", "_store")
 
@@ -70,9 +73,9 @@ class OwnSearch:
     def copy_with_settings(self, settings: Settings) -> OwnSearch:
         """Return an `OwnSearch` for other *settings*, or this object if the search stays the same.
 
-        If *settings* name the same store, the new search uses the store that is already open.
-        Otherwise, the new search opens the other store when it is first used. The old store stays
-        open for callers that still use it.
+        If *settings* name the store of this object, the new object uses the store that is already
+        open. Otherwise, the new object opens the other store on first use. The old store stays open
+        for callers that still use it.
         """
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
@@ -104,7 +107,7 @@ def _build_store_key(settings: Settings) -> tuple[object, ...]:
 
 
 def _build_search_key(settings: Settings) -> tuple[object, ...]:
-    """Return the settings that determine the store and the search in it."""
+    """Return the settings that determine the store and how the store is searched."""
     # The rules prepare the keyword search's texts, so they matter only with a keyword search.
     rules = settings.preprocess if settings.hybrid.enabled else None
     return *_build_store_key(settings), settings.hybrid, rules, settings.top_k

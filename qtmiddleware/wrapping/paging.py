@@ -1,8 +1,9 @@
-"""Find the argument with which a call selects a page of results, by name, type and value.
+"""Find the argument with which a call selects a page of results.
 
-On a page, qtmiddleware must not add or drop passages. Otherwise, a reader of all pages would see
-some passages twice and miss others. An argument's name alone is not enough: ``cursor`` or ``start``
-may also be a database cursor or a date.
+If a call selects a page, qtmiddleware must not add or drop passages. Otherwise, someone who reads
+all pages would see some passages twice and miss others. The search considers an argument's name,
+type and value, because the name alone is not enough: a ``cursor`` may be a database cursor, and a
+``start`` may be a date.
 """
 
 from __future__ import annotations
@@ -162,8 +163,9 @@ class Paging:
     """Finds the argument with which calls of one function select a page of results.
 
     Args:
-        parameters: the function's parameters.
-        page_argument: the page argument as the user named it (see `PageArgument`).
+        parameters: reads the function's parameters and the values that calls pass.
+        page_argument: the user's choice: a parameter's name, ``None`` or ``False``. See
+            `PageArgument`.
         other_parameters: the parameters of the query and of the number of passages, which never
             select a page.
         object_parameters: the names in *other_parameters* that take an object with several fields,
@@ -190,7 +192,7 @@ class Paging:
             candidates = [
                 (name, folded_name, parameters.named[name])
                 for name, folded_name in folded.items()
-                if _may_hold_page(folded_name)
+                if _can_select_page(folded_name)
             ]
             self._declared = tuple(
                 (
@@ -240,10 +242,12 @@ class Paging:
                 for name, value in kwargs.items()
                 if name not in named_parameters and _is_page_argument(_fold_name(name), value)
             )
-        for holder in self._homes:
+        for parameter_name in self._homes:
             yield from (
-                f"{holder}.{name}"
-                for name in _iterate_page_fields(parameters.read_value(holder, args, kwargs))
+                f"{parameter_name}.{name}"
+                for name in _iterate_page_fields(
+                    parameters.read_value(parameter_name, args, kwargs)
+                )
             )
 
 
@@ -253,7 +257,7 @@ def _fold_name(name: str) -> str:
     return name.replace("_", "").replace("-", "").casefold()
 
 
-def _may_hold_page(folded_name: str) -> bool:
+def _can_select_page(folded_name: str) -> bool:
     return folded_name in _NAMES or folded_name.startswith(_HOLDER)
 
 
@@ -285,26 +289,26 @@ def _is_page_argument(folded_name: str, value: Any, max_depth: int = _DEEPEST) -
     )
 
 
-def _iterate_page_fields(holder: Any, max_depth: int = _DEEPEST) -> Iterator[str]:
-    """Yield the names of the fields of *holder* that select a page.
+def _iterate_page_fields(container: Any, max_depth: int = _DEEPEST) -> Iterator[str]:
+    """Yield the names of the fields of *container* that select a page.
 
-    *holder* is a mapping or an object. If a field of an object is ``None``, the field's annotation
-    decides.
+    *container* is a mapping or an object. If a field of an object is ``None``, the field's
+    annotation decides.
     """
-    if holder is None or isinstance(holder, str) or not max_depth:
+    if container is None or isinstance(container, str) or not max_depth:
         return
-    is_class = not isinstance(holder, Mapping)
-    fields = list_fields(holder) if is_class else holder
+    is_class = not isinstance(container, Mapping)
+    fields = list_fields(container) if is_class else container
     folded = {name: _fold_name(name) for name in fields if isinstance(name, str)}
     for name, folded_name in folded.items():
         value = fields[name]
-        if not _may_hold_page(folded_name):
+        if not _can_select_page(folded_name):
             is_page = False
         elif value is not None:
             is_page = _is_page_argument(folded_name, value, max_depth)
         else:
             is_page = is_class and _is_page_parameter(
-                folded_name, _read_annotation(type(holder), name), None, folded.values()
+                folded_name, _read_annotation(type(container), name), None, folded.values()
             )
         if is_page:
             yield name
@@ -313,7 +317,7 @@ def _iterate_page_fields(holder: Any, max_depth: int = _DEEPEST) -> Iterator[str
 def _read_annotation(class_: type, field_name: str) -> Any:
     """Return the annotation of field *field_name* in *class_* or one of its parents.
 
-    Returns `Parameter.empty` if there is none.
+    Returns `Parameter.empty` if the field has no annotation.
     """
     annotations = map(read_annotations, class_.__mro__)
     return next(
@@ -331,8 +335,9 @@ def _is_page_parameter(
 ) -> bool:
     """Return whether a parameter selects a page, judged by its name, annotation and default.
 
-    Used for calls that omit the parameter: such calls request the first page. *sibling_names* are
-    the names of the other parameters or fields. `_fold_name` has folded all names.
+    This function judges calls that omit the parameter and thereby request the first page.
+    *sibling_names* are the names of the other parameters or fields. `_fold_name` must have folded
+    all names.
     """
     if folded_name not in _NAMES:
         return (
@@ -355,7 +360,7 @@ def _is_page_parameter(
 def _read_type_names(annotation: Any) -> frozenset[str]:
     """Return the names of the types that *annotation* allows, such as ``int`` or ``list``.
 
-    Types inside a container and the metadata of ``Annotated`` are left out.
+    The result contains neither types inside a container nor the metadata of ``Annotated``.
     """
     if isinstance(annotation, str):
         # Evaluating the text would need the user's imports, so only its syntax is read.

@@ -18,11 +18,11 @@ _PICKLING_PACKAGES: Final = ("qtmiddleware", "pickle", "_pickle", "copyreg")
 def find_modules_pickled_by_value() -> frozenset[str] | None:
     """Return the modules whose functions the running pickler pickles by value.
 
-    Returns ``None`` if the pickler pickles functions by name only, as `pickle` and multiprocessing
-    do.
+    Returns ``None`` if the pickler pickles all functions by name, as `pickle` and
+    `multiprocessing` do.
 
-    Call this function while an object is being pickled. The calling frame's module shows whether
-    the pickler is cloudpickle, which Ray, Dask and joblib also use.
+    Call this function while an object is being pickled. The module of the calling frame tells
+    whether the pickler is cloudpickle. Ray, Dask and joblib also use cloudpickle.
     """
     frame = sys._getframe(1)
     while (
@@ -64,7 +64,7 @@ def check_picklable(label: str, argument: Any, *, can_pickle_by_value: bool) -> 
     Functions, strings and ``None`` can be pickled. Other objects may hold a key or a connection.
 
     Args:
-        label: The name for *argument* in the error message.
+        label: What the error message calls *argument*.
         argument: The object to check.
         can_pickle_by_value: Whether the pickler accepts functions that cannot be imported.
     """

@@ -34,9 +34,9 @@ def _build_passage_row(
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a passage's row for a log record: its id, namespace, labels, score and text.
+    """Return a log record's row for one passage: its id, namespace, labels, score and text.
 
-    The labels are the title, URL and source in *metadata*. Unknown values are left out.
+    The labels are the title, URL and source from *metadata*. The row omits unknown values.
     """
     # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {
@@ -58,7 +58,7 @@ def _build_passage_row(
 
 
 def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return one row per passage of *ranking*, the result of one search."""
+    """Return one row per passage of *ranking*, which is the result of one search."""
     entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
     return [_build_passage_row(key, score, read_metadata(item)) for key, score, item in entries]
 
@@ -95,7 +95,7 @@ def _build_match_rows(
 ) -> list[dict[str, Any]]:
     """Return one row per match, with the fused scores.
 
-    If *has_backend_scores* is true, the rows hold the backend's scores instead.
+    If *has_backend_scores* is true, the rows hold the backend's scores instead of the fused ones.
     """
     return [
         _build_passage_row(
@@ -202,9 +202,9 @@ class PlainResult:
     """The plain function's result, which the caller received in shadow mode.
 
     Attributes:
-        matches: the passages of the result; empty if they cannot be read.
-        ms: the time that the function took, in milliseconds.
-        dropped: the number of shadow retrievals dropped since the last record.
+        matches: the passages that the function returned; empty if they cannot be read.
+        ms: how long the function took, in milliseconds.
+        dropped: how many shadow retrievals were dropped since the last record.
     """
 
     matches: tuple[Match, ...]
@@ -215,7 +215,7 @@ class PlainResult:
         """Return the number of passages that are in both this result and *retrieval*."""
         return len(set(_list_keys(self.matches)) & set(_list_keys(retrieval.matches)))
 
-    def to_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
+    def build_shadow_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
         """Return this result and its differences from *retrieval* as a dict, ready for JSON.
 
         *writer* prepares the texts.
@@ -241,15 +241,15 @@ def build_record(
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
-    ``retrieval_steps`` holds the list of every search, the fused list, the reranked list and the
-    final list, with the score and title of each passage.
+    ``retrieval_steps`` holds four sets of passages with their scores and titles: the results of
+    each search, the fused list, the reranked list and the final list.
 
-    A `Hybrid` search merges two lists, ``initial_vector`` and ``initial_bm25``. The lists for the
-    original query are in ``retrieval_steps``. The lists for a variant are in the variant's entry in
-    ``searches``.
+    A `Hybrid` search merges two lists, ``initial_vector`` and ``initial_bm25``. The two lists for
+    the original query are in ``retrieval_steps``. The two lists for a variant are in the variant's
+    entry in ``searches``.
 
     Args:
-        retrieval: the retrieval.
+        retrieval: the retrieval to record.
         writer: prepares the texts. By default, query texts are written unchanged and passage texts
             are left out.
         plain_result: the plain function's result, if *retrieval* is a shadow retrieval.
@@ -290,7 +290,11 @@ def build_record(
             "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
             "final": _build_match_rows(retrieval.matches, writer),
         },
-        **({} if plain_result is None else {"shadow": plain_result.to_record(retrieval, writer)}),
+        **(
+            {}
+            if plain_result is None
+            else {"shadow": plain_result.build_shadow_record(retrieval, writer)}
+        ),
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
         "degradations": [
@@ -309,7 +313,7 @@ class QueryLog:
     while it writes a line, the next writer starts a new line.
 
     Args:
-        path: the file.
+        path: where the log file is or will be.
         query_text: whether to write query texts. If false, hashes are written and *redact* is not
             called.
         passage_text: whether to write passage texts.
@@ -375,7 +379,7 @@ class QueryLog:
         return None
 
     def write_record(self, retrieval: Retrieval, plain_result: PlainResult | None = None) -> None:
-        """Append the record of *retrieval* to the file.
+        """Append the record of *retrieval* to the log file.
 
         In shadow mode, *plain_result* is the plain function's result.
 

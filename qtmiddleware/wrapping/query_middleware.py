@@ -63,7 +63,7 @@ from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.pickling import check_picklable, find_modules_pickled_by_value
-from qtmiddleware.wrapping.signatures import read_signature, returns_awaitable
+from qtmiddleware.wrapping.signatures import read_signature, should_await_calls
 from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class AskOptions(TypedDict, total=False):
     """The keyword arguments of `QueryMiddleware.transform`.
 
     - *history*: the conversation so far, oldest message first.
-    - *config*: settings that override the config for this call.
+    - *config*: settings that override the middleware's configuration for this call.
     """
 
     history: Iterable[Any] | None
@@ -115,7 +115,7 @@ _UNHURRIED_MS: Final = 600_000
 
 
 class _RehearsalModel:
-    """A fake model for warming up. It replies at once, with a text for each field of a prompt."""
+    """A fake language model for warming up. It replies at once, with a text for each field."""
 
     name = "rehearsal"
 
@@ -133,7 +133,7 @@ class _RehearsalModel:
         )
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return what `complete` returns."""
+        """Return a reply to *prompt*, as `complete` does."""
         return self.complete(prompt, deadline)
 
 
@@ -142,7 +142,7 @@ class _Question:
     """A question to transform.
 
     Attributes:
-        text: the question.
+        text: the question's text.
         history: the conversation before the question.
     """
 
@@ -278,8 +278,9 @@ class QueryMiddleware:
         - *embed*: the embedding function, if *fn* takes a vector. It takes one text or a list of
           texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
-          returns the matches in a response; *write* puts other matches into it.
-        - *kind*: ``sync`` or ``async``, in case qtmiddleware guesses wrong whether *fn* is
+          returns the matches in a response; *write* returns a copy of the response with other
+          matches.
+        - *kind*: ``sync`` or ``async``. By default, qtmiddleware detects whether *fn* is
           asynchronous.
         - *on_retrieval*: is called with every `Retrieval` of the function, as `RetrievalHook`
           describes.
@@ -291,7 +292,7 @@ class QueryMiddleware:
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
-        kind = AsyncWrapped if returns_awaitable(fn, options.get("kind")) else Wrapped
+        kind = AsyncWrapped if should_await_calls(fn, options.get("kind")) else Wrapped
         embed = options.get("embed")
         signature = read_signature(
             fn,
@@ -312,24 +313,24 @@ class QueryMiddleware:
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* takes the same values as in `QueryMiddleware`.
 
-        Calls that began before the reload keep their old settings. Later calls use the new
-        settings, also through functions that are already wrapped. A function taken from `retriever`
-        keeps its store: read `retriever` again if *config* names another store.
+        Calls that began before the reload keep the old settings. Later calls use the new settings,
+        even if the function was wrapped before. A function that you read from `retriever` keeps its
+        store: read `retriever` again if *config* names another store.
 
         The models and packages for the new settings are loaded first, which may take a while. The
         API key is read from the environment again. A reload keeps:
 
         - the cached transformations and the spent budget,
-        - the circuit breaker, if model and service are the same,
-        - the clients, if address and key are the same. Other clients are closed after the last call
-          that uses them.
+        - the circuit breaker, if the model and the service stay the same,
+        - the clients, if the address and the key stay the same. Other clients are closed after the
+          last call that uses them.
 
         `reload` is thread-safe but must not be called from a signal handler: let the handler wake a
         thread that reloads.
 
         Raises:
-            ConfigError: if *config* is invalid. The old configuration then stays.
-            StoreError: if the new settings' store cannot be opened.
+            ConfigError: if *config* is invalid. The old configuration then stays in use.
+            StoreError: if the store that *config* names cannot be opened.
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
@@ -377,12 +378,12 @@ class QueryMiddleware:
         Returns at once and never raises. The middleware is ready if it can answer within the
         deadline. It is not ready in two cases:
 
-        - While models or packages are being loaded. If the loading began in the background, this
-          lasts at most ten seconds.
-        - After `close`, until `warm_up` or a ``with`` block.
+        - While models or packages are being loaded. A load in the background counts for at most
+          ten seconds.
+        - After `close`, until you call `warm_up` or enter a ``with`` block.
 
-        It stays ready if a model, Redis or a reranker is down, because the rules then provide the
-        results.
+        The middleware stays ready if a model, Redis or a reranker is down, because the rules then
+        provide the results.
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
@@ -397,9 +398,9 @@ class QueryMiddleware:
         reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
         If the configuration uses a model, most of the loading starts in the background when the
-        middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If a part
-        cannot be loaded, for example because a key is missing, the first question reports the
-        problem.
+        middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If
+        something cannot be loaded, for example because a key is missing, the first question
+        reports the problem.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
@@ -416,7 +417,8 @@ class QueryMiddleware:
     def _load_model(self, components: Components | None = None) -> None:
         """Load the packages of the language model, and create the model's client.
 
-        Questions that arrive meanwhile wait for the client. Errors are ignored.
+        Questions that arrive meanwhile wait for the client. Errors are ignored, because the first
+        question reports them.
         """
         components = components or self._components
         if components.should_warm_up_model():
@@ -479,7 +481,8 @@ class QueryMiddleware:
         The store is opened on first use. The search takes ``(query, top_k, filter)``.
 
         Raises:
-            StoreError: if there is no index yet, or if it was made with another embedding model.
+            StoreError: if there is no index yet, or if the index was made with another embedding
+                model.
         """
         return self._own_search.get_search(self._wrap_store_search)
 
@@ -510,11 +513,11 @@ class QueryMiddleware:
         return await self.retriever.aanswer(question, **options)
 
     def stream_answer(self, question: str, **options: Any) -> AnswerStream:
-        """Return the answer as a stream. Iterate over its pieces, then read its ``answer``."""
+        """Return a stream of the answer. Iterate over its pieces, then read its ``answer``."""
         return self.retriever.stream_answer(question, **options)
 
     def astream_answer(self, question: str, **options: Any) -> AsyncAnswerStream:
-        """Return the answer as a stream for ``async for``, without blocking the event loop."""
+        """Return a stream of the answer for ``async for``, without blocking the event loop."""
         return self.retriever.astream_answer(question, **options)
 
     def preprocess(self, query: str) -> str:
@@ -545,8 +548,8 @@ class QueryMiddleware:
     ) -> Transformation | list[Transformation] | Iterator[Transformation]:
         """Return the model's transformation of *query*.
 
-        For a list of queries, return a list of transformations in the same order. If the model
-        fails for a query, no exception is raised: the transformation is empty, and its ``notes``
+        For a list of queries, return their transformations in the same order. If the model fails
+        for a query, no exception is raised: the query's transformation is empty, and its ``notes``
         say why.
 
         For an iterator, return a new iterator, which transforms the queries as you iterate over it.
@@ -555,8 +558,8 @@ class QueryMiddleware:
         shorter time. If the service is busy, queries are retried at a rate that all queries share.
 
         Raises:
-            InvalidQuery: for an invalid query. For an iterator, it is raised when the iteration
-                reaches the query.
+            InvalidQuery: for an invalid query. For an iterator, this error is raised when the
+                iteration reaches the query.
             ModelError: for an iterator only, if the key is rejected, a budget is spent, or the
                 model does not answer at all for ten minutes.
         """
@@ -582,9 +585,9 @@ class QueryMiddleware:
         pace: Pace | None = None,
         in_order: bool = False,
     ) -> Generator[Transformed[Q]]:
-        """Yield each of *questions* with its transformation and the cost.
+        """Yield each of *questions* with its transformation and the model's replies.
 
-        Works like `transform` with an iterator of texts.
+        This method works as `transform` does with an iterator of texts.
 
         Args:
             questions: objects with a ``text`` and a ``history``.
@@ -650,7 +653,7 @@ class QueryMiddleware:
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
 
-        *config* holds settings that apply only to this call; ``None`` for no such settings.
+        *config* overrides settings for this call; ``None`` overrides nothing.
         """
         components = self._components
         settings = components.resolve_settings(
@@ -692,9 +695,9 @@ class QueryMiddleware:
     def _build_transform_flow(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
-        """Return a flow that transforms one query or a list of queries, and the flow's performer.
+        """Return a flow that transforms *query*, and the performer that makes its model calls.
 
-        The performer makes the model calls of the flow. Raises `InvalidQuery` for an invalid query.
+        *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
         """
         components, settings, model = self._resolve_call_settings(options.get("config"))
         history = read_history(options.get("history"))
@@ -722,7 +725,7 @@ class QueryMiddleware:
         self._components.close()
 
     async def aclose(self) -> None:
-        """Close what `close` closes, and also the clients of the running event loop."""
+        """Close the store and the clients as `close` does, and the running event loop's clients."""
         self._close_all_but_clients()
         await self._components.aclose()
 
@@ -745,8 +748,8 @@ class QueryMiddleware:
     def __getstate__(self) -> tuple[Config, dict[str, Any]]:
         """Return the state to pickle: the config and the arguments of the middleware.
 
-        Functions can be pickled. Raises `PicklingError` if an argument is another object, because
-        the object may hold a client or a key.
+        Arguments that are functions can be pickled. Raises `PicklingError` if an argument is any
+        other object, because the object may hold a client or a key.
         """
         for name, option in self._arguments.items():
             for part in option if isinstance(option, tuple) else (option,):
@@ -779,7 +782,7 @@ class QueryMiddleware:
 def _transform_queries(
     queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform *queries*, at most *concurrency* at once, and return the results in order.
+    """Transform *queries*, at most *concurrency* at once. Return the results in query order.
 
     *requests_by_query* holds the request for each distinct query.
     """

@@ -1,7 +1,8 @@
 """Run shadow mode: try qtmiddleware in the background, and give callers the plain result.
 
-For a fraction of the calls, qtmiddleware retrieves again after the caller has its result. It logs
-the differences between the two results, and writes both to the query log for ``qtm shadow report``.
+For a fraction of the calls, qtmiddleware retrieves again after the caller has the plain result. It
+logs the differences between the two results. It writes both results to the query log, which
+``qtm shadow report`` reads.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def should_start_shadow_retrieval(probability: float) -> bool:
 
 
 class ShadowRuns:
-    """The shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time. Thread-safe.
+    """Runs the shadow retrievals of one middleware, at most `MOST_AT_ONCE` at a time.
+
+    The class is thread-safe.
 
     Attributes:
         running: the number of retrievals under way.
@@ -61,7 +64,7 @@ class ShadowRuns:
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Forget the retrievals under way, which belong to the parent process after a fork."""
+        """After a fork, forget the retrievals under way, which belong to the parent process."""
         self.running = 0
         self._tasks.clear()
 

@@ -1,7 +1,7 @@
 """Find and replace the query and the number of passages in calls of a wrapped function.
 
-A function's signature is read once and then used for every call. The caller's arguments never
-change: a replacement is made in a copy.
+This module reads a function's signature once, and uses it for every call. The caller's arguments
+never change: replacements are made in copies.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def read_signature(
     """Return a `CallSignature` that finds the query and the number of passages in calls of *fn*.
 
     Args:
-        fn: the function to read.
+        fn: the function whose signature to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
             (``query.inputs.text``). By default, common names such as ``query`` are tried, then the
             first positional parameter.
@@ -114,7 +114,7 @@ _NO_TEXT_REASON: Final = (
 class CallSignature:
     """Reads and replaces the query and the number of passages in calls of a function.
 
-    This class handles functions that take a text. Subclasses handle other functions.
+    This class is for functions that take a text. Subclasses are for other functions.
 
     Attributes:
         argument: the name of the query's parameter, with dots for a value inside it.
@@ -156,7 +156,7 @@ class CallSignature:
         self._home = self._find_target_keyword()
 
     def choose_signature(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> CallSignature:
-        """Return the signature to use for this call, usually this object.
+        """Return the signature that reads this call, usually this object.
 
         Returns a `ClauseSignature` if the call passes ``score_by`` clauses to a function whose
         parameters are unknown.
@@ -208,9 +208,9 @@ class CallSignature:
         return value
 
     def read_top_k(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int | None:
-        """Return the number of passages that a call requests, or the parameter's default.
+        """Return the number of passages that a call requests, or the function's default number.
 
-        Returns ``None`` if the value is not an integer.
+        Returns ``None`` if this number is missing or not an integer.
         """
         top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
         if self._top_k_path:
@@ -264,10 +264,10 @@ class CallSignature:
             self._parameters.set_argument(name, top_k, new_args, new_kwargs)
         return tuple(new_args), new_kwargs
 
-    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
+    def should_pass_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """Return whether this call must get the query's vector instead of its text.
 
-        Used only if the function was wrapped with ``embed=``.
+        The result matters only if the function was wrapped with ``embed=``.
         """
         return True
 
@@ -292,7 +292,7 @@ class CallSignature:
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """Move the query's text to the parameter that takes it, and return the new arguments.
 
-        If the caller already passed the text there, the arguments are returned unchanged.
+        If the caller already passed the text to this parameter, return the arguments unchanged.
         """
         if self._home and args:
             with suppress(WrapError):
@@ -316,9 +316,10 @@ class CallSignature:
         )
 
     def _find_target_keyword(self) -> str:
-        """Return the keyword to move the query to if the caller passes it as another argument.
+        """Return the only keyword with which the function takes the query.
 
-        Returns ``""`` if the query can stay in any argument.
+        A query that the caller passes in another argument must move to this keyword. Returns ``""``
+        if the query may stay in any argument.
         """
         parameters = self._parameters
         if (
@@ -406,10 +407,10 @@ class CallSignature:
         Does nothing if the argument cannot be copied or changed.
         """
         with suppress(Exception):
-            holder = self._parameters.read_value(self._top_k_home, args, kwargs)
+            container = self._parameters.read_value(self._top_k_home, args, kwargs)
             self._parameters.set_argument(
                 self._top_k_home,
-                replace_value_at_path(holder, self._top_k_path, top_k),
+                replace_value_at_path(container, self._top_k_path, top_k),
                 args,
                 kwargs,
             )
@@ -515,7 +516,7 @@ class ClauseSignature(CallSignature):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return copies of the arguments with *query*, a text or a vector, in the clauses.
 
-        *top_k* is the new number of passages. ``None`` keeps the number.
+        *top_k* is the new number of passages. If *top_k* is ``None``, the number does not change.
         """
         return super().replace_arguments(args, kwargs, query=query, top_k=top_k)
 
@@ -530,7 +531,7 @@ class ClauseSignature(CallSignature):
         """Return new arguments for a keyword search in *field_names*.
 
         A single clause that searches for *keywords* replaces the call's clauses. *top_k* is the new
-        number of passages. ``None`` keeps the number.
+        number of passages. If *top_k* is ``None``, the number does not change.
         """
         replaced, new_kwargs = self.replace_arguments(args, kwargs, query=keywords, top_k=top_k)
         new_args = list(replaced)
@@ -541,9 +542,10 @@ class ClauseSignature(CallSignature):
     def move_query_text(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """Move a text passed in addition to the clauses into them, and return the new arguments.
+        """Move the query's text into the clauses, and return the new arguments.
 
-        If the caller passed no such text, the arguments are returned unchanged.
+        A caller may pass the text in addition to the clauses. If the caller did not, return the
+        arguments unchanged.
         """
         key = self._find_text_key(args, kwargs)
         if key is None or not self.read_clauses(args, kwargs):
@@ -552,7 +554,7 @@ class ClauseSignature(CallSignature):
             args, kwargs, query=args[key] if isinstance(key, int) else kwargs[key]
         )
 
-    def takes_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    def should_pass_vector(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the clauses of this call take a vector."""
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
@@ -633,9 +635,9 @@ class ClauseSignature(CallSignature):
 
 
 class VectorSignature(CallSignature):
-    """The signature of a function that takes a vector, while its callers pass a text.
+    """The signature of a wrapped function that takes a vector, while its callers pass a text.
 
-    Callers may pass the text under any of the common names for a query.
+    Callers may pass the text with any common name of a query parameter, such as ``query``.
     """
 
     __slots__ = ()
@@ -718,15 +720,15 @@ class Parameters:
     """The parameters of one function, read from its signature.
 
     Attributes:
-        function_name: the function's qualified name.
+        function_name: the function's name, with the name of its class.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
         takes_any_keyword: whether the function takes ``**kwargs``.
         first_location: the location of the first positional argument after ``self`` or ``cls``.
-        has_positional: whether a named parameter may be passed by position.
+        has_positional: whether at least one named parameter may be passed by position.
         takes_any_position: whether at least one argument may be passed by position, also through
             ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
-        is_pinecone_search: whether the signature is that of Pinecone's search.
+        is_pinecone_search: whether the function has the parameters of Pinecone's search.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -855,7 +857,7 @@ class Parameters:
     ) -> None:
         """Set the parameter *parameter_name* to *value* in *args* or *kwargs*.
 
-        If the call does not pass this parameter yet, *value* is passed by keyword if possible.
+        If the call does not pass this parameter yet, add *value* by keyword if possible.
         """
         index = self._positions.get(parameter_name)
         if parameter_name not in kwargs and index is not None:
@@ -878,7 +880,7 @@ class Parameters:
             iter(free if takes_vector else sorted(free, key=self._rank_as_query_text)), None
         )
         if not takes_vector and (
-            self._takes_only_vector if chosen is None else self._is_vector_parameter(chosen)
+            self._is_vector_only if chosen is None else self._is_vector_parameter(chosen)
         ):
             raise self._build_error(_NO_TEXT_REASON)
         if chosen is not None:
@@ -891,7 +893,7 @@ class Parameters:
         )
 
     @property
-    def _takes_only_vector(self) -> bool:
+    def _is_vector_only(self) -> bool:
         # The signature of Pinecone's synchronous `query` method has no named parameters.
         is_pinecone = (
             self.is_loose
@@ -940,7 +942,7 @@ class Parameters:
     def _check_has_parameter(self, parameter_name: str, option_name: str) -> None:
         """Raise `WrapError` if the function has no parameter *parameter_name*.
 
-        The error message says that the option *option_name* names this parameter.
+        The error message mentions *option_name*, the option that names this parameter.
         """
         if parameter_name in self.named or parameter_name in self._inner or self.takes_any_keyword:
             return
@@ -959,11 +961,11 @@ class Parameters:
         return WrapError(f"{self.function_name}() {reason}")
 
 
-def returns_awaitable(fn: Any, declared_kind: object) -> bool:
+def should_await_calls(fn: Any, declared_kind: object) -> bool:
     """Return whether calls of *fn* must be awaited.
 
-    *declared_kind* is the user's choice, ``"sync"`` or ``"async"``. ``None`` means to inspect *fn*.
-    Raises `WrapError` if *fn* cannot be wrapped.
+    *declared_kind* is the user's choice, ``"sync"`` or ``"async"``. If *declared_kind* is ``None``,
+    inspect *fn*. Raises `WrapError` if *fn* cannot be wrapped.
     """
     if declared_kind not in (None, "sync", "async"):
         raise WrapError(f"kind must be 'sync' or 'async', not {declared_kind!r}")
@@ -1001,7 +1003,7 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_list_of_one_text(value: Any) -> bool:
-    """Return whether *value* is a list with a single text. Chroma takes a query as such a list."""
+    """Return whether *value* is a list with a single text, as Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 

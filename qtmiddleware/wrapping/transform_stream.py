@@ -54,10 +54,10 @@ class Transformed(Generic[Q]):
     """The result of transforming one question.
 
     Attributes:
-        question: the question.
-        transformation: the question's transformation, which may be empty.
-        replies: the model's replies; empty if no model call was made. The transformation then came
-            from the cache or from an equal question, or was not needed.
+        question: the question as the caller passed it.
+        transformation: the texts that the model wrote; it may be empty.
+        replies: the model's replies; empty if no model call was made, because the transformation
+            came from the cache or from an equal question, or was not needed.
         failure: the `ModelError` reason if the model call failed; ``""`` otherwise.
     """
 
@@ -76,8 +76,8 @@ class Transformed(Generic[Q]):
 def separate_call_timeout(config: Config, settings: Settings) -> tuple[Settings, float]:
     """Return *settings* without deadlines, and the timeout of each model call in seconds.
 
-    The timeout is the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``. A limit that
-    the user did not set is ignored. If the user set neither limit, the timeout is `CALL_MS`.
+    The timeout is the smaller of ``limits.llmTimeoutMs`` and ``limits.deadlineMs``. Limits that the
+    user did not set are ignored. If the user set neither of the two, the timeout is `CALL_MS`.
     """
     limits, defaults = settings.limits, LimitSettings()
     limits_with_names = (
@@ -96,7 +96,7 @@ def separate_call_timeout(config: Config, settings: Settings) -> tuple[Settings,
 class TransformStream:
     """Transforms a stream of questions with a model, within the settings' budget.
 
-    Several threads may use one stream, each more than once.
+    Several threads may use one stream, and each thread may use it more than once.
 
     Args:
         model: the model to call.
@@ -171,10 +171,10 @@ class TransformStream:
 
 
 class _PacedModel:
-    """Forwards one question's model calls to another model, at a rate that all questions share.
+    """Forwards one question's model calls to an inner model, at a rate that all questions share.
 
     Attributes:
-        replies: the other model's replies so far.
+        replies: the inner model's replies so far.
     """
 
     can_async = False
@@ -201,7 +201,7 @@ class _PacedModel:
         return self._inner.complete(prompt, Deadline.after(self._call_timeout_seconds))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return what `complete` returns."""
+        """Return the inner model's reply to *prompt*, as `complete` does."""
         return self.complete(prompt, deadline)
 
 

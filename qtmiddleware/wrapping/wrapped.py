@@ -65,8 +65,8 @@ T_co = TypeVar("T_co", covariant=True)
 class AskMethod(Protocol[P, T_co]):
     """The type of `Wrapped.retrieve` and similar methods, for type checkers.
 
-    Such a method takes the wrapped function's arguments, and the keywords *history*, *config* and
-    *qtm_config*.
+    Each of these methods takes the wrapped function's arguments, and the keywords *history*,
+    *config* and *qtm_config*.
     """
 
     @overload
@@ -116,13 +116,13 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function wrapped with the middleware.
 
-    Call this object like the function itself: it returns the same type. `retrieve` and `aretrieve`
-    return a `Retrieval` instead. `answer`, `stream_answer` and their asynchronous variants return
-    the language model's answer, based on the passages found. These methods take the function's
-    arguments and three more keywords:
+    Call this object as you would call the function: it returns the function's return type.
+    `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their
+    asynchronous variants return the language model's answer, based on the passages found. These
+    methods take the function's arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
-      that name, the function gets it too.
+      that name, the function gets the conversation too.
     - *config*: settings for this call. If the function has a parameter of that name, the value goes
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
@@ -155,7 +155,7 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -274,9 +274,9 @@ class Wrapped(Generic[P, R]):
         question.
 
         The check examines the first question in detail: it calls the function about ten times, with
-        and without the middleware's changes. It calls a configured model or reranker once. Then it
-        compares the plain order with the rules' order for at most ten of the questions, which takes
-        two calls per question.
+        and without the middleware's changes. If a model or a reranker is configured, the check
+        calls each of them once. Then it compares the plain order with the rules' order for at most
+        ten questions. This takes two calls per question.
 
         Print the result to read it.
 
@@ -288,7 +288,7 @@ class Wrapped(Generic[P, R]):
         return run(*self._build_check_flow(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """Report what `check` reports, without blocking the running event loop."""
+        """Check the function as `check` does, without blocking the running event loop."""
         return await arun(*self._build_check_flow(args, kwargs))
 
     def as_tool(
@@ -306,10 +306,10 @@ class Wrapped(Generic[P, R]):
         can pass these to an agent framework unchanged.
 
         Args:
-            name: The tool's name, which the model reads.
+            name: The name by which the model calls the tool.
             collection: What the function searches, such as "the staff handbook".
             about: One sentence on what the collection holds.
-            fields: Names of the metadata that each result shows.
+            fields: The names of the metadata fields that each result shows.
             arguments: The function's other arguments, such as a namespace. Do not include the
                 question or the number of passages.
         """
@@ -371,7 +371,7 @@ class Wrapped(Generic[P, R]):
     def _build_check_flow(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
-        """Return the flow that checks the function, and the invocation for the searches."""
+        """Return the flow that checks the function, and the invocation that does the searches."""
         from qtmiddleware.wrapping.check import build_check_flow
         from qtmiddleware.wrapping.order_sample import read_sample_questions
 
@@ -401,7 +401,7 @@ class Wrapped(Generic[P, R]):
     def _iterate_call_arguments(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yield the arguments of one call for each query in the list that the caller passed."""
+        """Yield the arguments of one call per query. The caller passed the queries as a list."""
         signature = self._signature.choose_signature(args, kwargs)
         queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
@@ -425,7 +425,7 @@ class Wrapped(Generic[P, R]):
         config_argument: Any = None,
         qtm_config: Mapping[str, Any] | None = None,
         *,
-        needs_only_response: bool = False,
+        is_response_only: bool = False,
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
@@ -436,7 +436,7 @@ class Wrapped(Generic[P, R]):
             config_argument: the value of ``config=``. If the function has a parameter of that name,
                 the value goes to the function. Otherwise, it holds settings for this call.
             qtm_config: settings for this call.
-            needs_only_response: whether the caller needs only the function's response, and not a
+            is_response_only: whether the caller needs only the function's response, and not a
                 `Retrieval`.
         """
         # The function and the transformation may both read the history, and an iterator can be read
@@ -451,15 +451,13 @@ class Wrapped(Generic[P, R]):
             *get_active_overrides(),
             *(layer for layer in (config_argument, qtm_config) if layer),
         )
-        context = self._read_context(
-            overrides, config_may_be_for_function=config_argument is not None
-        )
+        context = self._read_context(overrides, is_config_ambiguous=config_argument is not None)
         signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
-        if context.embedder is not None and not signature.takes_vector(args, kwargs):
+        if context.embedder is not None and not signature.should_pass_vector(args, kwargs):
             context = replace(context, embedder=None)
-        original, problem = self._find_query(signature, args, kwargs, context.settings)
+        original, problem = self._find_query_and_problem(signature, args, kwargs, context.settings)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         top_k = signature.read_top_k(args, kwargs) if problem is None else None
@@ -494,7 +492,7 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=needs_only_response
+            response_only=is_response_only
             and context.log is None
             and not context.observation.is_observed
             and not hooks,
@@ -533,7 +531,7 @@ class Wrapped(Generic[P, R]):
     def _find_shadow_probability(self) -> float | None:
         """Return the probability of a shadow retrieval, or ``None`` if shadow mode is off.
 
-        Returns ``None`` also if the function takes vectors, because the plain function could not
+        Also returns ``None`` if the function takes vectors, because the plain function could not
         search for the caller's text.
         """
         overrides = get_active_overrides()
@@ -564,16 +562,17 @@ class Wrapped(Generic[P, R]):
                 if request.problem is None:
                     invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
-    def _read_context(self, overrides: Layers, *, config_may_be_for_function: bool) -> CallContext:
-        """Return this call's context, with settings overridden by *overrides*.
+    def _read_context(self, overrides: Layers, *, is_config_ambiguous: bool) -> CallContext:
+        """Return this call's context. *overrides* override the settings.
 
-        Raises `ConfigError` for invalid settings. If the caller's ``config`` may have been meant
-        for the function's ``**kwargs``, the error says how to pass it to the function.
+        Raises `ConfigError` for invalid settings. *is_config_ambiguous* says that the caller may
+        have meant ``config`` for the function's ``**kwargs``. The error then explains how to pass
+        ``config`` to the function.
         """
         try:
             return self._source.get_context(overrides)
         except ConfigError as error:
-            if not config_may_be_for_function or not self._signature.takes_any_keyword:
+            if not is_config_ambiguous or not self._signature.takes_any_keyword:
                 raise
             name = self._signature.function_name
             message = (
@@ -585,13 +584,13 @@ class Wrapped(Generic[P, R]):
             ) from None  # fmt: skip
 
     def _should_pass_through(self) -> bool:
-        """Return whether to call the plain function and do nothing else.
+        """Return whether to call only the plain function.
 
         True if the settings change nothing, or if the function is calling itself.
         """
         return (self._context.is_off and not get_active_overrides()) or is_nested_call(self._fn)
 
-    def _find_query(
+    def _find_query_and_problem(
         self,
         signature: CallSignature,
         args: tuple[Any, ...],
@@ -622,7 +621,7 @@ class Wrapped(Generic[P, R]):
     def _choose_text_fields(
         signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
     ) -> tuple[str, ...]:
-        """Return the fields for a keyword search that is added to this call's vector search.
+        """Return the fields for the keyword search to add to this call's vector search.
 
         Returns ``()`` if no keyword search can be added to the call, or if the settings name no
         fields.
@@ -650,7 +649,7 @@ class Wrapped(Generic[P, R]):
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Return a bound method if read from an object, or this object if read from a class."""
+        """Return a bound method when read from an instance, or this object from a class."""
         return (
             Bound(self, instance) if instance is not None and can_become_method(self._fn) else self
         )
@@ -754,7 +753,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._prepare_request(args, kwargs, needs_only_response=True)
+        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response

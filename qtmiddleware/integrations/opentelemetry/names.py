@@ -91,9 +91,9 @@ class Metric:
     """The definition of one metric.
 
     Attributes:
-        name: The metric's name.
-        unit: The metric's unit.
-        description: The metric's description.
+        name: The name of the metric in OpenTelemetry.
+        unit: The unit of the values, such as ``s`` for seconds.
+        description: A phrase that says what the metric measures.
         boundaries: The bucket boundaries of a histogram; empty for a counter.
     """
 

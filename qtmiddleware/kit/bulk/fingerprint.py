@@ -1,4 +1,4 @@
-"""Build and compare fingerprints: the settings and prompts that affect transformations."""
+"""Build and compare fingerprints, the settings and prompt versions that affect transformations."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _MOST_UNKNOWN: Final = 5
 
 
 def build_fingerprint(settings: Settings) -> dict[str, Any]:
-    """Return the settings that affect how questions are transformed, and the prompts' versions.
+    """Return the settings that affect how questions are transformed, with the prompts' versions.
 
-    The result maps the settings' names to JSON values, and ``prompts`` to the versions.
+    The result maps the name of each setting to its JSON value, and ``prompts`` to the versions.
     """
     keys = {
         key.name: convert_to_json_value(key.read_value(settings))
@@ -63,8 +63,8 @@ def describe_changes(
 ) -> Iterator[str]:
     """Yield a short description of each setting that differs between two fingerprints.
 
-    A description is the setting's name with the old and the new value, or only the name if the
-    values are long. A setting that is missing in *old_fingerprint* counts as having its default.
+    A description has the setting's name, the old value and the new value, or only the name if the
+    values are long. If *old_fingerprint* lacks a setting, the setting's default is the old value.
     """
     defaults = {
         key.name: convert_to_json_value(key.make_hashable(key.default)) for key in list_all_keys()
@@ -82,5 +82,5 @@ def describe_changes(
 
 
 def _format_value(value: Any) -> str:
-    """Return *value* on one line, without line breaks or control characters."""
+    """Return *value* as text without line breaks and control characters."""
     return value if isinstance(value, str) and value.isprintable() else reprlib.repr(value)

@@ -21,7 +21,7 @@ from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprin
 from qtmiddleware.kit.bulk.queries import MOST_BYTES, InputQuery, read_lines
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
-    FileKind,
+    FileType,
     describe_error,
     limit_value_size,
     open_file,
@@ -40,7 +40,7 @@ _MOST_RECORD_BYTES: Final = 4 * MOST_BYTES
 _MOST_FINGERPRINT_BYTES: Final = 4_000_000
 _NEAR_LINES: Final = 1 << 20
 _LINE_BYTES: Final = 8
-_RUN_FILE: Final = FileKind(
+_RUN_FILE: Final = FileType(
     application_id=0x71746D72,  # "qtmr" in ASCII
     version=1,
     statements=("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",),
@@ -54,8 +54,8 @@ class Journal:
     """The output file at *path*: one record per question, appended when the question is done.
 
     Opening an existing file removes records with an ``error``, and lines that are incomplete or
-    unreadable, for example after a power failure. Their questions are then asked again. With
-    *overwrite*, the file is emptied. To detect changes of the input, eight bytes per finished
+    unreadable, for example after a power failure. The run then transforms their questions again.
+    With *overwrite*, the file is emptied. To detect changes of the input, eight bytes per finished
     question stay in memory. Not thread-safe. Use `open_journal` to open a journal.
     """
 
@@ -114,7 +114,7 @@ class Journal:
                 self._sync_to_disk()
 
     def close(self) -> None:
-        """Write everything to the disk, and close the file."""
+        """Write all remaining data to the disk, and close the output file."""
         with _convert_write_errors(self._path):
             try:
                 self._sync_to_disk()
@@ -128,7 +128,7 @@ class Journal:
     def _load_digests(self) -> bool:
         """Load the digests of all finished questions from the output file.
 
-        Returns whether the file has lines without a result, such as records with an ``error``.
+        Returns ``True`` if the file has lines without a result, such as records with an ``error``.
         """
         is_whole = True
         size = self._path.stat().st_size if self._path.exists() else 0
@@ -149,7 +149,7 @@ class Journal:
         return not is_whole
 
     def _read_output_lines(self) -> Iterator[tuple[bytes, tuple[int, int] | None]]:
-        """Yield each line of the output file, and the (input line number, digest) pair for it.
+        """Yield each line of the output file with its (input line number, digest) pair.
 
         The digest identifies the line's question. The pair is ``None`` if the line has no result.
         """
@@ -159,9 +159,9 @@ class Journal:
             return
         with file:
             for line in read_lines(file, _MOST_RECORD_BYTES):
-                yield line or b"", self._identify_question(line or b"")
+                yield line or b"", self._parse_line_number_and_digest(line or b"")
 
-    def _identify_question(self, output_line: bytes) -> tuple[int, int] | None:
+    def _parse_line_number_and_digest(self, output_line: bytes) -> tuple[int, int] | None:
         try:
             record = json.loads(output_line) if output_line.endswith(b"\n") else None
             if not _is_finished_record(record):
@@ -171,14 +171,14 @@ class Journal:
             return None
 
     def _compute_digest(self, record: Mapping[str, Any]) -> int:
-        """Return a number above 0 that identifies the question in *record*."""
+        """Return a hash of the question in *record*, as a number above 0."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
         return int.from_bytes(digest) or 1
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines in the file at *path*; 0 if it cannot be read."""
+    """Return the number of lines in the file at *path*; 0 if the file cannot be read."""
     try:
         with open_regular_file(path, follow_link=False) as file:
             return sum(chunk.count(b"\n") for chunk in iter(partial(file.read, 1 << 20), b""))
@@ -197,12 +197,12 @@ def open_journal(
 
     Args:
         path: The output file.
-        fingerprint: The settings that affect the transformations.
+        fingerprint: The settings and prompt versions that affect the transformations.
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: If *path* is not a file. Without *overwrite*, also if the output was made with
-            other settings, or if ``<path>.run`` is missing.
+        ConfigError: If *path* is not a file. Without *overwrite*, also if the output was written
+            with other settings, or if ``<path>.run`` is missing.
         StoreError: If the output is in use or cannot be written.
     """
     with _convert_write_errors(path):
@@ -220,11 +220,11 @@ def open_journal(
         # Another run may have written to the output until this run took the lock.
         is_continued = not overwrite and _has_content(path)
         if is_continued:
-            _check_fingerprint(path, _read_fingerprint(connection, run_path), fingerprint)
+            _check_fingerprint(path, _read_run_fingerprint(connection, run_path), fingerprint)
         with closing(Journal(path, overwrite=not is_continued)) as journal:
             # Stored only now: with the old output, a new fingerprint would be wrong.
             if not is_continued:
-                _store_fingerprint(connection, run_path, fingerprint)
+                _store_run_fingerprint(connection, run_path, fingerprint)
             yield journal
 
 
@@ -232,14 +232,14 @@ def _has_content(path: Path) -> bool:
     return path.exists() and path.stat().st_size > 0
 
 
-def _read_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
+def _read_run_fingerprint(connection: sqlite3.Connection, run_path: Path) -> Mapping[str, Any]:
     with _convert_run_file_errors(run_path):
         with limit_value_size(connection, _MOST_FINGERPRINT_BYTES):
             row = connection.execute("SELECT value FROM meta WHERE key = 'fingerprint'").fetchone()
         return parse_fingerprint(row[0] if row else None)
 
 
-def _store_fingerprint(
+def _store_run_fingerprint(
     connection: sqlite3.Connection, run_path: Path, fingerprint: Mapping[str, Any]
 ) -> None:
     with _convert_run_file_errors(run_path):
@@ -286,7 +286,7 @@ def _convert_write_errors(path: Path) -> Iterator[None]:
 
 
 def _is_finished_record(record: Any) -> TypeGuard[dict[str, Any]]:
-    """Return whether *record*, from a line of the output, has the result of a question.
+    """Return whether *record*, a line of the output, contains the result of a question.
 
     Returns ``False`` for invalid records and for records with an ``error``.
     """

@@ -24,11 +24,11 @@ _ID: Final = ("id", "_id")
 
 @dataclass(frozen=True, slots=True)
 class InputQuery:
-    """One question of the input file.
+    """One question from the input file.
 
     Attributes:
         line: The number of the question's line, from 1.
-        text: The question.
+        text: The text of the question.
         id: The question's id in the input, if it has one.
         history: The earlier messages of the conversation.
     """
@@ -39,7 +39,7 @@ class InputQuery:
     history: History = field(default=History(), repr=False)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the fields that identify the question in its output record."""
+        """Return the fields with which an output record identifies the question."""
         record: dict[str, Any] = (
             {"line": self.line} if self.id is None else {"line": self.line, "id": self.id}
         )
@@ -65,7 +65,7 @@ class BrokenLine:
     error: str
 
     def to_record(self) -> dict[str, Any]:
-        """Return the output record of this line: its number and its error."""
+        """Return the output record for this line, with the line's number and its error."""
         return {"line": self.line, "error": self.error}
 
 
@@ -79,8 +79,8 @@ def read_queries(
     skipped, but count in line numbers. Raises `OSError` if reading fails.
 
     Args:
-        file: The input.
-        settings: The settings with the maximum length of a question.
+        file: The open input file.
+        settings: The settings, which limit the length of a question.
         has_json: Whether each line is JSON. If false, each line is a question in plain text. If
             ``None``, the first line decides.
     """
@@ -107,7 +107,7 @@ def count_non_blank_lines(path: Path) -> int:
 def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
     """Yield the line number and the bytes of each line in *file* that is not blank.
 
-    If a line is too long, yields ``None`` instead of its bytes.
+    For a line that is too long, yields ``None`` instead of the bytes.
     """
     for number, raw in enumerate(read_lines(file, MOST_BYTES), 1):
         # Some programs write a byte order mark at the beginning of a file.
@@ -117,7 +117,7 @@ def _read_numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 
 
 def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
-    """Yield each line of *file* with its line break, or ``None`` if it exceeds *max_bytes*."""
+    """Yield each line of *file*, with its line break; ``None`` for a line over *max_bytes*."""
     for raw in iter(partial(file.readline, max_bytes + 1), b""):
         if len(raw) <= max_bytes:
             yield raw
@@ -132,7 +132,7 @@ def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
 def _parse_line(
     line_number: int, line: bytes | None, settings: Settings, *, has_json: bool
 ) -> InputQuery:
-    """Return the question in *line*, the input line with this number.
+    """Return the question in *line*, which is the input line number *line_number*.
 
     *line* is ``None`` if the line is too long. Raises `ValueError` if there is no valid question.
     """

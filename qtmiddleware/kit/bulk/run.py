@@ -53,13 +53,13 @@ class BulkReport:
     """The progress of a run, counted in lines of the input.
 
     Attributes:
-        total: The number of lines; ``None`` if unknown.
+        total: The number of lines in the input; ``None`` if unknown.
         before: The number of lines done by earlier runs.
         asked: The number of lines transformed in this run with model calls.
         unasked: The number of lines transformed in this run without model calls, because the reply
             was cached or no model was needed.
         failed: The number of lines without a transformation, per reason.
-        broken: The numbers of the first lines that could not be read, with the reasons.
+        broken: The first lines that could not be read: line numbers and reasons.
         broken_lines: The number of lines that could not be read.
         calls: The number of model calls.
         input_tokens: The number of input tokens.
@@ -97,7 +97,7 @@ class BulkReport:
         return not (self.failed or self.broken_lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
+        """Return all attributes of this report as JSON values."""
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add_record(self, record: Record) -> None:
@@ -135,9 +135,9 @@ def transform_file(
 ) -> BulkReport:
     """Transform each question in *source*, write the results to *out*, and return a report.
 
-    The output has one JSON line per question or broken line of the input, in the order in which
-    they finish. An output line has the input line's number (``line``), the question, the
-    transformation and its cost. A failed question has an ``error`` with the reason.
+    The output has one JSON line per question or broken line of the input, in the order in which the
+    input lines are finished. An output line has the input line's number (``line``), the question,
+    the transformation and its cost. A failed question has an ``error`` with the reason.
 
     If *out* exists, only questions without a result are transformed. After an exception, *out* has
     all results so far; repeat the call to continue.
@@ -146,9 +146,9 @@ def transform_file(
         source: The input file; ``-`` is standard input.
         out: The output file.
         config: The config.
-        client: The model, in any form that `QueryMiddleware` accepts.
-        concurrency: The maximum number of model calls at a time. If the service is overloaded,
-            fewer calls are made, see `runtime.pace`.
+        client: The language model, in any form that `QueryMiddleware` accepts.
+        concurrency: The maximum number of model calls at a time. During an overload of the service,
+            fewer calls run at a time; see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
         engine: The engine whose workers make the model calls. By default, this process makes them.
@@ -221,8 +221,8 @@ def _transform_with_engine(
 ) -> Generator[Record]:
     """Transform *queries* in the workers of *engine*, and yield an output record per question.
 
-    If an error ends a worker's batch of questions, yields the records of the batch, then raises the
-    error.
+    If an error ends a worker's batch of questions early, yields the finished records of this batch,
+    then raises the error.
     """
     build = partial(build_transformer, config, concurrency)
     for batch in engine.map(build, _split_into_batches(queries, concurrency * ROUNDS)):
@@ -258,7 +258,7 @@ def build_transformer(
     """Return a function that transforms a batch of questions with the model in *config*.
 
     The returned function makes at most *concurrency* model calls at a time. Each worker of an
-    engine builds one such function.
+    engine builds its own function.
     """
     # All batches of a worker share one pace, which slows down if the service is overloaded.
     middleware, pace = QueryMiddleware(config), Pace(concurrency)
@@ -280,7 +280,7 @@ def build_transformer(
 
 
 def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
-    """Return the output record of a question: its transformation, token counts and cost.
+    """Return a question's output record, with the transformation, the token counts and the cost.
 
     *keywords* are the keywords that rules extracted from the question.
     """
@@ -321,10 +321,10 @@ def select_open_questions(
     report: BulkReport,
     write_record: Callable[[Record], None],
 ) -> Iterator[InputQuery]:
-    """Yield the questions in *lines* that have no result in *journal* yet.
+    """Yield each question in *lines* that has no result in *journal* yet.
 
-    Calls *write_record* with the record of each broken line, and counts the questions with a result
-    in *report*.
+    Calls *write_record* with the record of each broken line. In *report*, counts the questions that
+    already have a result.
     """
     for line in lines:
         if isinstance(line, BrokenLine):

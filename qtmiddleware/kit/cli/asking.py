@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
@@ -167,7 +167,7 @@ def _build_match_dict(match: Match) -> dict[str, Any]:
     return {
         "id": match.id,
         **{name: match.metadata.get(name) for name in ("source", "title", "page")},
-        "place": describe_location(match.metadata),
+        "place": describe_chunk_location(match.metadata),
         **{
             name: None if score is None else round(float(score), 6)
             for name, score in scores.items()

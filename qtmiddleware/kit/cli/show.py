@@ -17,7 +17,7 @@ from qtmiddleware.kit.cli.terminal import (
     write_note,
     write_output,
 )
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
@@ -336,7 +336,7 @@ def describe_passage_source(match: Match) -> str:
         if isinstance(title, str) and title and title not in source
         else source
     )
-    if part := describe_location(metadata):
+    if part := describe_chunk_location(metadata):
         place += f", {part}"
     return " ".join(place.split())
 

@@ -20,7 +20,7 @@ from qtmiddleware.kit.documents.bounds import TextBound
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
 from qtmiddleware.kit.documents.finding import (
-    count_unsupported_files,
+    count_unsupported_files_by_extension,
     find_documents,
     format_file_counts,
     has_package_reader,
@@ -35,9 +35,9 @@ _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
 
 
 class NotTaken(UnreadableDocument):
-    """Raised if no reader supports a file in a folder.
+    """Raised if neither the user's reader nor a built-in reader supports a file in a folder.
 
-    Raised only if the user supplied a reader. Without such a reader, unsupported files are skipped.
+    If the user supplied no reader, this exception is not raised, and unsupported files are skipped.
     """
 
 
@@ -55,18 +55,19 @@ def read_document(
 
     - *reader*, the user's own function;
     - the PDF reader, for PDF files;
-    - *converter*, for the file extensions in `READERS` and those of installed packages;
-    - the text reader, for UTF-8, and for UTF-16 with a byte order mark.
+    - *converter*, for the file extensions in `READERS` and the extensions that installed packages
+      support;
+    - the text reader, for text in UTF-8, or in UTF-16 with a byte order mark.
 
     In text files, byte order marks are dropped, and every line break becomes ``\n``. Otherwise the
     text is not changed, so Markdown keeps its front matter.
 
     Args:
-        path: the file.
+        path: the path of the document.
         follow_link: whether to follow a symbolic link; if false, a link raises an error.
         reader: the user's own reader, if any.
         converter: the converter to use. By default, one is started for this file only.
-        bound: the limit for the text of all documents of a run. The text from *reader* is not
+        bound: the limit for the total text of all documents in a run. Text from *reader* is not
             limited.
 
     Raises:
@@ -103,10 +104,10 @@ def read_document(
 
 @dataclass(frozen=True, slots=True)
 class DocumentChunk:
-    """A chunk and its location in the document.
+    """A chunk and its location in the document, such as a page.
 
     Attributes:
-        chunk: the chunk.
+        chunk: the chunk's text, and its position in the document.
         location: the location of the chunk's first word, such as ``{"page": 3}``. If the chunk ends
             at another location, the values that differ are added, such as ``{"last_page": 4}``.
     """
@@ -147,9 +148,9 @@ def cut_document(
 def _cut_pieces(
     pieces: Iterator[Piece], cut_texts: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Join the texts of *pieces*, split the joined text with *cut_texts*, and yield the chunks.
+    """Join the texts of *pieces*, split the result with *cut_texts*, and yield the chunks.
 
-    The text of a record (a piece with ``stands_alone``) is not joined with other records.
+    The text of a record (a piece with ``stands_alone``) is not joined with other texts.
     """
     index = start = 0
     # A record's location contains its number, so two consecutive records are two groups.
@@ -167,7 +168,7 @@ def _cut_pieces(
 
 
 class _LocationFinder:
-    """Finds the location of each chunk, such as its page, in a document read in pieces."""
+    """Finds the location of each chunk, such as its page, while the document is read."""
 
     def __init__(self, pieces: Iterator[Piece]) -> None:
         self._pieces = pieces
@@ -218,7 +219,7 @@ __all__ = [
     "Piece",
     "Reader",
     "TextBound",
-    "count_unsupported_files",
+    "count_unsupported_files_by_extension",
     "cut_document",
     "find_documents",
     "format_file_counts",

@@ -32,10 +32,10 @@ The slowest ordinary documents, spreadsheets, take about 10 seconds per MB.
 
 
 class TextBound:
-    """Limits the length of the text that a run reads from documents.
+    """Limits how much text a run reads from its documents.
 
-    The limit of a document is `CHARS_PER_BYTE` characters per byte of its file. All documents
-    together may exceed their limits by *spare_chars* characters.
+    The limit of a document is `CHARS_PER_BYTE` characters per byte of its file. In total, the
+    documents of a run may exceed their limits by *spare_chars* characters.
     """
 
     def __init__(self, spare_chars: int = SPARE_CHARS) -> None:
@@ -44,7 +44,7 @@ class TextBound:
     def limit_text(self, path: Path, pieces: Iterable[Piece]) -> Iterator[Piece]:
         """Yield the *pieces* of the document at *path*.
 
-        Raises `UnreadableDocument` as soon as the pieces are longer than the limit.
+        Raises `UnreadableDocument` as soon as their text is longer than the limit.
         """
         size = path.stat().st_size
         remaining, count = size * CHARS_PER_BYTE, 0
@@ -78,7 +78,8 @@ def limit_reading_time(path: Path, pieces: Iterable[Piece], file_bytes: int) -> 
     """Yield the *pieces* of the document at *path*.
 
     Raises `UnreadableDocument` if reading the pieces takes more processor time than
-    `compute_time_limit` allows for a file of *file_bytes*. The caller's own work does not count.
+    `compute_time_limit` allows for a file of *file_bytes*. The time that the caller uses between
+    two pieces does not count.
     """
     iterator, used_seconds, allowed_seconds = iter(pieces), 0.0, compute_time_limit(file_bytes)
     while True:
@@ -99,7 +100,7 @@ def compute_time_limit(file_bytes: int) -> float:
 
 
 def build_timeout_error(path: Path, limit_seconds: float) -> UnreadableDocument:
-    """Return the error for a document that needs more than *limit_seconds* of processor time."""
+    """Return the error to raise if reading *path* takes over *limit_seconds* of processor time."""
     detail = (
         f"reading it takes more than {limit_seconds:,.0f} seconds of processor time; save the file"
         " in smaller parts"

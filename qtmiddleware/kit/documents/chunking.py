@@ -41,7 +41,7 @@ class Chunk:
         index: the chunk's number, from 0.
         start: the position of the chunk's first character in the document.
         end: the position after the chunk's last character.
-        text: the chunk's text.
+        text: the document's text from *start* to *end*.
     """
 
     index: int
@@ -66,9 +66,9 @@ def cut_into_chunks(
       (or heading), a line, a clause, a word. Among equally good boundaries, the last one is used.
       Without any boundary, the chunk ends at *size*, between two grapheme clusters if possible.
     - The next chunk begins with the first sentence or paragraph in the earlier half of the overlap,
-      else with a word.
-    - White space after a boundary belongs to the chunk before the boundary. If it does not fit
-      there, it is split like text, and a chunk may contain only white space.
+      or else with a word.
+    - White space after a boundary belongs to the chunk before the boundary. White space that does
+      not fit there is split like text, so a chunk may contain only white space.
 
     With the boundary ``"character"``, the chunks are ``document[i : i + size]`` for each *i* of
     ``range(0, len(document), size - overlap)``. The last chunk may lie within the previous chunk.
@@ -107,7 +107,7 @@ def cut_into_chunks(
 
 
 class _TextWindow:
-    """A document's text, read through a window that only moves forward."""
+    """Reads a document's text through a window that only moves forward."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces = pieces
@@ -115,7 +115,7 @@ class _TextWindow:
         self._text_start = 0
 
     def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters from position *start*, or fewer at the end of the text.
+        """Return *length* characters of the text from position *start*, or fewer at its end.
 
         Text before *start* is dropped, and cannot be read again.
         """
@@ -142,24 +142,24 @@ def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
             yield from iterator
 
 
-def _cut_at_fixed_positions(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Split *text* into chunks of *size* characters that share *overlap* characters.
+def _cut_at_fixed_positions(text_window: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+    """Split *text_window* into chunks of *size* characters that overlap by *overlap* characters.
 
     Near the end of the text, chunks may be shorter.
     """
     index = 0
-    while window := text.read_window(start := index * (size - overlap), size):
+    while window := text_window.read_window(start := index * (size - overlap), size):
         yield Chunk(index, start, start + len(window), window)
         index += 1
 
 
-def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Split *text* into chunks that end at boundaries, such as the ends of sentences."""
+def _cut_at_boundaries(text_window: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
+    """Split *text_window* into chunks that end at boundaries, such as sentence ends."""
     index = start = shared_chars = 0
     # Each chunk has at least half of the new characters that fit. Otherwise very short sentences
     # would produce a chunk for every few characters.
     min_new_chars = max(1, (size - overlap) // 2)
-    while len(window := text.read_window(start, size + _LOOK_AHEAD)) > size:
+    while len(window := text_window.read_window(start, size + _LOOK_AHEAD)) > size:
         chunk_end = _find_chunk_end(window, size, shared_chars + min_new_chars - 1)
         yield Chunk(index, start, start + chunk_end, window[:chunk_end])
         step = _find_next_start(window, chunk_end, overlap)
@@ -170,7 +170,7 @@ def _cut_at_boundaries(text: _TextWindow, size: int, overlap: int) -> Iterator[C
 
 @cache
 def _compile_boundary_pattern(boundary_kind: str) -> Any:
-    """Return the regular expression for one kind of boundary, such as ``"sentence"``."""
+    """Return the compiled regular expression for a kind of boundary, such as ``"sentence"``."""
     import regex
 
     if boundary_kind == "sentence":
@@ -224,8 +224,8 @@ def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
     """Return the position in *window* at which the next chunk begins.
 
     The current chunk begins at 0 and ends at *chunk_end*. The next chunk shares at most *overlap*
-    characters with it. The next chunk begins with the first sentence or paragraph in the earlier
-    half of the overlap. If there is none, it begins with the first clause or word there.
+    characters with it. It begins with the first sentence or paragraph in the earlier half of the
+    overlap, or else with the first clause or word there.
     """
     earliest = max(chunk_end - overlap, 1)
     # In the later half, the two chunks would share little text.
@@ -251,8 +251,8 @@ def _find_next_start(window: str, chunk_end: int, overlap: int) -> int:
 def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
     """Return the maximum length of the current chunk: *size*, or less near the end of the text.
 
-    If only white space follows the first *size* characters, the limit is the start of the last word
-    among them, if this is greater than *lower_bound*. The last chunk then begins with this word,
+    If only white space follows the first *size* characters, the limit is the start of their last
+    word, provided that it is greater than *lower_bound*. The last chunk then begins with this word,
     instead of being blank.
     """
     if len(window) - size < _LOOK_AHEAD and window[size:].isspace():
@@ -264,7 +264,7 @@ def _find_length_limit(window: str, size: int, lower_bound: int) -> int:
 
 
 def _find_text_ends(boundary_kind: str, window: str, start: int) -> Iterator[int]:
-    """Yield the position at which the text before each boundary ends, from *start* on.
+    """For each boundary from *start* on, yield the position at which the text before it ends.
 
     *boundary_kind* is a kind of boundary, such as ``"sentence"``.
     """
@@ -275,7 +275,7 @@ def _find_text_ends(boundary_kind: str, window: str, start: int) -> Iterator[int
 def _find_chunk_starts(
     boundary_kind: str, window: str, earliest: int, latest: int
 ) -> Iterator[int]:
-    """Yield the first position after a boundary at which a chunk may begin, if there is one.
+    """Yield the first position after a boundary at which a chunk may begin, or nothing.
 
     Args:
         boundary_kind: the kind of boundary, such as ``"sentence"``.

@@ -88,12 +88,12 @@ _START: Final = (
 class Converter:
     """Reads documents one after another in a separate process.
 
-    Supports the file types in `READERS` and those of installed packages. Use a converter as a
-    context manager. The separate process starts with the first document. It ends with the ``with``
-    block, or earlier if the current process ends. Not thread-safe.
+    Supports the file types in `READERS`, and the types that installed packages can read. Use a
+    converter as a context manager. The separate process starts at the first document. It ends with
+    the ``with`` block, or when the current process ends. Not thread-safe.
 
     Args:
-        timeout_seconds: the maximum time without an answer from the separate process, in seconds.
+        timeout_seconds: how long to wait for each answer of the separate process, in seconds.
         max_memory_bytes: the maximum address space of the separate process, in bytes.
     """
 
@@ -194,7 +194,7 @@ class Converter:
 
     @staticmethod
     def _describe_exit(process: subprocess.Popen[bytes]) -> str:
-        """Wait until *process* ends, and return why it ended, such as ``its reader crashed``."""
+        """Wait until *process* ends, and return the reason, such as ``its reader crashed``."""
         # The watchdog ends the process with exit code 1.
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
@@ -207,7 +207,7 @@ def _send_message(stream: Any, message: Any) -> None:
 
 
 def serve() -> None:
-    """Read the documents named on standard input, and write their text to standard output.
+    """Read the documents that standard input names, and write their text to standard output.
 
     This is the main function of a separate process that a `Converter` starts. It runs until
     standard input closes. Each message is one line of JSON.
@@ -233,7 +233,7 @@ def serve() -> None:
 
 
 def _start_watchdog(timeout_seconds: float, null_file: Any) -> None:
-    """Start or restart a timer that ends this process after *timeout_seconds*."""
+    """Start or restart the timer that ends this process after *timeout_seconds*."""
     # A thread in C ends the process, even if Python code or a library hangs.
     faulthandler.dump_traceback_later(timeout_seconds, exit=True, file=null_file)
 
@@ -319,8 +319,8 @@ def _read_non_blank_pieces(
 ) -> Iterator[Piece]:
     """Yield the pieces of *file*, without blank pieces at its beginning.
 
-    For a zipped file, calls *restart_timer* with extra seconds that depend on the unpacked size.
-    Raises `UnreadableDocument` if all pieces are blank.
+    For a zipped file, gives *restart_timer* extra seconds that depend on the unpacked size. Raises
+    `UnreadableDocument` if all pieces are blank.
     """
     extension = path.suffix.casefold()
     if extension in _ZIPPED:

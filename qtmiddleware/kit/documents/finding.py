@@ -1,4 +1,4 @@
-"""Find the documents of a data path, which is a file, a folder or a pattern."""
+"""Find the documents at a data path, which is a file, a folder or a glob pattern."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
       if *all_files* is true. Hidden files and folders are skipped. Links to folders are not
       followed, unless *data_path* itself is such a link.
 
-    Raises `ConfigError` if there are no documents, or if a folder cannot be read. Skipping an
-    unreadable folder would look as if its documents were deleted.
+    Raises `ConfigError` if there are no documents, or if a folder cannot be read. If an unreadable
+    folder were skipped, its documents would count as deleted.
     """
     if not str(data_path).strip():
-        raise _build_error(data_path, "dataPath must not be empty")
+        raise _build_data_path_error(data_path, "dataPath must not be empty")
     path = Path(data_path)
     # A name that begins with ~ need not be a home directory.
     with suppress(RuntimeError):
@@ -47,18 +47,18 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
             f"dataPath is {str(data_path)!r}, but {repr(where) if where else 'it'} cannot be read:"
             f" {reason}"
         )
-        raise _build_error(data_path, message) from error
+        raise _build_data_path_error(data_path, message) from error
     if not documents:
-        left_out = format_file_counts(count_unsupported_files(path))
+        left_out = format_file_counts(count_unsupported_files_by_extension(path))
         where = f"dataPath is {str(data_path)!r}, which holds no documents"
-        raise _build_error(data_path, f"{where} but {left_out}" if left_out else where)
+        raise _build_data_path_error(data_path, f"{where} but {left_out}" if left_out else where)
     return documents
 
 
-def count_unsupported_files(data_path: str | Path) -> dict[str, int]:
-    """Return the number of files at *data_path* that are not documents, per file extension.
+def count_unsupported_files_by_extension(data_path: str | Path) -> dict[str, int]:
+    """Count the files at *data_path* that are not documents, and return their number per extension.
 
-    The most frequent extension comes first. The key ``""`` counts files without an extension.
+    The most frequent extension comes first. The key ``""`` stands for files without an extension.
     Hidden files are not counted. For a single file, returns an empty dictionary.
     """
     path = Path(data_path)
@@ -68,15 +68,17 @@ def count_unsupported_files(data_path: str | Path) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def format_file_counts(counts: Mapping[str, int]) -> str:
-    """Return the numbers of files per extension as text, such as ``3 .html, 1 .csv``.
+def format_file_counts(extension_counts: Mapping[str, int]) -> str:
+    """Format the number of files per extension, such as ``3 .html, 1 .csv``.
 
-    Only the first eight extensions are listed. All other files are summed up, as in ``5 others``.
+    Only the first eight extensions are listed. The files with other extensions follow as a sum,
+    such as ``5 others``.
     """
     shown_counts = [
-        f"{count} {extension or 'without an ending'}" for extension, count in counts.items()
+        f"{count} {extension or 'without an ending'}"
+        for extension, count in extension_counts.items()
     ]
-    rest_count = sum(list(counts.values())[_MOST_ENDINGS:])
+    rest_count = sum(list(extension_counts.values())[_MOST_ENDINGS:])
     return ", ".join(
         [*shown_counts[:_MOST_ENDINGS], *([f"{rest_count} others"] if rest_count else [])]
     )
@@ -152,7 +154,7 @@ def _find_matching_files(path: Path) -> Iterator[Path]:
 def is_document(path: Path) -> bool:
     """Return whether the extension of the file at *path* is supported.
 
-    True for the extensions in `EXTENSIONS`, and for those of readers in installed packages.
+    True for the extensions in `EXTENSIONS`, and for extensions that installed packages can read.
     """
     return path.name.casefold().endswith(EXTENSIONS) or has_package_reader(path)
 
@@ -172,7 +174,7 @@ def has_package_reader(path: Path) -> bool:
     return has_reader(extension)
 
 
-def _build_error(data_path: str | Path, message: str) -> ConfigError:
+def _build_data_path_error(data_path: str | Path, message: str) -> ConfigError:
     return ConfigError(
         f"{message}; it must be {_ALLOWED}", path="dataPath", value=str(data_path), allowed=_ALLOWED
     )

@@ -147,33 +147,33 @@ class _Page:
             self._words.append(unescape(_LONG_NUMBER.sub("\ufffd", text)))
             self._has_words = self._has_words or not self._words[-1].isspace()
 
-    def end_paragraph(self, tag: str = "") -> None:
+    def end_paragraph(self, end_tag: str = "") -> None:
         """Save the text since the last paragraph as a new paragraph, unless the text is blank.
 
-        *tag* is the end tag after the text, if any. After ``title``, the text becomes the page's
-        title instead. After a heading, such as ``h1``, the text also becomes the heading of the
-        following paragraphs.
+        *end_tag* is the end tag after the text, if any. After ``title``, the text becomes the
+        page's title instead. After a heading, such as ``h1``, the text also becomes the heading of
+        the following paragraphs.
         """
         text = "".join(self._words)
         self._words.clear()
         self._has_words = False
         text = text.strip("\n") if self._pre and text.strip() else " ".join(text.split())
-        if tag == "title":
+        if end_tag == "title":
             self.title = self.title or text
         elif text:
-            if tag in _HEADINGS:
+            if end_tag in _HEADINGS:
                 self._heading = text
             self.paragraphs.append((text, self._heading))
 
 
 def _parse_page(html: str, page: _Page) -> None:
-    """Parse *html* as browsers do, and pass its tags and texts to *page*.
+    """Parse *html* like a browser, and pass its tags and texts to *page*.
 
-    Unlike `html.parser`, takes linear time even for unclosed tags and comments.
+    Unlike `html.parser`, this function takes linear time even for unclosed tags and comments.
     """
-    position, last_marks = 0, {mark: html.rfind(mark) for mark in _ENDS}
+    position, last_mark_positions = 0, {mark: html.rfind(mark) for mark in _ENDS}
     # A tag must end, so the text after the last ">" has none.
-    while 0 <= (tag_start := html.find("<", position)) < last_marks[">"]:
+    while 0 <= (tag_start := html.find("<", position)) < last_mark_positions[">"]:
         page.add_text(html[position:tag_start])
         if tag := _TAG.match(html, tag_start):
             position = tag.end()
@@ -191,18 +191,18 @@ def _parse_page(html: str, page: _Page) -> None:
                 position = end.start() if end else len(html)
         # Browsers treat <? and </ without a name like comments.
         elif html[tag_start + 1] in "!?/":
-            position = _find_comment_end(html, tag_start, last_marks)
+            position = _find_comment_end(html, tag_start, last_mark_positions)
         else:
             page.add_text("<")
             position = tag_start + 1
     page.add_text(html[position:])
 
 
-def _find_comment_end(html: str, begin: int, last_marks: Mapping[str, int]) -> int:
+def _find_comment_end(html: str, begin: int, last_mark_positions: Mapping[str, int]) -> int:
     """Return the position after the comment or declaration that begins at *begin* in *html*.
 
-    An unclosed comment ends at the next ``>``. *last_marks* maps each end mark, such as ``-->``, to
-    its last position in *html*.
+    An unclosed comment ends at the next ``>``. *last_mark_positions* maps each end mark, such as
+    ``-->``, to its last position in *html*.
     """
     end_mark = (
         "-->"
@@ -211,15 +211,15 @@ def _find_comment_end(html: str, begin: int, last_marks: Mapping[str, int]) -> i
         if html.startswith("<![CDATA[", begin)
         else ">"
     )
-    end = end_mark if begin + 2 <= last_marks[end_mark] else ">"
+    end = end_mark if begin + 2 <= last_mark_positions[end_mark] else ">"
     return html.index(end, begin + 2) + len(end)
 
 
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the paragraphs of an HTML page, except for navigation, scripts and styles.
+    """Yield the paragraphs of an HTML page, without navigation, scripts and styles.
 
-    A paragraph's location is the page's title and the heading above the paragraph. See
-    `decode_page` for the encoding. Raises `UnreadableDocument` if the page is empty or too large.
+    The location of a paragraph is the page's title and the last heading above it. See `decode_page`
+    for the encoding. Raises `UnreadableDocument` if the page is empty or too large.
     """
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -230,7 +230,7 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_page(html: str, title: str = "") -> Iterator[Piece]:
-    """Yield the paragraphs of the page *html*, each located by a title and a heading.
+    """Yield the paragraphs of the page *html*, each with a title and a heading as its location.
 
     The title is *title*, or the page's own title if *title* is empty. The heading is the last one
     above the paragraph.
@@ -268,7 +268,7 @@ def decode_page(content: bytes) -> str:
 def read_epub(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the paragraphs of an EPUB book in reading order.
 
-    A paragraph's location is the book's title and the heading above the paragraph. Raises
+    The location of a paragraph is the book's title and the last heading above it. Raises
     `UnreadableDocument` if the book is encrypted.
     """
     with ZipFile(file) as book:

@@ -101,7 +101,7 @@ def read_pptx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
-    """Yield the texts and tables in *shapes*, the shapes of a slide, and in grouped shapes."""
+    """Yield the texts and tables of a slide's *shapes*, including the shapes in groups."""
     for shape in shapes:
         if hasattr(shape, "shapes"):
             yield from _read_shapes(shape.shapes, slide_number)
@@ -110,7 +110,8 @@ def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
             # instead.
             rows = shape.element.iter(f"{_DRAWING}tr")
             cells = (
-                [_read_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")] for row in rows
+                [_read_slide_cell(cell) for cell in row.iterchildren(f"{_DRAWING}tc")]
+                for row in rows
             )
             yield from (
                 Piece(row.text, {"slide": slide_number}) for row in format_rows(enumerate(cells, 1))
@@ -120,7 +121,7 @@ def _read_shapes(shapes: Iterable[Any], slide_number: int) -> Iterator[Piece]:
             yield Piece(text + "\n\n", {"slide": slide_number})
 
 
-def _read_cell(cell: Any) -> str:
+def _read_slide_cell(cell: Any) -> str:
     """Return the text of a table cell on a slide, with one line per paragraph."""
     paragraphs = cell.iter(f"{_DRAWING}p")
     return "\n".join(
@@ -131,9 +132,9 @@ def _read_cell(cell: Any) -> str:
 def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per row of an Excel file, such as ``Item: Pump | Price: 7``.
 
-    The location of each line is the sheet's name and the row's number, from 1. A formula's value is
-    the one saved in the file; without a saved value, the cell is empty. Only one row is in memory
-    at a time.
+    The location of each line is the sheet's name and the row's number, from 1. A formula has the
+    value that is saved in the file; without a saved value, its cell is empty. Only one row is in
+    memory at a time.
     """
     try:
         import openpyxl
@@ -149,12 +150,12 @@ def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
     for sheet in book.worksheets:
         # Some programs write a wrong size, and cells outside of it would be skipped.
         sheet.reset_dimensions()
-        rows = ([_format_cell(cell) for cell in row] for row in sheet.iter_rows())
+        rows = ([_format_excel_cell(cell) for cell in row] for row in sheet.iter_rows())
         yield from format_rows(enumerate(rows, 1), sheet=sheet.title)
 
 
-def _format_cell(cell: Any) -> str:
-    """Return the value of an Excel cell as people would write it, such as ``12%``."""
+def _format_excel_cell(cell: Any) -> str:
+    """Format the value of an Excel cell as people write it, such as ``12%``."""
     value = cell.value
     if value is None or isinstance(value, str):
         return value or ""

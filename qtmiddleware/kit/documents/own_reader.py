@@ -1,4 +1,4 @@
-"""Call the reader function that the user supplied, and check the text it returns."""
+"""Call the reader function that the user supplied, and check the text that it returns."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ the built-in readers should read.
 class _InvalidResult(TypeError):
     """Raised if the user's reader returned something other than text.
 
-    The message does not quote the returned value, so it can be shown.
+    The message does not quote the returned value, so the message can be shown.
     """
 
 
 def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
-    """Read the file at *path* with the user's *reader*, and return an iterator of its pieces.
+    """Read the file at *path* with the user's *reader*, and return an iterator over the pieces.
 
-    Returns ``None`` if *reader* returns ``None``, to leave the file to the built-in readers.
+    Returns ``None`` if *reader* returns ``None``, which leaves the file to the built-in readers.
 
     Raises `UnreadableDocument`, at the call or during iteration, if *reader* raises any exception
     or returns something other than text.
@@ -47,16 +47,16 @@ def call_reader(reader: Reader, path: Path) -> Iterator[Piece] | None:
     return None if result is None else _check_pieces(result, path)
 
 
-def _check_pieces(result: Any, path: Path) -> Iterator[Piece]:
-    """Check each item of a reader's *result*, and yield the item as a piece.
+def _check_pieces(reader_result: Any, path: Path) -> Iterator[Piece]:
+    """Check each item that the user's reader returned, and yield it as a piece.
 
-    An item is a text, or a (text, location) pair.
+    *reader_result* is a text, or an iterable of texts and (text, location) pairs.
 
     Raises `UnreadableDocument` if an item is invalid, or if all texts are blank.
     """
     blank = True
     with _convert_reader_errors(path):
-        for item in [result] if isinstance(result, str) else result:
+        for item in [reader_result] if isinstance(reader_result, str) else reader_result:
             text, location = item if isinstance(item, tuple) and len(item) == 2 else (item, {})
             if not isinstance(text, str):
                 raise _InvalidResult(f"the reader must yield text, not {type(text).__name__}")

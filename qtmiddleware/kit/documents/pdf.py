@@ -45,21 +45,21 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each page of the PDF *file*, except for empty pages.
 
     The location of each text is the page's number, from 1. Line breaks and hyphens at the ends of
-    lines are kept. Ligatures are replaced by their letters. Soft hyphens, and spaces at the ends of
-    lines, are removed.
+    lines are kept. Ligatures become their letters. Soft hyphens and spaces at the ends of lines are
+    removed.
 
     A page that cannot be read is skipped and logged. Raises `UnreadableDocument` if no page can be
     read, if three pages take too long, or if the whole document takes too long.
     """
     allowed_seconds = compute_time_limit(os.fstat(file.fileno()).st_size)
     try:
-        reader = _open_reader(path, file)
+        reader = _open_pdf_reader(path, file)
         repeated_count = _remove_repeated_pages(reader)
         pages = list(reader.pages)
     except (OSError, QtMiddlewareError):
         raise
     except Exception as error:
-        raise _build_error(path, error) from error
+        raise _build_document_error(path, error) from error
     slow_count = broken_count = read_count = 0
     used_seconds = 0.0
     for number, page in enumerate(pages, 1):
@@ -83,7 +83,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         # For a damaged file, pypdf may raise any kind of error.
         except Exception as error:
             if _is_aes_missing(error):
-                raise _build_error(path, error) from error
+                raise _build_document_error(path, error) from error
             broken_count += 1
             attributes: dict[str, Any] = {"event": "page_left_out", "error": type(error).__name__}
             _log.warning(
@@ -109,7 +109,7 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         )
 
 
-def _open_reader(path: Path, file: BinaryIO) -> Any:
+def _open_pdf_reader(path: Path, file: BinaryIO) -> Any:
     """Open *file* with pypdf, and return pypdf's reader.
 
     Raises `UnreadableDocument` if *file* needs a password, and `MissingExtra` if pypdf is not
@@ -133,7 +133,7 @@ def _open_reader(path: Path, file: BinaryIO) -> Any:
 def _remove_repeated_pages(reader: Any) -> int:
     """Remove repeated pages, and repeated branches of the page tree, from *reader*.
 
-    *reader* is pypdf's reader of a file. Returns the number of removed pages and branches.
+    *reader* is pypdf's reader of a file. Returns how many pages and branches were removed.
     """
     # A file of 1 KB could have a billion pages, if each of nine levels repeats its branch ten
     # times.
@@ -160,7 +160,7 @@ def _remove_repeated_pages(reader: Any) -> int:
     return dropped_count
 
 
-def _build_error(path: Path, error: Exception) -> UnreadableDocument:
+def _build_document_error(path: Path, error: Exception) -> UnreadableDocument:
     """Convert pypdf's *error* for the file at *path* into an `UnreadableDocument`."""
     if _is_aes_missing(error):
         return UnreadableDocument(path, "encrypted", 'with AES; run: pip install "pypdf[crypto]"')
@@ -177,7 +177,7 @@ def _is_aes_missing(error: Exception) -> bool:
 def _extract_text(page: Any) -> str:
     """Return the text of *page*, without soft hyphens, ligatures and control characters.
 
-    Raises `_TooSlow` if this takes more than `PAGE_SECONDS`.
+    Raises `_TooSlow` if pypdf needs more than `PAGE_SECONDS`.
     """
     deadline = Deadline.after(PAGE_SECONDS)
     is_late = False

@@ -8,11 +8,12 @@ from typing import Any
 from qtmiddleware.catalogue import PLACES
 
 
-def describe_location(metadata: Mapping[str, Any]) -> str:
+def describe_chunk_location(metadata: Mapping[str, Any]) -> str:
     """Return a chunk's location as text, such as ``page 3`` or ``sheet Costs, rows 12-31``.
 
-    *metadata* is the chunk's metadata. Returns ``""`` if it has no location. A heading is used only
-    if the metadata has no other location, such as a page, because readers find a page faster.
+    *metadata* is the chunk's metadata. Returns ``""`` if the metadata has no location. A heading is
+    used only if the metadata has no other location, such as a page, because readers find a page
+    faster.
     """
     names = [name for name in PLACES if _is_location_value(metadata.get(name))]
     names = [name for name in names if name != "heading"] or names

@@ -33,7 +33,7 @@ _ROWS: Final = 256
 
 
 class _Number(str):
-    """A number from a JSON file, written as in the file."""
+    """A number from a JSON file, with the digits exactly as in the file."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ def format_rows(
 
     Args:
         rows: the rows as (row number, cells) pairs.
-        location: values to add to each line's location, such as ``sheet="Costs"``.
+        location: more values for each line's location, such as ``sheet="Costs"``.
     """
     names: Sequence[str] | None = None
     for number, cells in rows:
@@ -99,7 +99,7 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def _build_separator_sort_key(line: str, separator: str) -> tuple[bool, int]:
     """Return a sort key for *separator*; the best separator for *line* has the greatest key.
 
-    The key is whether the quotation marks are valid, and the number of cells.
+    The key consists of two values: whether the quotation marks are valid, and the number of cells.
     """
     cell_count = len(next(csv.reader([line], delimiter=separator), []))
     try:
@@ -134,9 +134,9 @@ def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
 def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
 
-    If the file is a list, each item is a record. Otherwise each JSON value in the file is a record.
-    Records are numbered from 1, and a blank line follows each record. Numbers are written as in the
-    file. Only one record is in memory at a time.
+    If the file contains a list, each item of the list is a record. Otherwise each JSON value in the
+    file is a record. Records are numbered from 1, and a blank line follows each record. Numbers
+    have the digits of the file. Only one record is in memory at a time.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
         yield from _format_record(record, number)
@@ -178,7 +178,7 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
 
 
 def _read_record(record: Any, record_number: int) -> Iterator[Piece]:
-    """Yield the title and text of *record* as one piece, which shares no chunk with other pieces.
+    """Yield the title and text of *record* as one piece, to be put into chunks of its own.
 
     The piece's location contains the record's number (``record``), id (``record_id``), title and
     other fields, and the fields of its object ``metadata``. Lists, objects and nulls are skipped.
@@ -211,8 +211,8 @@ def _read_record(record: Any, record_number: int) -> Iterator[Piece]:
 def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
     """Return those *fields* of a record that can be stored as metadata.
 
-    The result has at most `_MOST_METADATA` characters. The fields after the first one that does not
-    fit are dropped.
+    The result has at most `_MOST_METADATA` characters. From the first field that does not fit, all
+    fields are dropped.
     """
     metadata: dict[str, str | int | float] = {}
     chars_left = _MOST_METADATA
@@ -229,7 +229,7 @@ def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 
 def _convert_metadata_value(value: Any) -> str | int | float | None:
-    """Return *value* as a text, a number or a boolean, or ``None`` if this is impossible."""
+    """Return *value* as a text, a number or a boolean; ``None`` if it cannot be converted."""
     # JSON numbers are kept as text, and Parquet files may have decimals.
     if isinstance(value, _Number | Decimal):
         try:
@@ -246,28 +246,29 @@ def _convert_metadata_value(value: Any) -> str | int | float | None:
 def _format_record(record: Any, record_number: int) -> Iterator[Piece]:
     """Yield one line of text per value of *record*, then a blank line.
 
-    The location of each line is *record_number*, under the name ``record``.
+    The location of each line contains *record_number*, under the name ``record``.
     """
     for line in _format_nested_value(record):
         yield Piece(line + "\n", {"record": record_number})
     yield Piece("\n", {"record": record_number})
 
 
-def _format_nested_value(value: Any, name: str = "") -> Iterator[str]:
+def _format_nested_value(value: Any, value_name: str = "") -> Iterator[str]:
     """Yield one line of text per value inside *value*, such as ``address.city: Oslo``.
 
-    *name* is the name of *value* itself, such as ``address``.
+    *value_name* is the name of *value*, such as ``address``.
     """
-    label = f"{name}: " if name else ""
+    label = f"{value_name}: " if value_name else ""
     if isinstance(value, dict):
         for key, inner in value.items():
             # A long name repeats for each of its values, so a small file could become a large text.
             yield from _format_nested_value(
-                inner, f"{name}.{key}"[-_NAME_CHARS:] if name else str(key)[:_NAME_CHARS]
+                inner,
+                f"{value_name}.{key}"[-_NAME_CHARS:] if value_name else str(key)[:_NAME_CHARS],
             )
     elif isinstance(value, list) and any(isinstance(inner, dict | list) for inner in value):
         for number, inner in enumerate(value, 1):
-            yield from _format_nested_value(inner, f"{name} {number}".strip())
+            yield from _format_nested_value(inner, f"{value_name} {number}".strip())
     elif isinstance(value, list):
         if value:
             yield label + ", ".join("" if item is None else _format_value(item) for item in value)

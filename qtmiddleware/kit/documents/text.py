@@ -18,7 +18,7 @@ class Piece:
     """A piece of a document's text, such as a page, a paragraph or a row.
 
     Attributes:
-        text: the text.
+        text: the words of this piece, as plain text.
         location: the text's location in the document, such as ``{"page": 3}``; empty for plain
             text.
         stands_alone: whether the text must not share a chunk with other text, because it is a
@@ -51,10 +51,10 @@ A file with more control characters counts as binary.
 
 
 def read_text(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of the text file *file*, block by block.
+    """Yield the text of the open text file *file*, block by block.
 
-    *path* is the file's path for errors. Raises `UnreadableDocument` if the file is empty, binary,
-    or not in UTF-8 or UTF-16.
+    *path* is the path that error messages name. Raises `UnreadableDocument` if the file is empty,
+    binary, or not in UTF-8 or UTF-16.
     """
     block = file.read(_BLOCK)
     encoding = "utf-16" if block.startswith(_UTF_16) else "utf-8-sig"

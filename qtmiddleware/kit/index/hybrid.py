@@ -56,47 +56,55 @@ the middleware reads.
 
 @dataclass(frozen=True, slots=True)
 class _SearchResults:
-    """The results of one search.
+    """The results of one of the two searches, by vectors or by words.
 
     Attributes:
         ranking: the passages with their scores, best first.
-        positions: the position of each passage in *ranking*, from 0. For a passage that occurs
-            twice, the better position.
+        positions: the position of each passage in *ranking*, from 0. If a passage occurs twice, its
+            better position counts.
     """
 
     ranking: Ranking
     positions: Mapping[Key, int]
 
-    def find_score(self, key: Key) -> float | None:
-        """Return the score of the passage with this *key*.
+    def find_score(self, passage_key: Key) -> float | None:
+        """Return the score of the passage with this *passage_key*.
 
         Returns ``None`` if the search did not find the passage.
         """
-        return self.ranking.scores[self.positions[key]] if key in self.positions else None
+        return (
+            self.ranking.scores[self.positions[passage_key]]
+            if passage_key in self.positions
+            else None
+        )
 
-    def build_record(self, key: Key) -> Record:
-        """Return the record of the passage with this *key*, with the score 0.
+    def build_record(self, passage_key: Key) -> Record:
+        """Return the record of the passage with this key, with the score 0.
 
         Raises `KeyError` if the search did not find the passage.
         """
-        item = self.ranking.items[self.positions[key]]
+        item = self.ranking.items[self.positions[passage_key]]
         record = {
             "id": read_id(item),
             "score": 0.0,
             "text": read_text(item, None) or "",
             "metadata": dict(read_metadata(item)),
         }
-        return record if key[0] == DEFAULT_NAMESPACE else {**record, "namespace": key[0]}
+        return (
+            record
+            if passage_key[0] == DEFAULT_NAMESPACE
+            else {**record, "namespace": passage_key[0]}
+        )
 
 
-def _read_results(query: str, weight: float, response: Any) -> _SearchResults:
-    """Return the results in *response*, a search function's response to *query*.
+def _read_results(query: str, search_weight: float, response: Any) -> _SearchResults:
+    """Read a search function's *response* to *query*, and return the results.
 
-    *weight* is the search's weight in merged scores. Raises `ResponseShapeError` if the response
-    has no known shape.
+    *search_weight* is the search's weight in merged scores. Raises `ResponseShapeError` if the
+    response has no known shape.
     """
     record_read_units(response)
-    ranking = read_response(Variant("original", query, weight), response).ranking
+    ranking = read_response(Variant("original", query, search_weight), response).ranking
     positions: dict[Key, int] = {}
     for position, key in enumerate(ranking.keys):
         # Only the first, best position counts if a search returns a passage twice.
@@ -117,7 +125,7 @@ class Hybrid:
 
     The two weights are divided by their sum. Merged scores are therefore 0 to 1 with the method
     ``weighted``, and 0 to 1 / (rrf_k + 1) with ``rrf``. If a search returns no scores, or results
-    that are not sorted by score, its ranks are used instead of scores.
+    that are not sorted by score, the ranks replace the scores.
 
     Both searches run at the same time. The word search runs in a daemon thread, with a copy of the
     caller's context. If a middleware calls this search, the thread counts towards the middleware's
@@ -216,7 +224,7 @@ class Hybrid:
         pending_word_results = _start_search(search_words, bulkhead)
         vector_results = search_vectors()
         return self._record_and_merge_results(
-            vector_results, self._wait_for_word_search(pending_word_results, bulkhead), top_k
+            vector_results, self._wait_for_word_results(pending_word_results, bulkhead), top_k
         )
 
     def _record_and_merge_results(
@@ -228,7 +236,7 @@ class Hybrid:
         """Merge the results of both searches, and return the best *top_k* records.
 
         Also adds the results of both searches to the trace. *vector_results* or *word_results* is
-        ``None`` if that search was not run or failed.
+        ``None`` if this search was not run, or failed.
         """
         for name, results in (("vector", vector_results), ("bm25", word_results)):
             if results is not None:
@@ -246,13 +254,13 @@ class Hybrid:
             extra_words=rules.extra_words,
         )
 
-    def _wait_for_word_search(
+    def _wait_for_word_results(
         self, pending_word_results: Future[_SearchResults], bulkhead: Bulkhead
     ) -> _SearchResults | None:
         """Wait for the word search, and return its results.
 
-        If the search fails or takes too long, logs the failure and returns ``None``. An error from
-        outside this package is logged without its message, which may quote a text.
+        If the search fails or takes too long, logs the failure and returns ``None``. If the error
+        is not from this package, its message is not logged, because it may quote a text.
         """
         try:
             return pending_word_results.result(timeout=self._patience)
@@ -319,14 +327,16 @@ def _merge_results(
     ]
 
 
-def _merge_passage_records(key: Key, searches: Sequence[_SearchResults]) -> Record:
-    """Return the record of the passage with this *key*, with the score 0.
+def _merge_passage_records(passage_key: Key, search_results: Sequence[_SearchResults]) -> Record:
+    """Return the record of the passage with this key, with the score 0.
 
-    Uses the first of *searches* that found the passage. If the record's text or metadata is empty,
-    uses the text or metadata from the other search.
+    The record comes from the first of the *search_results* with this passage. If its text or
+    metadata is empty, the other search's text or metadata is used.
     """
     record, *others = [
-        results.build_record(key) for results in searches if key in results.positions
+        results.build_record(passage_key)
+        for results in search_results
+        if passage_key in results.positions
     ]
     # One of two separate indexes may store no texts or metadata.
     for other in others:
@@ -339,8 +349,8 @@ class HybridSearch(Hybrid):
     """Searches one store by vectors and by words at the same time; see `Hybrid`.
 
     Args:
-        store: the store.
-        embedder: computes the question's vector; ``None`` if the store embeds texts itself.
+        store: the store to search.
+        embedder: the embedder for the question; ``None`` if the store embeds texts itself.
         options: the settings group ``hybrid``.
         preprocess: the rules that extract the keywords for the word search.
 
@@ -369,13 +379,13 @@ class HybridSearch(Hybrid):
                 f"{type(store).__name__} needs vectors; pass an embedder", path="embedder"
             )
 
-        def search_vectors(query: str, top_k: int, **condition: Any) -> list[Record]:
+        def search_vectors(query: str, top_k: int, **filter_argument: Any) -> list[Record]:
             if store.embeds or embedder is None:
-                return store.search(query, top_k, **condition)
+                return store.search(query, top_k, **filter_argument)
             start = perf_counter()
             vector = embedder.embed([query])[0]
             record_embedding_time(perf_counter() - start)
-            return store.search(vector, top_k, **condition)
+            return store.search(vector, top_k, **filter_argument)
 
         # Without word search the weight of words is 0, so that the second function is never called.
         word_search: Search = (

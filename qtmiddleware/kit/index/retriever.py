@@ -1,4 +1,4 @@
-"""Open the retriever that the settings describe: a store, an embedder, and a search function."""
+"""Open the configured store and embedder, and build a function that searches the store."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ class StoreRetriever:
     """An open store, its embedder, and a function that searches the store.
 
     Attributes:
-        store: the open store.
+        store: the store to search, already open.
         embedder: the embedder for passages; ``None`` if the store embeds texts itself.
-        search: a function of ``(query, top_k, filter)`` that searches the store.
-        query_embedder: the embedder for the queries of *search*; ``None`` if *search* takes texts
-            instead of vectors.
+        search: the function that searches the store; it takes ``(query, top_k, filter)``.
+        query_embedder: the embedder for queries; ``None`` if *search* takes texts, not vectors.
         owns_store: whether `close` closes *store*, because this object opened it.
         owns_embedder: whether `close` closes *embedder*, because this object opened it.
     """
@@ -43,15 +42,15 @@ class StoreRetriever:
     owns_embedder: bool = False
 
     def copy_with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a retriever for the same open store that searches with other *settings*.
+        """Return a new retriever that searches this store with other *settings*.
 
-        Raises `StoreError` or `ConfigError` if the store cannot do the configured search.
+        Raises `StoreError` or `ConfigError` if the store does not support the configured search.
         """
-        search, query_embedder = _build_search(self.store, self.embedder, settings)
+        search, query_embedder = _build_search_and_embedder(self.store, self.embedder, settings)
         return replace(self, search=search, query_embedder=query_embedder)
 
     def close(self) -> None:
-        """Close the store and the embedder, except for those that the caller passed in."""
+        """Close the store and the embedder, unless the caller passed them in."""
         if self.owns_store:
             self.store.close()
         if self.owns_embedder and isinstance(self.embedder, OpenAIEmbedder):
@@ -72,7 +71,7 @@ def open_retriever(
         store: an open store to use instead of the configured store.
         embedder: an embedder or an embedding function to use instead of the configured model.
         must_exist: whether to raise `StoreError` if the index does not exist. If false, a missing
-            index is created. Has an effect only on stores that keep files.
+            index is created. Has no effect on stores without files.
 
     Raises:
         StoreError: if the store cannot be opened, or contains vectors of another model.
@@ -88,7 +87,7 @@ def open_retriever(
     used_store = (
         store if store is not None else _open_store(settings, used_embedder, must_exist=must_exist)
     )
-    search, query_embedder = _build_search(used_store, used_embedder, settings)
+    search, query_embedder = _build_search_and_embedder(used_store, used_embedder, settings)
     return StoreRetriever(
         used_store,
         used_embedder,
@@ -141,12 +140,12 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
     return opened
 
 
-def _build_search(
+def _build_search_and_embedder(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return a function that searches *store*, and the embedder for the function's queries.
+    """Return a function that searches *store*, and the embedder for the queries it takes.
 
-    The embedder is ``None`` if the function takes texts instead of vectors.
+    The embedder is ``None`` if the function takes texts, not vectors.
     """
     # A user's embedding function may embed queries in another way than passages.
     if isinstance(embedder, CallableEmbedder):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
-from qtmiddleware.kit.documents.place import describe_location
+from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.kit.evaluation.movement import (
     Movement,
     Movements,
@@ -334,7 +334,7 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
     ]
     title = names[0] if names else clean_text(match.text or "") or "a passage without an id"
     source_names = [name for name in names[1:] if name != title][:1] + [
-        place for place in [describe_location(metadata)] if place
+        place for place in [describe_chunk_location(metadata)] if place
     ]
     return shorten_text(title, _TITLE), shorten_text(", ".join(source_names), _TITLE)
 

@@ -1,4 +1,7 @@
-"""Check metadata against filters in Pinecone's filter language, for stores without filters."""
+"""Check passages' metadata against a filter, for stores that cannot filter by themselves.
+
+A filter is written in Pinecone's filter language.
+"""
 
 from __future__ import annotations
 
@@ -46,74 +49,74 @@ def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
 
     Source: https://docs.pinecone.io/guides/search/filter-by-metadata
     """
-    return _parse_conditions(filter, 1)
+    return _build_conditions_matcher(filter, 1)
 
 
-def _parse_conditions(conditions: Any, depth: int) -> Matcher:
+def _build_conditions_matcher(conditions: Any, depth: int) -> Matcher:
     """Return a function that checks whether metadata meets all conditions of a filter.
 
     *conditions* is the filter, or a mapping inside the filter at the nesting level *depth*, from 1.
     Raises `InvalidQuery` for invalid conditions.
     """
     if not isinstance(conditions, Mapping):
-        raise _make_error(
+        raise _build_filter_error(
             f"a condition must be a mapping from fields, $and or $or, not"
             f" {_get_type_name(conditions)}"
         )
     # A filter from an untrusted source must not exhaust Python's stack.
     if depth > DEEPEST:
-        raise _make_error(f"conditions must be nested at most {DEEPEST} deep")
+        raise _build_filter_error(f"conditions must be nested at most {DEEPEST} deep")
     return _combine_with_and(
-        [_parse_condition(key, value, depth) for key, value in conditions.items()]
+        [_build_condition_matcher(key, value, depth) for key, value in conditions.items()]
     )
 
 
-def _parse_condition(field_or_operator: Any, operand: Any, depth: int) -> Matcher:
+def _build_condition_matcher(field_or_operator: Any, operand: Any, depth: int) -> Matcher:
     """Return a function that checks metadata against one condition of a filter.
 
     Args:
         field_or_operator: the name of a metadata field, ``$and`` or ``$or``.
-        operand: the required value, or a mapping from operators, for a field. For ``$and`` and
-            ``$or``, a list of conditions.
+        operand: for a field, the required value, or a mapping from operators to values. For
+            ``$and`` and ``$or``, a list of conditions.
         depth: the nesting level of the condition, from 1.
 
     Raises:
         InvalidQuery: for an invalid condition.
     """
     if not isinstance(field_or_operator, str):
-        raise _make_error(
+        raise _build_filter_error(
             f"the name of a field must be text, not {_get_type_name(field_or_operator)}"
         )
     if field_or_operator in _JUNCTIONS:
         if not isinstance(operand, list | tuple) or not operand:
-            raise _make_error(
+            raise _build_filter_error(
                 f"{field_or_operator} must be a list of one or more conditions, not"
                 f" {_get_type_name(operand)}"
             )
-        matchers = [_parse_conditions(condition, depth + 1) for condition in operand]
+        matchers = [_build_conditions_matcher(condition, depth + 1) for condition in operand]
         return (
             _combine_with_and(matchers)
             if field_or_operator == "$and"
             else _combine_with_or(matchers)
         )
     if field_or_operator.startswith("$"):
-        raise _make_error(
+        raise _build_filter_error(
             f"{field_or_operator} cannot be used as a field name; only"
             f" {' and '.join(_JUNCTIONS)} can"
         )
     if not isinstance(operand, Mapping):
         return _build_equality_matcher(field_or_operator, [_check_operand("$eq", operand)])
     if not operand:
-        raise _make_error(
+        raise _build_filter_error(
             f"the field {field_or_operator!r} must have an operator; the operators are"
             f" {', '.join(_OPERATORS)}"
         )
     return _combine_with_and(
-        [_parse_operator(field_or_operator, name, value) for name, value in operand.items()]
+        [_build_operator_matcher(field_or_operator, name, value) for name, value in operand.items()]
     )
 
 
-def _parse_operator(field: str, operator_name: Any, operand: Any) -> Matcher:
+def _build_operator_matcher(field: str, operator_name: Any, operand: Any) -> Matcher:
     """Return a function that compares the value of *field* in metadata with *operand*.
 
     *operator_name* is the operator, such as ``$gt``. Raises `InvalidQuery` for an unknown operator
@@ -124,7 +127,7 @@ def _parse_operator(field: str, operator_name: Any, operand: Any) -> Matcher:
         return equal if operator_name == "$eq" else _negate_matcher(equal)
     if operator_name in ("$in", "$nin"):
         if not isinstance(operand, list | tuple | set | frozenset):
-            raise _make_error(
+            raise _build_filter_error(
                 f"{operator_name} must be a list of texts, numbers and booleans, not"
                 f" {_get_type_name(operand)}"
             )
@@ -135,16 +138,20 @@ def _parse_operator(field: str, operator_name: Any, operand: Any) -> Matcher:
     if operator_name in _ORDERS:
         # NaN and infinity are not valid in JSON.
         if not _is_number(operand) or not abs(operand) < inf:
-            raise _make_error(f"{operator_name} must be a number, not {_get_type_name(operand)}")
+            raise _build_filter_error(
+                f"{operator_name} must be a number, not {_get_type_name(operand)}"
+            )
         compare = _ORDERS[operator_name]
         return _build_value_matcher(
             field, lambda value: _is_number(value) and compare(value, operand)
         )
     if operator_name == "$exists":
         if not isinstance(operand, bool):
-            raise _make_error(f"$exists must be true or false, not {_get_type_name(operand)}")
+            raise _build_filter_error(
+                f"$exists must be true or false, not {_get_type_name(operand)}"
+            )
         return lambda metadata: (metadata.get(field) is not None) is operand
-    raise _make_error(
+    raise _build_filter_error(
         f"{operator_name!r} is not an operator; the operators are {', '.join(_OPERATORS)}"
     )
 
@@ -193,7 +200,7 @@ def _negate_matcher(matcher: Matcher) -> Matcher:
 
 def _check_operand(operator_name: str, operand: Any) -> Any:
     if not isinstance(operand, str | int | float):
-        raise _make_error(
+        raise _build_filter_error(
             f"{operator_name} must be a text, a number or a boolean, not {_get_type_name(operand)}"
         )
     return operand
@@ -210,5 +217,5 @@ def _get_type_name(value: Any) -> str:
     return "null" if value is None else type(value).__name__
 
 
-def _make_error(reason: str) -> InvalidQuery:
+def _build_filter_error(reason: str) -> InvalidQuery:
     return InvalidQuery(f"the filter cannot be applied: {reason}", argument="filter")

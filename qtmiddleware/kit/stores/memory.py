@@ -8,7 +8,7 @@ from qtmiddleware.kit.stores.sqlite.files import MEMORY
 
 
 class MemoryStore(SQLiteStore):
-    """A `SQLiteStore` in memory. Closing the store deletes its content.
+    """A store in memory, without a file. Closing the store deletes its content.
 
     *embedding_model* is the model of all vectors, and *dimension* is their length. Only one thread
     at a time can read or write.

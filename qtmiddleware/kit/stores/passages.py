@@ -1,4 +1,4 @@
-"""Check passages and vectors before they are stored, and extract words for the word index."""
+"""Check passages and vectors before a store saves them, and extract words for the word index."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Row = tuple[str, str, str]
 
 
 class ClosingStore:
-    """A store that closes itself at the end of a ``with`` block."""
+    """Base class of stores that close themselves at the end of a ``with`` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +58,7 @@ class LocalStore(ClosingStore):
 
     @property
     def identity(self) -> str:
-        """The store's random name, created with the store. Copies of the store keep this name."""
+        """The store's random name, created with the store. Copies of the store have it, too."""
         return self._identity
 
     def write(
@@ -95,7 +95,7 @@ def check_stored_model(
     Raises `StoreError` if the model or the dimension differs.
 
     Args:
-        path: the store's path, for the message.
+        path: the store's path, which the error message names.
         stored_model: the embedding model of the stored vectors.
         stored_dimension: the length of the stored vectors.
         embedding_model: the embedding model in use now.
@@ -145,7 +145,7 @@ def pair_vectors(
 
 
 def select_storable_ids(ids: Iterable[str]) -> list[str]:
-    """Return *ids* without duplicates, and without those that no stored passage can have."""
+    """Return *ids* without duplicates and without ids that no passage can have."""
     return [id_ for id_ in dict.fromkeys(ids) if _is_storable_id(id_)]
 
 
@@ -180,8 +180,8 @@ def _is_storable_id(id_: Any) -> bool:
 def convert_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
     """Return *query*, a vector, as an array of *dimension* numbers (float32).
 
-    Raises `StoreError` if the vector is invalid, or if *query* is a text, because local stores do
-    not embed texts.
+    Raises `StoreError` if the vector is invalid. Also raises it if *query* is a text, because local
+    stores do not embed texts.
     """
     if isinstance(query, str):
         raise StoreError("this store does not embed texts; search it with the query's vector")
@@ -195,7 +195,7 @@ def convert_vectors(
     """Return *vectors* as a float32 array with one row per vector and *dimension* columns.
 
     Raises `StoreError` unless each vector has *dimension* finite numbers. The error message names
-    the passage with the invalid vector, or the query if there are no *passage_ids*.
+    the passage with the invalid vector, or "the query" if *passage_ids* is empty.
     """
     try:
         import numpy as np
@@ -223,7 +223,7 @@ def convert_vectors(
 
 
 def normalise_vectors(vectors: Floats) -> Floats:
-    """Scale each vector to length 1, and return *vectors*, which are changed in place.
+    """Scale each vector to length 1 in place, and return the scaled *vectors*.
 
     The dot product of two scaled vectors is their cosine. A vector of length 0 is not changed.
     """
@@ -263,23 +263,23 @@ def extract_index_words(text: str, metadata: str) -> str:
     if text.isascii():
         # This is ten times as fast as the general way below, and finds the same words.
         return " ".join(_PLAIN_WORD.findall(text.lower()))
-    return " ".join(_split_words(text, has_single_characters=True))
+    return " ".join(_split_words(text, should_add_single_characters=True))
 
 
 def extract_query_words(text: str) -> list[str]:
-    """Return the words of the query *text* to search for in the word index, each word once.
+    """Return the words of a query *text* to look up in the word index, without repeats.
 
     In scripts without spaces, each pair of adjacent characters is a word. A single character is a
     word only if it stands alone.
     """
-    return list(dict.fromkeys(_split_words(text, has_single_characters=False)))
+    return list(dict.fromkeys(_split_words(text, should_add_single_characters=False)))
 
 
-def _split_words(text: str, *, has_single_characters: bool) -> Iterator[str]:
+def _split_words(text: str, *, should_add_single_characters: bool) -> Iterator[str]:
     """Yield the words of *text*, normalised (NFKC) and in lower case.
 
     In scripts without spaces, each pair of adjacent characters is a word. A single character is a
-    word only if it stands alone, or if *has_single_characters* is true.
+    word only if it stands alone, or if *should_add_single_characters* is true.
     """
     import regex
 
@@ -289,7 +289,7 @@ def _split_words(text: str, *, has_single_characters: bool) -> Iterator[str]:
             start, end = match.span()
             if start > position:
                 yield word[position:start]
-            if has_single_characters or end - start == 1:
+            if should_add_single_characters or end - start == 1:
                 yield from word[start:end]
             yield from (word[left : left + 2] for left in range(start, end - 1))
             position = end

@@ -34,7 +34,7 @@ from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
-    check_vectors,
+    check_and_convert_vectors,
     read_input_tokens,
     read_vectors,
 )
@@ -111,7 +111,7 @@ class CallableEmbedder:
     Thread-safe if the function is. Exceptions of the function pass through unchanged.
 
     Args:
-        function_or_model: The function or object.
+        function_or_model: The function or object that embeds texts.
         name: The name to store in an index; by default the name of the function or model.
         dimension: The length of the vectors; by default the length of the first vectors.
         for_queries: Whether to call the object's method for questions instead of its method for
@@ -147,7 +147,7 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The argument *name*, or else the name of the function or model."""
+        """The embedder's name: the argument *name*, or else the name of the function or model."""
         return self._name
 
     @property
@@ -157,7 +157,7 @@ class CallableEmbedder:
 
     @property
     def dimension(self) -> int:
-        """The length of every vector. If the length is unknown, one word is embedded to find it."""
+        """The length of every vector. If the length is unknown, embeds one word to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
@@ -270,7 +270,7 @@ class CallableEmbedder:
     def _embed_in_separate_calls(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
         for result in (yield texts):
-            vectors.add(
+            vectors.append_vectors(
                 self._read_result_vectors(
                     result, 1, len(vectors[0]) if vectors else self._dimension
                 )
@@ -405,7 +405,9 @@ class CallableEmbedder:
             if text_count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {text_count} texts")
             result = [result]
-        return check_vectors(result, text_count, dimension=dimension, model_name=self._name)
+        return check_and_convert_vectors(
+            result, text_count, dimension=dimension, model_name=self._name
+        )
 
 
 class _Attempt(NamedTuple):
@@ -440,7 +442,7 @@ def _find_embedding_methods(
     function itself is returned. The async version is ``None`` if there is none. If there is only an
     async method, both items are that method.
 
-    Raises `WrapError` if *embedder* is no function and has none of the methods.
+    Raises `WrapError` if *embedder* is not a function and has none of the methods.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:

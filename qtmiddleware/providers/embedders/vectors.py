@@ -29,13 +29,13 @@ class Vectors(list[list[float]]):
         super().__init__(vectors)
         self.input_tokens = input_tokens
 
-    def add(self, vectors: Vectors) -> None:
+    def append_vectors(self, vectors: Vectors) -> None:
         """Append *vectors*, and add their `input_tokens` to the total."""
         self.extend(vectors)
         self.input_tokens += vectors.input_tokens
 
 
-def check_vectors(
+def check_and_convert_vectors(
     result: Any, text_count: int, *, dimension: int | None, model_name: str
 ) -> Vectors:
     """Check a model's *result*, and return its vectors as lists of floats.
@@ -86,7 +86,7 @@ def read_vectors(answer: Any, text_count: int, model_name: str) -> Vectors:
     """Return the vectors and the token count in a service's *answer*.
 
     The vectors are in the order of the texts. Their lengths and numbers are not checked here; use
-    `check_vectors`.
+    `check_and_convert_vectors`.
 
     Args:
         answer: The response body in bytes, a mapping, or the client's response object.

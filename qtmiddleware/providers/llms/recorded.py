@@ -147,7 +147,7 @@ class _Entry:
     fields: dict[str, Any] = field(default_factory=dict)
     fields_by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add_record(self, record: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in record.items() if value}
         self.fields.update(fields)
         if mode := record.get("mode"):
@@ -189,7 +189,7 @@ class RecordedModel:
         self._name = name
         self._by_text: dict[str, dict[Any, _Entry]] = {}
         self._by_standalone: dict[str, _Entry] = {}
-        queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
+        queries_by_id = {str(query["_id"]): _read_text_and_history(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
             self._add_record(record, queries_by_id)
@@ -221,8 +221,8 @@ class RecordedModel:
         """Return the recorded reply to *prompt*.
 
         Raises:
-            ModelError: ``unrecorded`` if no record matches; ``empty`` if the record has none of the
-                requested fields.
+            ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
+                record has none of the requested fields.
         """
         entry = self._find_entry(prompt)
         if entry is None:
@@ -261,7 +261,7 @@ class RecordedModel:
             # If the history is unknown, the id tells records of equal text apart.
             entry_key = history if history is not None else ("unknown", key)
             entry = self._by_text.setdefault(text, {}).setdefault(entry_key, entry)
-        entry.add(record)
+        entry.add_record(record)
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
@@ -288,14 +288,14 @@ class RecordedModel:
         )
 
 
-def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _read_text_and_history(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the text of *query*, an item of a query set, and the texts of its history."""
     text = normalise_spaces(str(query["text"]))
     return text, read_message_texts((query.get("metadata") or {}).get("history") or (), text)
 
 
 def _rank_shared_ending(messages: Sequence[str], other_messages: Sequence[str]) -> tuple[int, bool]:
-    """Return how many of their last messages two conversations share, and whether they are equal.
+    """Return the number of last messages that two conversations share, and whether both are equal.
 
     A greater tuple means a better match.
     """

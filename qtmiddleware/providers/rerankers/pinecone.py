@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.reranking import check_scores
+from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.forking import Draining, ForkLock
 
 PREFIX: Final = "pinecone/"
@@ -96,7 +96,11 @@ class PineconeReranker:
                 "unparsable", f"Pinecone's {self._name} must return one score per text"
             )
         return dict(
-            zip(places, check_scores([item.score for item in ranked], len(texts)), strict=True)
+            zip(
+                places,
+                check_rerank_scores([item.score for item in ranked], len(texts)),
+                strict=True,
+            )
         )
 
     def _choose_client(self) -> Any:

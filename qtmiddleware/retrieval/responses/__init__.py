@@ -42,12 +42,12 @@ from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
     build_item_fingerprint,
+    can_be_passage,
     convert_to_namespace,
     describe_missing_text,
     estimate_chars,
     find_text_field,
     has_text,
-    may_be_passage,
     read_id,
     read_metadata,
     read_score,
@@ -59,7 +59,7 @@ from qtmiddleware.retrieval.responses.items import (
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
     get_raw_item,
-    looks_like_text,
+    is_probably_text,
     name_row_values,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
@@ -300,13 +300,13 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[st
         # Chroma's column of texts has the same name as other libraries' list of passages.
         if name == "documents" and _has_columns(response):
             continue
-        if is_list(items) and _looks_like_passages(items, options):
+        if is_list(items) and _is_probably_passage_list(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
     for name in () if _is_list_or_columns(response) else _GENERAL_ENVELOPES:
         items = _get_nested_value_safely(response, _PATHS[name])
-        if is_list(items) and _looks_like_passages(items, options):
+        if is_list(items) and _is_probably_passage_list(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
 
@@ -350,14 +350,14 @@ def _get_nested_value_safely(response: Any, path: tuple[str, ...]) -> Any:
         return ABSENT
 
 
-def _looks_like_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
+def _is_probably_passage_list(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
     """Return whether *items* is empty or looks like a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
-            isinstance(item, str) and looks_like_text(item) for item in items
+            isinstance(item, str) and is_probably_text(item) for item in items
         )
     try:
-        return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
+        return can_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
     except Exception:
         # Items come from the user's code, so reading them may raise anything.
         return False
@@ -684,6 +684,6 @@ def wait_for_response(response: Any) -> Any:
     )
 
 
-def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether *class_* has all methods in *names*."""
-    return all(callable(getattr(class_, name, None)) for name in names)
+def _has_methods(class_: type, method_names: tuple[str, ...]) -> bool:
+    """Return whether *class_* has all methods in *method_names*."""
+    return all(callable(getattr(class_, name, None)) for name in method_names)

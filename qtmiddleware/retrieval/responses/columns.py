@@ -295,19 +295,19 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
 
 
 def _find_texts(
-    holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
+    holders: Sequence[Any], layout: _Layout, read_single_text: Callable[[Any], str | None]
 ) -> list[str | None]:
     """Return the text of each object in *holders*, which are items or their metadata.
 
-    *read_single* reads the text of an object that does not have this *layout*. If no usual field of
-    an object contains a text, its text is ``None``.
+    *read_single_text* reads the text of an object that does not have this *layout*. The text is
+    ``None`` if no usual field of the object contains a text.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
     for holder, fits in zip(holders, layout.check_items(holders), strict=True):
         text = None
         if not fits:
-            text = read_single(holder)
+            text = read_single_text(holder)
         elif is_packed:
             text = find_text(holder)
         else:

@@ -84,7 +84,7 @@ class _Batch:
     """Several steps that threads perform at the same time for one caller.
 
     If *continue_flow* is given, the thread that completes the batch calls *continue_flow* and then
-    performs the batch that this function returns.
+    performs the batch that *continue_flow* returns.
     """
 
     def __init__(
@@ -299,9 +299,8 @@ class _Branch:
     ) -> None:
         """Send the last step's *outcomes* to the flow, and start the flow's next step.
 
-        At the start of the flow, *outcomes* is ``None``.
-
-        If *has_calling_thread* is true, the calling thread will also perform steps.
+        At the start of the flow, *outcomes* is ``None``. If *has_calling_thread* is true, the
+        calling thread will also perform steps.
         """
         while True:
             self._batch = None

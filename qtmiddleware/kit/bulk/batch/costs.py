@@ -21,13 +21,13 @@ A token is about four characters of English, or one Chinese character, which has
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A number of tokens and their cost in US dollars.
+    """The number of tokens in some requests and replies, and their cost in US dollars.
 
     Attributes:
         read: The number of input tokens.
         written: The number of output tokens.
-        live: The cost if the requests are sent one by one; ``None`` if unknown.
-        batch: The cost if the requests are sent in a batch; ``None`` if unknown.
+        live: The cost in US dollars of requests sent one by one; ``None`` if unknown.
+        batch: The cost in US dollars of requests sent in a batch; ``None`` if unknown.
     """
 
     read: int
@@ -51,7 +51,7 @@ class Tariff:
     max_tokens: int | None
 
     def compute_cost(self, input_tokens: int, output_tokens: int) -> Cost:
-        """Return the cost of *input_tokens* and *output_tokens*."""
+        """Return the cost of this number of *input_tokens* and *output_tokens*."""
         # A service may report more tokens than `Prices` accepts. Without the limit, the cost would
         # be unknown and count as 0.
         live = self.prices.compute_cost(
@@ -96,8 +96,8 @@ class Tariff:
     def check_budget(self, budget: BudgetSettings, actual_cost: Cost, planned_cost: Cost) -> None:
         """Raise `ModelError` if *actual_cost* plus *planned_cost* exceeds *budget*.
 
-        The error's reason is ``over_budget``. If the batch price is unknown, the price of requests
-        sent one by one is used.
+        The error's reason is ``over_budget``. If the batch price is unknown, the check uses the
+        price of requests sent one by one.
         """
         tokens = sum(
             (actual_cost.read, actual_cost.written, planned_cost.read, planned_cost.written)

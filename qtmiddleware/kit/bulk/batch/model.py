@@ -1,4 +1,4 @@
-"""Answer prompts with the replies of batches, and collect the requests that are not sent yet."""
+"""Answer prompts with the stored replies of batches, and collect the requests still to be sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qtmiddleware.types import Deadline
 
 
 class Unsent(ModelError):
-    """Raised if the reply to *request* is not stored yet."""
+    """Raised if no reply to *request* is stored yet."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         super().__init__("unrecorded", "the reply will come with a batch")
@@ -40,8 +40,8 @@ class BatchModel:
     """Answers prompts with the replies stored in *state*, without calling the service.
 
     *settings* name the model, and *address* is the service's URL. If there is no reply to a prompt,
-    raises `ModelError` (``unrecorded``), and `take_requests` returns the request to send. Use the
-    model for only one question at a time.
+    raises `ModelError` (``unrecorded``), and `take_unsent_requests` returns the request to send.
+    Use a `BatchModel` for only one question at a time.
     """
 
     # `OpenAIModel` builds the requests and reads the replies, so both are the same as in live
@@ -85,11 +85,11 @@ class BatchModel:
         """Return the stored reply to *prompt*, like `complete`."""
         return self.complete(prompt, deadline)
 
-    def take_requests(self) -> list[Mapping[str, Any]]:
-        """Return the last question's requests that have no reply yet, and clear the list.
+    def take_unsent_requests(self) -> list[Mapping[str, Any]]:
+        """Return the requests of the last question that have no reply yet, and forget them.
 
-        If one of the requests asks for the standalone form of a follow-up question, returns only
-        this request.
+        If one of them asks to make a follow-up question independent of the conversation, returns
+        only that request.
         """
         missing, self._missing = self._missing, []
         # In a conversation, the other prompts may contain the standalone question, so its request
@@ -102,7 +102,7 @@ class BatchModel:
 
 
 class _Client:
-    """A client for `OpenAIModel` that returns the replies in *state*, and calls no service."""
+    """A client for `OpenAIModel` that returns the replies in *state* and calls no service."""
 
     def __init__(self, state: BatchState, address: str) -> None:
         self._state = state

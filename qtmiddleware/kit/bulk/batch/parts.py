@@ -26,7 +26,7 @@ _REFUSED: Final = frozenset({400, 413, 415, 422})
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one request file, which contains the requests of a batch.
+    """The limits of a request file, which contains all requests of one batch.
 
     Attributes:
         requests: The maximum number of requests.
@@ -40,11 +40,11 @@ class Limits:
 LIMITS: Final = Limits()
 
 
-def is_transient(status: int | None) -> bool:
-    """Return whether it may help to repeat a request that got the HTTP *status*.
+def is_transient_status(status: int | None) -> bool:
+    """Return whether a request with the HTTP *status* may succeed if it is repeated.
 
-    True if *status* is ``None``, because no request was made. False if the request succeeded, or if
-    the request itself is wrong.
+    True if *status* is ``None``, because the service did not run the request. False if the request
+    succeeded or is itself wrong.
     """
     return status is None or (status >= 400 and status not in _REFUSED)
 
@@ -54,7 +54,7 @@ Line = tuple[str, bytes]
 
 
 def build_request_line(request_id: str, request: Mapping[str, Any]) -> Line:
-    """Return *request_id*, and the line for *request* in a batch's request file."""
+    """Return a pair: *request_id*, and the line for *request* in a batch's request file."""
     line = {"custom_id": request_id, "method": "POST", "url": ENDPOINT, "body": request}
     # A lone surrogate stays escaped as in JSON, because UTF-8 cannot encode it.
     return request_id, json.dumps(line, ensure_ascii=False).encode(
@@ -68,9 +68,9 @@ class RequestResult:
 
     Attributes:
         id: The request's id.
-        status: The HTTP status; ``None`` if no request was made, for example because the batch
-            expired.
-        body: The body of the response, as JSON.
+        status: The HTTP status; ``None`` if the service did not run the request, for example
+            because the batch expired.
+        body: The body of the response, as JSON text.
         failure: The failure, such as ``HTTP 400`` or ``batch_expired``; ``""`` if there is none.
     """
 
@@ -81,15 +81,15 @@ class RequestResult:
 
     @property
     def is_final(self) -> bool:
-        """Whether repeating the request is useless, because it succeeded or is itself wrong.
+        """Whether it is useless to repeat the request, because it succeeded or is itself wrong.
 
-        False if no request was made, or if the service was busy.
+        False if the service did not run the request, or was busy.
         """
-        return not is_transient(self.status)
+        return not is_transient_status(self.status)
 
 
 def parse_result_line(line: bytes) -> RequestResult | None:
-    """Return the result in a *line* of a batch's output or error file.
+    """Return the request's result in a *line* of a batch's output or error file.
 
     Returns ``None`` if the line is invalid.
     """
@@ -121,7 +121,7 @@ def _parse_result_entry(entry: Any) -> RequestResult | None:
 
 
 def assign_file_numbers(lines: Iterable[Line], limits: Limits) -> Iterator[tuple[int, Line]]:
-    """Divide *lines* into files that do not exceed *limits*, and yield (file number, line) pairs.
+    """Divide *lines* among files that do not exceed *limits*; yield (file number, line) pairs.
 
     Keeps the order of the lines. File numbers begin at 0. Raises `ConfigError` for a line that is
     too large for a file.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk.batch.parts import ENDPOINT
-from qtmiddleware.kit.bulk.batch.state import ENDED, parse_batch
+from qtmiddleware.kit.bulk.batch.state import ENDED, parse_batch_description
 from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.providers.openai_client import (
@@ -79,22 +79,22 @@ class BatchService:
         return SHARE if is_openai_host(self.host) else None
 
     def close(self) -> None:
-        """Close the connections; a client that you passed in stays open."""
+        """Close the connections to the service. A client that you passed in stays open."""
         self._clients.close()
 
-    def upload_file(self, path: Path, name: str) -> str:
-        """Upload the file at *path* under *name*, and return the id of the uploaded file."""
+    def upload_file(self, path: Path, file_name: str) -> str:
+        """Upload the file at *path* under *file_name*, and return the id of the uploaded file."""
         with (
             self._convert_client_errors("/files"),
             open_regular_file(path, follow_link=False) as content,
         ):
-            return str(self._client.files.create(file=(name, content), purpose="batch").id)
+            return str(self._client.files.create(file=(file_name, content), purpose="batch").id)
 
     def create_batch(self, file_id: str, metadata: Mapping[str, str]) -> dict[str, Any]:
         """Create a batch from the uploaded file *file_id*, and return the batch's description.
 
-        If the service is busy or down, retries the call, but only if the failed call has not
-        created the batch.
+        If the service is busy or down, retries the call, unless the failed call has created the
+        batch.
         """
         for wait in (*WAITS, None):
             try:
@@ -131,11 +131,11 @@ class BatchService:
                 page = page.get_next_page()
         return None
 
-    def find_file(self, name: str) -> str | None:
-        """Return the id of the file uploaded under *name*; ``None`` if it is not found."""
+    def find_file(self, file_name: str) -> str | None:
+        """Return the id of the file uploaded under *file_name*; ``None`` if there is none."""
         with self._convert_client_errors("/files"):
             page = self._client.files.list(purpose="batch", limit=PAGE)
-            return next((str(file.id) for file in page.data if file.filename == name), None)
+            return next((str(file.id) for file in page.data if file.filename == file_name), None)
 
     def retrieve_batch(self, batch_id: str) -> dict[str, Any]:
         """Return the service's current description of the batch *batch_id*."""
@@ -143,7 +143,7 @@ class BatchService:
             return self._build_batch_description(self._client.batches.retrieve(batch_id))
 
     def cancel_batch(self, batch_id: str) -> dict[str, Any]:
-        """Cancel the batch *batch_id* unless it has ended, and return its current description."""
+        """Cancel the batch *batch_id*, unless it has ended, and return the batch's description."""
         description = self.retrieve_batch(batch_id)
         if description.get("status") in ENDED:
             return description
@@ -151,7 +151,7 @@ class BatchService:
             return self._build_batch_description(self._client.batches.cancel(batch_id))
 
     def download_lines(self, file_id: str, *, lines: int, size: int) -> Iterator[bytes]:
-        """Download the file *file_id*, and yield its lines as they arrive.
+        """Download the file *file_id*, and yield each line as it arrives.
 
         *lines* is the maximum number of lines, and *size* the maximum size in bytes. Raises
         `ModelError` if the file is larger (reason ``too_long``) or the download fails.
@@ -171,8 +171,8 @@ class BatchService:
                 yield line
 
     def _build_batch_description(self, batch: Any) -> dict[str, Any]:
-        # Services with the same API may send values of other types. `parse_batch` checks them.
-        description = parse_batch(batch.to_dict(mode="json", warnings=False))
+        # Services with the same API may send values of other types, which the parser drops.
+        description = parse_batch_description(batch.to_dict(mode="json", warnings=False))
         if not description:
             raise ModelError(
                 "unparsable", f"the Batch API of {self.host} sent a batch without an id"
@@ -202,9 +202,9 @@ class BatchService:
 
 
 def limit_total_bytes(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes]:
-    """Yield *chunks* as long as their total size is at most *max_bytes*.
+    """Yield *chunks* until their total size exceeds *max_bytes*.
 
-    Raises `ModelError` (``too_long``) at the first chunk that exceeds this size.
+    At the first chunk beyond this limit, raises `ModelError` (``too_long``).
     """
     size = 0
     for chunk in chunks:
@@ -217,7 +217,7 @@ def limit_total_bytes(chunks: Iterable[bytes], max_bytes: int) -> Iterator[bytes
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join *chunks*, and yield the lines without line breaks.
+    """Join *chunks*, split the result into lines, and yield the lines without line breaks.
 
     Lines that are much longer than `MOST_LINE_BYTES` are truncated.
     """

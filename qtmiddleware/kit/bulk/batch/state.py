@@ -17,7 +17,7 @@ from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
-    FileKind,
+    FileType,
     describe_error,
     is_damage_error,
     open_file,
@@ -28,7 +28,7 @@ from qtmiddleware.runtime.budget import MOST_TOKENS
 # A request's "id" is a hash of its body. A request is in progress while its part is not settled. It
 # is open if it has no reply and is not in progress. "batch" is the service's last description of a
 # part, as JSON.
-STATE_FILE: Final = FileKind(
+STATE_FILE: Final = FileType(
     application_id=0x71746D70,  # "qtmp" in ASCII
     version=1,
     statements=(
@@ -72,13 +72,13 @@ ENDED: Final = frozenset({"completed", "failed", "expired", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the requests: one batch, and the file with its requests.
+    """A part of all requests, with one batch and one request file.
 
     Attributes:
-        number: The number of the part.
-        requests: The number of requests.
-        size: The size of the file in bytes.
-        file: The id of the uploaded file; ``None`` until the upload has succeeded.
+        number: The part's number, which identifies it in the state file.
+        requests: The number of requests in the part.
+        size: The size of the request file in bytes.
+        file: The id of the uploaded request file; ``None`` until the upload has succeeded.
         batch: The service's last description of the batch; empty until the batch is created.
         settled: Whether the part is finished, because its replies are stored, or because its batch
             could not be created.
@@ -109,14 +109,14 @@ class Part:
 
     @property
     def errors(self) -> list[str]:
-        """The service's reasons for rejecting the whole batch, as ``code: message``."""
+        """The service's reasons for rejecting the whole batch, each as ``code: message``."""
         errors: list[dict[str, str]] = self.batch.get("errors", {}).get("data", [])
         return [
             ": ".join(filter(None, (error.get("code"), error.get("message")))) for error in errors
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the numbers, the status and the errors of this part as JSON values."""
+        """Return this part's counts, status and errors as JSON values."""
         names = ("id", "created_at", "expires_at", "output_file_id", "error_file_id")
         counts = {"requests": self.requests, "completed": self.completed, "failed": self.failed}
         facts = {
@@ -133,8 +133,8 @@ class Part:
         return count
 
 
-def parse_batch(description: Any) -> dict[str, Any]:
-    """Return the valid fields of *description*, the service's description of a batch.
+def parse_batch_description(description: Any) -> dict[str, Any]:
+    """Return the valid fields of *description*, which the service sent for a batch.
 
     Drops values of undocumented types, and truncates long error messages. The result is empty if
     *description* has no id.
@@ -159,7 +159,9 @@ def parse_batch(description: Any) -> dict[str, Any]:
     error_list = errors.get("data") if isinstance(errors, Mapping) else None
     if isinstance(error_list, list):
         checked_errors = (
-            _parse_error(error) for error in error_list[:_MOST_ERRORS] if isinstance(error, Mapping)
+            _parse_batch_error(error)
+            for error in error_list[:_MOST_ERRORS]
+            if isinstance(error, Mapping)
         )
         batch["errors"] = {"data": [error for error in checked_errors if error]}
     return batch if "id" in batch else {}
@@ -183,7 +185,7 @@ def _is_whole_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _parse_error(error: Mapping[Any, Any]) -> dict[str, str]:
+def _parse_batch_error(error: Mapping[Any, Any]) -> dict[str, str]:
     texts = {name: error[name] for name in ("code", "message") if isinstance(error.get(name), str)}
     return {
         name: text if len(text) <= _MOST_MESSAGE else f"{text[:_MOST_MESSAGE]}..."
@@ -208,7 +210,7 @@ class Usage:
     def add_reply(self, status: int, body: str) -> Usage:
         """Return this usage plus the tokens of one more reply.
 
-        A reply without token counts is added to `uncounted`, unless its request failed. *status* is
+        A reply without token counts increases `uncounted`, unless its request failed. *status* is
         the reply's HTTP status, and *body* is its JSON text.
         """
         try:
@@ -229,7 +231,7 @@ class BatchState:
 
     Attributes:
         path: The path of the file.
-        run: A random name, which marks the files and batches of this state at the service.
+        run: A random name, which the files and batches at the service carry.
     """
 
     def __init__(self, path: Path) -> None:
@@ -254,26 +256,26 @@ class BatchState:
         self.close()
 
     def close(self) -> None:
-        """Close the file; you can call this more than once."""
+        """Close the state file; you can call this more than once."""
         with self._lock:
             self._connection.close()
 
     def build_file_error(self, reason: str) -> StoreError:
-        """Return the error to raise if this file cannot be used because of *reason*."""
+        """Return the error to raise if this file cannot be used, with *reason* as the cause."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
     def read_value(self, key: str) -> str | None:
-        """Return the value stored under *key*; ``None`` if there is none."""
-        rows = self._execute("SELECT value FROM meta WHERE key = ?", (key,))
+        """Return the value stored under *key*; ``None`` if nothing is stored under it."""
+        rows = self._execute_statement("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
     def store_value(self, key: str, value: str) -> None:
         """Store *value* under *key*, replacing any earlier value."""
-        self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+        self._execute_statement("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def list_parts(self) -> list[Part]:
         """Return all parts, the oldest first."""
-        rows = self._execute(
+        rows = self._execute_statement(
             "SELECT number, requests, bytes, file, batch, settled FROM parts ORDER BY number"
         )
         return [self._build_part(*row) for row in rows]
@@ -289,7 +291,11 @@ class BatchState:
     ) -> Part:
         # The file may be damaged, so any column may have any value.
         try:
-            description = parse_batch(json.loads(batch_json)) if isinstance(batch_json, str) else {}
+            description = (
+                parse_batch_description(json.loads(batch_json))
+                if isinstance(batch_json, str)
+                else {}
+            )
         except (ValueError, RecursionError):
             description = {}
         is_valid = all(map(_is_valid_count, (number, request_count, size))) and (
@@ -300,9 +306,9 @@ class BatchState:
         return Part(number, request_count, size, file_id, description, settled=bool(is_settled))
 
     def add_part(self, request_ids: Sequence[str], file_bytes: int) -> Part:
-        """Store a new part: a batch and its request file. Return the part.
+        """Store and return a new part, which consists of a batch and its request file.
 
-        The part's requests count as sent from now on.
+        From now on, the part's requests count as sent.
 
         Args:
             request_ids: The ids of the requests.
@@ -310,7 +316,7 @@ class BatchState:
         """
         with self._open_transaction() as connection:
             insert = "INSERT INTO parts (requests, bytes) VALUES (?, ?) RETURNING number"
-            number: int = self._execute(insert, (len(request_ids), file_bytes))[0][0]
+            number: int = self._execute_statement(insert, (len(request_ids), file_bytes))[0][0]
             # A request that got no reply in an earlier part now belongs to this part.
             connection.executemany(
                 "INSERT OR REPLACE INTO requests VALUES (?, ?)",
@@ -320,11 +326,13 @@ class BatchState:
 
     def store_file_id(self, part: Part, file_id: str) -> None:
         """Store the id of the uploaded file of *part*."""
-        self._execute("UPDATE parts SET file = ? WHERE number = ?", (file_id, part.number))
+        self._execute_statement(
+            "UPDATE parts SET file = ? WHERE number = ?", (file_id, part.number)
+        )
 
     def store_batch(self, part: Part, batch: Mapping[str, Any]) -> None:
         """Store *batch*, the service's description of the batch of *part*."""
-        self._execute(
+        self._execute_statement(
             "UPDATE parts SET batch = ? WHERE number = ?", (json.dumps(batch), part.number)
         )
 
@@ -333,18 +341,18 @@ class BatchState:
 
         The part's requests without a reply no longer count as sent, so they can be sent again.
         """
-        self._execute("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
+        self._execute_statement("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_request_sent(self, request_id: str) -> bool:
-        """Return whether the request is in a part that is not finished yet."""
+        """Return whether the request *request_id* is in a part that is not finished yet."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
-        return bool(self._execute(statement, (request_id,)))
+        return bool(self._execute_statement(statement, (request_id,)))
 
     def is_request_known(self, request_id: str) -> bool:
-        """Return whether the request was ever added to a part."""
-        return bool(self._execute("SELECT 1 FROM requests WHERE id = ?", (request_id,)))
+        """Return whether the request *request_id* was ever added to a part."""
+        return bool(self._execute_statement("SELECT 1 FROM requests WHERE id = ?", (request_id,)))
 
     def add_replies(self, replies: Iterable[RequestResult]) -> None:
         """Store the *replies* that are not stored yet, and add their tokens to the total."""
@@ -361,11 +369,13 @@ class BatchState:
             self.store_value("usage", json.dumps(astuple(usage)))
 
     def find_reply(self, request_id: str) -> tuple[int, str] | None:
-        """Return the HTTP status and the JSON body of the stored reply to a request.
+        """Return the stored reply to a request, as its HTTP status and its JSON body.
 
         Returns ``None`` if there is no reply yet.
         """
-        rows = self._execute("SELECT status, body FROM replies WHERE id = ?", (request_id,))
+        rows = self._execute_statement(
+            "SELECT status, body FROM replies WHERE id = ?", (request_id,)
+        )
         if not rows:
             return None
         status, body = rows[0]
@@ -393,13 +403,15 @@ class BatchState:
                     usage = usage.add_reply(status, body)
         return usage
 
-    def _execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    def _execute_statement(
+        self, statement: str, sql_values: Sequence[Any] = ()
+    ) -> list[tuple[Any, ...]]:
         with self._use_connection() as connection:
-            return connection.execute(statement, values).fetchall()
+            return connection.execute(statement, sql_values).fetchall()
 
     @contextmanager
     def _open_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Save all changes of the ``with`` block at its end, or none if the block raises."""
+        """Save all changes of the ``with`` block at its end, or no change if the block raises."""
         with self._use_connection() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:

@@ -1,6 +1,6 @@
 """Transform a file of questions with OpenAI's Batch API.
 
-The output file has the same format as that of `transform_file`, so each can continue the other's.
+`transform_file` writes output in the same format, so each way can continue what the other began.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ REPLAYED: Final = {
 
 
 class _NoPace(Pace):
-    """Runs each call once, without retries, because stored replies do not change."""
+    """Runs each model call once, without retries, because stored replies do not change."""
 
     def perform(self, call: Callable[[], T]) -> T:
         """Run *call* once, and return its result."""
@@ -61,13 +61,13 @@ class _NoPace(Pace):
 
 @dataclass(frozen=True, slots=True)
 class FilePass:
-    """Transforms the questions of a file that have no result yet, and writes the results.
+    """Transforms those questions in a file that have no result yet, and writes the results.
 
     Attributes:
         source: The file of questions.
         config: The config.
-        journal: The output file, which has the results so far.
-        recording: The file that records the model's replies.
+        journal: The output file, which contains the results so far.
+        recording: The file in which the model's replies are recorded.
         price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
         report: The report that counts the output records.
         show: A function that is called with the report after each record, if any.
@@ -84,7 +84,7 @@ class FilePass:
     def __call__(self, model: BatchModel) -> Iterator[None]:
         """Transform each question that has no result yet, and yield ``None`` after each of them.
 
-        If *model* lacks a reply to a question, writes no result for this question.
+        If *model* lacks a reply to a question, no result is written for this question.
         """
         recording, pace = RecordingModel(model, self.recording), _NoPace(1)
         config = self.config.overridden(REPLAYED)
@@ -145,23 +145,23 @@ def open_batch_work(
     """Prepare to transform the file *source* into the file *out* with the Batch API.
 
     Yields a `BatchWork`, which submits and collects the batches, and a report of the progress.
-    Creates two more files: ``<out>.batch`` stores requests and replies, and
-    ``<out>.recording.jsonl`` records the replies for replays. You may append questions to *source*
-    later.
+    Creates two more files: ``<out>.batch``, which stores requests and replies, and
+    ``<out>.recording.jsonl``, which records the replies for replays. You may append questions to
+    *source* later.
 
     Args:
         source: The file of questions.
         out: The output file.
         config: The config.
-        client: An ``openai.OpenAI``. By default, one is made from the settings.
+        client: An ``openai.OpenAI``. By default, the settings determine the client.
         overwrite: Whether to replace *out* instead of continuing it.
-        limits: The maximum size of a batch.
+        limits: The maximum number of requests and bytes in a batch.
         show: A function that is called with the report after each output record.
 
     Raises:
         ConfigError: The config, a prompt or an earlier question has changed since the first
-            ``submit``, or for the reasons in `transform_file`.
-        StoreError: Another command is running, or a file cannot be written.
+            ``submit``; or one of the reasons in `transform_file` applies.
+        StoreError: Another command is using the files, or a file cannot be written.
     """
     if source == STDIN:
         raise ConfigError(
@@ -188,15 +188,16 @@ def open_batch_work(
 def _check_or_store_inputs(
     state: BatchState, fingerprint: Mapping[str, Any], file: BinaryIO, file_name: str
 ) -> None:
-    """Check that the batches in *state* were made with the current config and questions.
+    """Check that the batches in *state* were created with the current config and questions.
 
-    Raises `ConfigError` if not. If there are no batches yet, stores the current config and a digest
-    of the questions in *state* instead.
+    Raises `ConfigError` if the config or the questions differ. If there are no batches yet, stores
+    the current config and a digest of the questions in *state* instead.
 
     Args:
         state: The stored batches.
-        fingerprint: The fingerprint of the current config.
-        file: The file of the current questions.
+        fingerprint: The settings and prompt versions of the current config, from
+            `build_fingerprint`.
+        file: The open file of questions.
         file_name: The file's name for the error message; ``""`` to replace the stored values.
     """
     stored_inputs = _read_stored_inputs(state) if file_name and state.list_parts() else None
@@ -224,7 +225,7 @@ def _check_or_store_inputs(
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
-    """Return three stored values: the config, the size of the questions in bytes, and their digest.
+    """Return the stored config, the size of the questions in bytes, and the questions' digest.
 
     Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """

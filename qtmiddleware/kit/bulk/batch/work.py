@@ -43,17 +43,17 @@ SPARE_BYTES: Final = 64 << 20
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of downloaded results, and descriptions of missing results.
+    """The counts of downloaded results, and descriptions of unreadable and missing results.
 
     Attributes:
         replies: The number of replies.
         failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
-        repeated: The number of results that occur a second time in the same file.
+        repeated: The number of results whose request already has a result in the same file.
         unknown: The number of results without a matching request.
-        broken: Descriptions of lines that cannot be read.
-        short: Descriptions of files with fewer lines than the service reports.
+        broken: A description of each line that cannot be read.
+        short: A description of each file with fewer lines than the service reports.
     """
 
     replies: int = 0
@@ -86,7 +86,7 @@ class BatchStatus:
     """The status of all batches, and the results of one command, such as ``submit``.
 
     Attributes:
-        parts: All batches.
+        parts: All batches, each with its request file.
         spent: The cost of the replies so far.
         expected: The estimated maximum cost of the requests in unfinished batches.
         answered: The number of questions that this command answered.
@@ -108,7 +108,7 @@ class BatchStatus:
     tally: Tally = field(default_factory=Tally)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all attributes as JSON values."""
+        """Return all attributes of this status as JSON values."""
         values = asdict(self)
         values["tally"]["failures"] = dict(self.tally.failures)
         return {
@@ -131,7 +131,7 @@ class BatchWork:
         service: The service that processes the batches.
         state: The file that stores requests and replies.
         ask: A function that asks a model all questions without an answer.
-        limits: The maximum size of a batch.
+        limits: The maximum number of requests and bytes in a batch.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class BatchWork:
         self._answered = self._open = 0
 
     def submit(self, max_queued_tokens: int | None = None) -> BatchStatus:
-        """Send the requests that have no reply and are not sent yet, and return the status.
+        """Send each request that has no reply and is not sent yet, and return the status.
 
         With *max_queued_tokens*, unfinished batches contain at most about this number of tokens.
         The remaining requests stay unsent; call this method again later to send them.
@@ -196,9 +196,9 @@ class BatchWork:
         return self._build_status(missing_count=missing, sent_parts=tuple(sent))
 
     def status(self) -> BatchStatus:
-        """Ask the service for the status of unfinished batches, and return the status of all.
+        """Ask the service about all unfinished batches, and return the status of all batches.
 
-        Questions and missing requests are not counted in this status.
+        The returned status does not count questions and missing requests.
         """
         for part in self._list_unfinished_parts():
             self._state.store_batch(part, self._service.retrieve_batch(part.batch["id"]))
@@ -207,7 +207,7 @@ class BatchWork:
     def collect(self) -> BatchStatus:
         """Download the replies of ended batches, answer questions, and return the status.
 
-        A question is answered only if all its replies are there.
+        A question is answered only if all replies that it needs are stored.
         """
         tally = Tally()
         for part in self._list_unfinished_parts():
@@ -278,11 +278,11 @@ class BatchWork:
     def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Ask each unanswered question, and yield the question's requests that have no reply yet.
 
-        Counts the questions with such requests as open, and the other questions as answered.
+        Counts a question with such requests as open, and any other question as answered.
         """
         self._answered = self._open = 0
         for _ in self._ask(self._model):
-            requests = self._model.take_requests()
+            requests = self._model.take_unsent_requests()
             if requests:
                 self._open += 1
                 yield requests
@@ -303,9 +303,9 @@ class BatchWork:
                     yield build_request_line(id_, request)
 
     def _write_request_file(self, lines: Iterator[Line]) -> tuple[list[str], int]:
-        """Write *lines* to the file for the next upload.
+        """Write *lines* to the request file, and return the requests' ids and the file's size.
 
-        Returns the ids of the requests, and the size of the file in bytes.
+        The size is in bytes.
         """
         ids: list[str] = []
         self._file.unlink(missing_ok=True)
@@ -323,7 +323,7 @@ class BatchWork:
     def _resume_part(self, part: Part) -> Part | None:
         """Send a *part* that an interrupted command did not send, and return the updated part.
 
-        Returns ``None`` if the request file is gone. The requests are then sent in another part.
+        Returns ``None`` if the request file is missing. The requests are then sent in another part.
         """
         file_id = part.file or self._service.find_file(self._build_file_name(part))
         # A link is not used, because its author could choose the file to upload.
@@ -335,7 +335,7 @@ class BatchWork:
         return self._send_part(part, file_id)
 
     def _send_part(self, part: Part, file_id: str | None) -> Part:
-        """Create the batch of *part*, unless the service has it; return the updated part.
+        """Create the batch of *part*, unless it exists at the service, and return the updated part.
 
         *file_id* is the id of the uploaded request file; if ``None``, uploads the file first.
         """
@@ -376,11 +376,11 @@ class BatchWork:
     def _fetch_result_file(
         self, file_id: str, file_name: str, request_count: int, expected_lines: int, tally: Tally
     ) -> None:
-        """Download a result file, store its results, and add their counts to *tally*.
+        """Download a result file, store the results, and add their counts to *tally*.
 
         Args:
             file_id: The id of the file.
-            file_name: The name of the file in messages.
+            file_name: The name of the file in error messages.
             request_count: The number of requests in the file's batch.
             expected_lines: The minimum number of lines in the complete file.
             tally: The counts to update.
@@ -410,10 +410,10 @@ class BatchWork:
         tally.add_tally(attempt)
 
     def _store_results(self, file_name: str, lines: Iterator[bytes], tally: Tally) -> int:
-        """Store the final results in *lines*, and return the number of lines.
+        """Store the final results among *lines*, and return the number of lines.
 
-        A result is final unless its request may succeed if repeated. Adds the counts of all results
-        to *tally*. *file_name* names the file in messages.
+        A result is final, unless its request may succeed if it is repeated. Adds the counts of all
+        results to *tally*. *file_name* names the file in messages.
         """
         number, ids_seen, results = 0, set[str](), list[RequestResult]()
         try:

@@ -31,12 +31,12 @@ from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
     check_tables,
-    connect_file,
     describe_error,
     is_damage_error,
     is_new_database,
     is_wrong_file_error,
     make_file,
+    open_existing_file,
     read_id_and_version,
     use_write_ahead_log,
 )
@@ -81,7 +81,7 @@ class CacheFile:
         self._lock = Lock()
         with self._convert_errors():
             make_file(self._path)
-            self._connection: sqlite3.Connection = connect_file(
+            self._connection: sqlite3.Connection = open_existing_file(
                 str(self._path), timeout=BUSY_SECONDS
             )
             try:

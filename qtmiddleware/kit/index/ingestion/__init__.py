@@ -25,7 +25,12 @@ from typing import Any, Final, Literal
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, NotTaken, count_unsupported_files, find_documents
+from qtmiddleware.kit.documents import (
+    Converter,
+    NotTaken,
+    count_unsupported_files_by_extension,
+    find_documents,
+)
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.engines.ray import RayEngine
@@ -50,10 +55,10 @@ class Progress:
     """The progress of one stage of an ingest.
 
     Attributes:
-        stage: the running stage.
+        stage: the stage that is running, such as ``reading``.
         done: the number of documents (stage ``reading``) or chunks (other stages) done so far.
         total: the total number of documents or chunks in this stage.
-        path: the document that was just read; empty in other stages.
+        path: the document that was just read; empty in stages other than ``reading``.
     """
 
     stage: Stage
@@ -70,9 +75,9 @@ class Skipped:
     """A document that could not be read.
 
     Attributes:
-        path: the file's path.
-        reason: why the file could not be read.
-        extra: the extra of qtmiddleware to install to read the file; empty if none would help.
+        path: the path of the document.
+        reason: the reason why it could not be read.
+        extra: the extra of qtmiddleware whose installation would help; empty if there is none.
     """
 
     path: str
@@ -85,8 +90,8 @@ class IngestReport:
     """The result of an ingest: the content of the index, and the changes of this run.
 
     Attributes:
-        documents: the number of documents of the data path in the index now.
-        chunks: the number of chunks of the data path in the index now.
+        documents: how many documents of the data path the index now contains.
+        chunks: how many chunks of these documents the index now contains.
         added: the number of new documents.
         changed: the number of documents that changed since they were indexed.
         unchanged: the number of documents that did not change since they were indexed.
@@ -95,7 +100,7 @@ class IngestReport:
             old chunks stay.
         written: the number of passages written to the store.
         embedded: the number of texts that were embedded.
-        reused: the number of written passages whose vector was already known.
+        reused: the number of written passages whose vector was in the ledger already.
         contexts: the number of contexts that the model wrote in this run.
         contexts_failed: the number of chunks that are indexed without a context.
         seconds: the duration of the whole run, in seconds.
@@ -124,7 +129,7 @@ class IngestReport:
 
     @property
     def all_skipped(self) -> bool:
-        """Whether there were documents, but none of them could be read."""
+        """Whether none of the documents could be read; ``False`` if there were no documents."""
         return bool(self.skipped) and not (self.added or self.changed or self.unchanged)
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,9 +181,9 @@ def ingest(
             of a text and its location (``("...", {"page": 3})``). The function is called for each
             new or changed file, and in folders for all file types. For a file that your function
             does not support, return ``None``; then the built-in reader is used. If the function
-            raises, the file is skipped. The function runs in this process, without a time limit.
-            Rename the function when you change the texts that it returns, because the ledger
-            identifies a reader by its name.
+            raises, the file is skipped. The function runs in this process, without a time limit. If
+            you change the texts that the function returns, rename it, because the ledger identifies
+            a reader by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
         engine: the engine that runs a built-in local embedding model: `LocalEngine` uses several
@@ -241,7 +246,7 @@ def ingest(
     # The folder may be gone by now. The run is complete, so a failure to count must not raise.
     if reader is None:
         with suppress(OSError):
-            report = replace(report, left_out=count_unsupported_files(path))
+            report = replace(report, left_out=count_unsupported_files_by_extension(path))
     if report.left_out:
         _log_counts("Skipped files that are not documents", count=sum(report.left_out.values()))
     return report
@@ -269,7 +274,7 @@ class _Stages:
     def measure_stage(self, stage: Stage) -> Iterator[Callable[..., None]]:
         """Measure the duration of the ``with`` block, and yield a function that reports progress.
 
-        The function takes the number of steps done, the total number of steps, and optionally a
+        The function takes the number of finished steps, the total number of steps, and optionally a
         document's path.
         """
 
@@ -288,9 +293,9 @@ class _Run:
 
     Attributes:
         paths: the paths of the documents.
-        root: the data path that contains the documents.
+        root: the data path from which the documents come.
         settings: the settings, which tell how to split, embed and store documents.
-        ledger: the file that stores the results of each stage.
+        ledger: the database that stores the results of each stage.
         retriever: the store and the embedder.
         model: the model that writes contexts; ``None`` if contextual chunks are off.
         own_reader: the user's own document reader, if any.
@@ -399,7 +404,7 @@ class _Run:
         return contexts
 
     def _embed_chunks(self) -> int:
-        """Embed the chunks that have no vector yet, and return the number of embedded texts.
+        """Embed the chunks that have no vector yet, and return how many texts were embedded.
 
         Returns 0 if the store embeds texts itself.
         """

@@ -61,7 +61,7 @@ _JSON: Final = re.compile(r"\s*(?:```|[{\[])")
 
 
 def build_prompt_version(settings: Settings) -> str:
-    """Return the version of the prompt, such as ``context/1``.
+    """Return the version of the prompt that asks for contexts, such as ``context/1``.
 
     If ``llm.prompts.context`` replaces the built-in instructions, the version ends with a digest of
     the new instructions.
@@ -72,7 +72,8 @@ def build_prompt_version(settings: Settings) -> str:
 def build_prompt(settings: Settings, document_view: dict[str, str], chunk: str) -> Prompt:
     """Return the prompt that asks a model for the context of *chunk*.
 
-    *document_view* is the text to show of the chunk's document; see `DocumentViews.build_view`.
+    *document_view* contains the parts of the document to show to the model;
+    `DocumentViews.build_view` builds it.
     """
     shown_chunk = chunk[:CHUNK_CHARS]
     instruction = find_user_instruction(settings, MODE) or INSTRUCTION
@@ -142,7 +143,7 @@ Piece = tuple[int, int, str]
 
 
 class DocumentViews:
-    """Builds the texts of documents to show to a model, from the chunks in *ledger*."""
+    """Builds the parts of a document that a model sees, from the chunks in *ledger*."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -151,7 +152,7 @@ class DocumentViews:
         self._beginning = ""
 
     def build_view(self, document_id: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
-        """Return the text of a document to show to the model with one of the document's chunks.
+        """Return the parts of a document to show to the model together with one chunk.
 
         For a short document, returns the whole text as ``{"document": ...}``. For a long document,
         returns the document's beginning and the text around the chunk as ``{"beginning": ...,
@@ -180,7 +181,7 @@ class DocumentViews:
         """
         self._document_id = document_id
         self._length = (
-            self._ledger.fetch_value(
+            self._ledger.fetch_first_value(
                 "SELECT max(stop) FROM chunks WHERE document = ?", [document_id]
             )
             or 0
@@ -203,7 +204,7 @@ class DocumentViews:
 
 
 def _join_pieces(pieces: Iterable[Piece], begin: int, end: int) -> str:
-    """Return the text of a document from position *begin* to *end*.
+    """Join *pieces*, and return the document's text from position *begin* to *end*.
 
     *pieces* are consecutive chunks of the document, which may overlap.
     """

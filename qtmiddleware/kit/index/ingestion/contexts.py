@@ -1,4 +1,4 @@
-"""Have a model write a context for each chunk that has none: the second stage of ingestion.
+"""Let a model write a context for each chunk without one: the second stage of ingestion.
 
 This stage runs only if contextual chunks are on.
 """
@@ -92,7 +92,7 @@ class ContextWriter:
         self._failures = 0
 
     def count_timeout(self) -> None:
-        """Count a call that took too long as a failure of the model."""
+        """Count a model call that exceeded its time limit as a failure of the model."""
         self._count_failure(ModelError("timeout"))
 
     def _count_failure(self, error: ModelError) -> None:
@@ -144,7 +144,7 @@ class _Chunk:
 
 
 class Contexts:
-    """Has a model write contexts for the chunks of one run.
+    """Lets a model write the contexts for the chunks of one run.
 
     Attributes:
         written: the number of contexts that the model wrote.
@@ -162,12 +162,12 @@ class Contexts:
         self.failed = 0
 
     def write_contexts(self, report_progress: Callable[[int, int], None]) -> None:
-        """Have the model write a context for each chunk that has none.
+        """Let the model write a context for each chunk without one.
 
         A chunk stays without a context if the model fails. *report_progress* is called with the
-        number of processed chunks and the total.
+        number of processed chunks and the total number.
         """
-        total = self._ledger.fill_todo_table(_MISSING)
+        total = self._ledger.fill_work_table(_MISSING)
         done = 0
         report_progress(done, total)
         for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
@@ -188,7 +188,7 @@ class Contexts:
         return _Chunk(id_, text, prompt, hash_prompt(prompt, self._model_name))
 
     def _find_context(self, context_key: bytes) -> str | None:
-        context: str | None = self._ledger.fetch_value(
+        context: str | None = self._ledger.fetch_first_value(
             "SELECT text FROM contexts WHERE key = ?", [context_key]
         )
         return context

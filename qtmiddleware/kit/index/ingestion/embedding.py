@@ -71,13 +71,13 @@ def can_run_in_workers(embedder: Embedder) -> bool:
 def embed_missing_texts(
     ledger: Ledger, embedder: Embedder, engine: Engine, report_progress: Callable[[int, int], None]
 ) -> int:
-    """Embed the texts of this run that have no vector yet, and return the number of these texts.
+    """Embed the texts of this run that have no vector yet, and return how many there were.
 
     Args:
-        ledger: stores the texts and their vectors.
-        embedder: embeds the texts.
-        engine: runs *embedder* if it is a built-in local model. Any other embedder runs in this
-            process.
+        ledger: the database with the texts, in which the vectors are saved.
+        embedder: the embedder that computes the vectors.
+        engine: the engine that runs *embedder*, if this is a built-in local model. Any other
+            embedder runs in this process.
         report_progress: a function that is called with the number of embedded texts and the total.
 
     Raises:
@@ -85,7 +85,7 @@ def embed_missing_texts(
             Exceptions from the embedder are raised unchanged.
     """
     embedding = build_embedding_name(embedder)
-    total = ledger.fill_todo_table(_MISSING, [embedding])
+    total = ledger.fill_work_table(_MISSING, [embedding])
     if not total:
         return 0
     done = 0
@@ -93,7 +93,7 @@ def embed_missing_texts(
     build_embedder = partial(build_batch_embedder, embedder, embedding)
     is_local_model = can_run_in_workers(embedder)
     used_engine, batch_size = (engine, COMPUTED_BATCH) if is_local_model else (LocalEngine(), BATCH)
-    for vectors in used_engine.map(build_embedder, _read_texts(ledger, batch_size)):
+    for vectors in used_engine.map(build_embedder, _read_text_batches(ledger, batch_size)):
         # Saved batch by batch, so that a killed run never embeds these texts again.
         ledger.execute_many(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
@@ -110,8 +110,8 @@ def build_batch_embedder(
 ) -> Callable[[Texts], Vectors]:
     """Return a function that embeds a batch of texts with *embedder*.
 
-    Each worker of an engine builds one such function. Raises `EmbeddingError` if the name of the
-    embedder's vectors is not *expected_embedding_name*, because the worker has other model files.
+    Each worker of an engine builds its own function. Raises `EmbeddingError` if *embedder* has
+    another name than *expected_embedding_name*, which means that the worker has other model files.
     """
     actual_embedding = build_embedding_name(embedder)
     if actual_embedding != expected_embedding_name:
@@ -127,7 +127,7 @@ def build_batch_embedder(
     return embed_batch
 
 
-def _read_texts(ledger: Ledger, batch_size: int) -> Iterator[Texts]:
+def _read_text_batches(ledger: Ledger, batch_size: int) -> Iterator[Texts]:
     for page in ledger.fetch_pages(_TODO, batch_size):
         yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 

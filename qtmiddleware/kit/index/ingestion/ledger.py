@@ -17,7 +17,7 @@ from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     MEMORY,
-    FileKind,
+    FileType,
     describe_error,
     is_damage_error,
     open_file,
@@ -27,7 +27,7 @@ from qtmiddleware.protocols import Store
 # A row of "documents" is one version of one file. "stored" is 0 if no store was given that version,
 # 1 if it may be in the store (a write of it began, and its end was not seen), and 2 if it is in the
 # store. "hash" is that of the embedded text: the context, if there is one, and the chunk.
-LEDGER_FILE: Final = FileKind(
+LEDGER_FILE: Final = FileType(
     application_id=0x71746D69,  # "qtmi" in ASCII
     version=1,
     statements=(
@@ -107,30 +107,30 @@ class Ledger:
         # store.
         self.close()
 
-    def execute(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Run the SQL *statement* with *values*, and return all resulting rows.
+    def execute(self, statement: str, sql_values: Values = ()) -> list[tuple[Any, ...]]:
+        """Run the SQL *statement* with *sql_values*, and return all resulting rows.
 
-        Changes are saved at once, or at the end of the `open_transaction` block around the call.
+        Changes are saved at once. Inside an `open_transaction` block, they are saved at its end.
         """
         with self._use_connection() as connection:
-            return connection.execute(statement, values).fetchall()
+            return connection.execute(statement, sql_values).fetchall()
 
-    def fetch_value(self, statement: str, values: Values = ()) -> Any:
+    def fetch_first_value(self, statement: str, sql_values: Values = ()) -> Any:
         """Return the first column of the first row that the SQL *statement* selects.
 
         Returns ``None`` if there is no row.
         """
-        rows = self.execute(statement, values)
+        rows = self.execute(statement, sql_values)
         return rows[0][0] if rows else None
 
-    def stream_rows(self, statement: str, values: Values = ()) -> Iterator[tuple[Any, ...]]:
+    def stream_rows(self, statement: str, sql_values: Values = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that the SQL *statement* selects, one by one.
 
         You may write to the ledger between two rows, but only a little: the write-ahead log cannot
         shrink until the last row is read.
         """
         with self._use_connection() as connection:
-            cursor = connection.execute(statement, values)
+            cursor = connection.execute(statement, sql_values)
         while True:
             with self._use_connection():
                 # The lock is held per row: between two rows, the caller may write to the ledger.
@@ -151,21 +151,21 @@ class Ledger:
             last_number = page[-1][0]
             yield page
 
-    def fill_todo_table(self, statement: str, values: Values = ()) -> int:
-        """Fill the table ``todo`` by running *statement*, and return the table's number of rows.
+    def fill_work_table(self, statement: str, sql_values: Values = ()) -> int:
+        """Fill the table ``todo`` with the rows that *statement* inserts, and return their number.
 
-        Deletes all earlier rows of the table first.
+        The table lists the chunks to process next. Its old rows are deleted first.
         """
         with self.open_transaction():
             self.execute("DELETE FROM todo")
-            self.execute(statement, values)
-        count: int = self.fetch_value("SELECT count(*) FROM todo")
+            self.execute(statement, sql_values)
+        count: int = self.fetch_first_value("SELECT count(*) FROM todo")
         return count
 
-    def insert_row(self, statement: str, values: Values) -> int:
+    def insert_row(self, statement: str, sql_values: Values) -> int:
         """Run the SQL *statement*, which inserts one row, and return the new row's number."""
         with self._use_connection() as connection:
-            return connection.execute(statement, values).lastrowid or 0
+            return connection.execute(statement, sql_values).lastrowid or 0
 
     def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Run the SQL *statement* once per row in *rows*, in one transaction."""
@@ -174,7 +174,7 @@ class Ledger:
 
     @contextmanager
     def open_transaction(self) -> Iterator[None]:
-        """Save all changes of the ``with`` block at its end, or none if the block raises.
+        """Save all changes of the ``with`` block at its end, or no change if the block raises.
 
         The changes of an inner transaction are saved with the outer transaction.
         """
@@ -200,13 +200,13 @@ class Ledger:
                     self._connection.execute("ROLLBACK")
 
     def clear_run_tables(self) -> None:
-        """Empty the temporary tables, which list the work of the current run."""
+        """Empty the temporary tables, which list the documents and chunks of the current run."""
         with self.open_transaction():
             for table in _RUN_TABLES:
                 self.execute(f"DELETE FROM temp.{table}")
 
     def close(self) -> None:
-        """Close the file; you can call this more than once."""
+        """Close the ledger's file; you can call this more than once."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -229,7 +229,7 @@ class Ledger:
                 ) from error
 
     def build_damage_error(self, reason: str) -> StoreError:
-        """Return the error to raise if the ledger is damaged; *reason* describes the damage."""
+        """Return the error to raise if the ledger is damaged, with *reason* as its cause."""
         return StoreError(
             f"{self.path}, the ledger beside the index, is damaged ({reason}); move it away, and"
             " everything is embedded again"

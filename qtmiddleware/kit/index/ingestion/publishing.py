@@ -83,9 +83,9 @@ class Publication:
 
     Args:
         ledger: the file with all chunks, contexts and vectors.
-        root: the data path of the run.
-        store: the store.
-        embedding_name: the name of the vectors, from `build_embedding_name`; ``""`` if the store
+        root: the data path whose documents the run indexes.
+        store: the store to write to.
+        embedding_name: the name that `build_embedding_name` gives the vectors; ``""`` if the store
             embeds texts itself.
     """
 
@@ -98,17 +98,17 @@ class Publication:
         self._scope = {"root": root.key, "all": self._writes_all}
 
     def _should_write_all_passages(self) -> bool:
-        """Return whether all passages must be written again, not only new passages.
+        """Return whether to write all passages again, not only the new ones.
 
-        True in the first run, after a change of the store or the embedding model, and if the store
-        has lost passages. Logs a warning if the ledger is new but the store has passages.
+        True in the first run, after the store or the embedding model changed, and if the store has
+        lost passages. Logs a warning if the ledger is new but the store has passages.
         """
         ledger = self._ledger
-        stored_key = ledger.fetch_value("SELECT value FROM meta WHERE key = 'place'")
+        stored_key = ledger.fetch_first_value("SELECT value FROM meta WHERE key = 'place'")
         if stored_key != self._store_key:
             # A ledger without this value is new, or replaces a deleted one. The index should be
             # empty then.
-            is_new = stored_key is None and not ledger.fetch_value(
+            is_new = stored_key is None and not ledger.fetch_first_value(
                 "SELECT 1 FROM documents WHERE stored"
             )
             if is_new and (unknown_count := self._store.count()):
@@ -122,7 +122,10 @@ class Publication:
                     count=unknown_count,
                 )
             return True
-        held_count, stored_count = self._store.count(), int(ledger.fetch_value(_STORED_CHUNKS))
+        held_count, stored_count = (
+            self._store.count(),
+            int(ledger.fetch_first_value(_STORED_CHUNKS)),
+        )
         # A store that is not atomic may count new passages late. Only if it is empty has it surely
         # lost passages.
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
@@ -130,7 +133,7 @@ class Publication:
     def select_passages(self) -> int:
         """Select the passages to write to the store, and return their number.
 
-        These are the new and changed passages, or all passages for a new store.
+        Selects the new and changed passages; for a new store, selects all passages.
         """
         ledger = self._ledger
         with ledger.open_transaction():
@@ -138,7 +141,7 @@ class Publication:
             if self._writes_all:
                 ledger.execute(_OF_OTHER_ROOTS, [self._scope["root"]])
             ledger.execute(_ALL if self._writes_all else _NEW)
-        count: int = ledger.fetch_value("SELECT count(*) FROM publishing")
+        count: int = ledger.fetch_first_value("SELECT count(*) FROM publishing")
         return count
 
     def write_changes(self, report_progress: Callable[[int, int], None]) -> int:
@@ -149,7 +152,7 @@ class Publication:
         """
         ledger, scope = self._ledger, self._scope
         stale_ids = [id_ for (id_,) in ledger.execute(_STALE, scope)]
-        total: int = ledger.fetch_value("SELECT count(*) FROM publishing")
+        total: int = ledger.fetch_first_value("SELECT count(*) FROM publishing")
         # Without changes, the store is not touched, so that other processes need not reload it.
         if total or stale_ids:
             ledger.execute(_UNSURE, scope)
@@ -161,8 +164,8 @@ class Publication:
     ) -> Iterator[tuple[Passage, list[float]]]:
         """Yield each selected passage with its vector.
 
-        *total* is the number of these passages, for *report_progress*. Raises `StoreError` if the
-        ledger is damaged.
+        *total* is the number of selected passages, which *report_progress* gets. Raises
+        `StoreError` if the ledger is damaged.
         """
         rows = self._ledger.stream_rows(_PASSAGES, [self._embedding_name])
         report_progress(0, total)
@@ -189,7 +192,7 @@ class Publication:
         """
         ledger, scope = self._ledger, self._scope
         with ledger.open_transaction():
-            removed: int = ledger.fetch_value(_REMOVED, scope)
+            removed: int = ledger.fetch_first_value(_REMOVED, scope)
             ledger.execute(_GONE, scope)
             ledger.execute(
                 "UPDATE documents SET stored = 2 WHERE stored < 2 AND id IN (SELECT document FROM"

@@ -39,7 +39,7 @@ class Root:
     """A data path: a single document, a folder of documents, or a glob pattern.
 
     Attributes:
-        key: the encoded data path, by which the ledger identifies its documents.
+        key: the encoded data path; with this key, the ledger marks the documents of the data path.
         base: the folder to which document names are relative.
         is_file: whether the data path is a single document.
     """
@@ -145,9 +145,9 @@ class Reader:
     """Reads the documents of one data path, and saves their chunks in the ledger.
 
     Args:
-        ledger: the ledger.
+        ledger: the database in which the chunks are saved.
         settings: the settings, which tell how to split documents into chunks.
-        root: the data path.
+        root: the data path whose documents are read.
         context_version: the context prompt's version and the model's name; empty if contextual
             chunks are off.
         converter: the converter for documents that are not plain text.
@@ -191,11 +191,11 @@ class Reader:
     def add_document(self, path: Path) -> str:
         """Read the document at *path*, unless the ledger has the current version of the document.
 
-        Returns how the document differs from the index: ``added``, ``changed`` or ``unchanged``.
+        Returns ``added``, ``changed`` or ``unchanged``, compared with the index.
 
         Raises `UnreadableDocument` if the document cannot be read, or if it is a link in a folder
-        or pattern. Through such a link, people who can write to the folder could make this process
-        read any file. A link that is itself the data path is followed.
+        or pattern. With such a link, people who can write to the folder could make this process
+        read any file. If the data path itself is a link, the link is followed.
         """
         if path.is_symlink() and not self._root.is_file:
             raise UnreadableDocument(
@@ -227,14 +227,14 @@ class Reader:
         return self._root.is_file
 
     def keep_document(self, path: Path) -> None:
-        """Keep the document at *path* in the index as it is, without reading the file."""
+        """Keep the indexed version of the document at *path*, without reading the file."""
         file_key = encode_path(str(resolve_folder_links(path)))
         self._claim_file(file_key)
         for (document_id,) in self._ledger.execute(_KEPT, [file_key]):
             self._select_version(document_id, file_key)
 
     def _hash_file(self, path: Path) -> str:
-        """Return a hash of the file's content and of all settings that affect its chunks.
+        """Hash the content of the file at *path*, and all settings that affect the file's chunks.
 
         Raises `UnreadableDocument` if the file cannot be opened.
         """
@@ -246,26 +246,26 @@ class Reader:
         return hashlib.sha256(json.dumps([content, *self._fingerprint_values]).encode()).hexdigest()
 
     def _claim_file(self, file_key: str) -> None:
-        """Assign a file to this data path in the ledger, instead of any other data path.
+        """In the ledger, assign a file to this data path, even if it belonged to another data path.
 
-        Each file belongs to one data path only, so that it is indexed only once. *file_key* is the
+        A file belongs to only one data path, so that no file is indexed twice. *file_key* is the
         file's encoded absolute path.
         """
         values = [self._root.key, file_key, self._root.key]
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _select_version(self, document_id: int, file_key: str) -> None:
-        """Mark the version *document_id* of a file as the version that the index should have.
+        """Select *document_id* as the version of a file that belongs in the index.
 
-        All other versions of the file are removed from the index. *file_key* is the file's encoded
-        absolute path.
+        The run removes all other versions of the file from the index. *file_key* is the file's
+        encoded absolute path.
         """
         self._ledger.execute("INSERT OR REPLACE INTO target VALUES (?, ?)", [document_id, file_key])
 
     def _read_document(self, path: Path, file_key: str, fingerprint: str) -> int:
         """Read the document at *path*, and save its chunks in the ledger as a new version.
 
-        Returns the number of the version in the ledger. If reading fails, saves nothing.
+        Returns the number that the ledger gives the version. If reading fails, saves nothing.
 
         Args:
             path: the document's path.
@@ -292,7 +292,7 @@ class Reader:
             converter=self._converter,
             bound=self._bound,
         )
-        rows = _build_rows(chunks, document_id, source, path)
+        rows = _build_chunk_rows(chunks, document_id, source, path)
         try:
             while batch := list(islice(rows, BATCH)):
                 ledger.execute_many(_CHUNK, batch)
@@ -316,34 +316,37 @@ class Reader:
     def _choose_document_name(self, file_key: str, source: str) -> str:
         """Return the name of a document; the ids of its passages begin with this name.
 
-        A known document keeps its name. A new document is named after *source*, its path relative
-        to the base folder. If another file has this name, a hash of *file_key* is appended.
+        A document in the ledger keeps its name. A new document is named after *source*, the path
+        relative to the base folder. If another file has this name, the method appends a hash of
+        *file_key*.
         """
         ledger = self._ledger
         # With another name, the passages would have other ids, and all would be written again.
-        known_name = ledger.fetch_value("SELECT name FROM documents WHERE file = ?", [file_key])
+        known_name = ledger.fetch_first_value(
+            "SELECT name FROM documents WHERE file = ?", [file_key]
+        )
         if known_name is not None:
             return str(known_name)
         name = build_document_name(source)
-        is_taken = ledger.fetch_value("SELECT 1 FROM documents WHERE name = ?", [name])
+        is_taken = ledger.fetch_first_value("SELECT 1 FROM documents WHERE name = ?", [name])
         return f"{name}~{hashlib.sha256(file_key.encode()).hexdigest()[:6]}" if is_taken else name
 
 
 def hash_text(text: str) -> bytes:
-    """Return the hash of *text* that identifies the text's vector in the ledger."""
+    """Hash *text*; the hash identifies the vector of this text in the ledger."""
     return hashlib.sha256(text.encode()).digest()
 
 
-def _build_rows(
+def _build_chunk_rows(
     chunks: Iterable[DocumentChunk], document_id: int, source: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield one ledger row per chunk, except for chunks of only white space.
+    """Yield a ledger row for each chunk that is not blank.
 
     Args:
         chunks: the chunks of the document.
         document_id: the document's number in the ledger.
         source: the document's path relative to the base folder.
-        path: the document's path, which gives the title if no heading does.
+        path: the document's path, from which the title is taken if there is no heading.
     """
     title = ""
     for located_chunk in chunks:
@@ -370,14 +373,14 @@ def _truncate_text(value: Any) -> Any:
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 
 
-def _find_title(path: Path, beginning: str) -> str:
+def _find_title(path: Path, text_beginning: str) -> str:
     """Return the title of the document at *path*.
 
-    The title is the first heading in *beginning*, the first part of the text, if the document is
-    Markdown. Otherwise, or without a heading, the title is the file's name without the extension.
+    For Markdown, the title is the first heading in *text_beginning*, the first part of the text.
+    For other files, and without a heading, it is the file's name without the extension.
     """
     is_markdown = path.suffix.lower() in (".md", ".markdown")
-    heading = _HEADING.search(_NO_PROSE.sub("", beginning)) if is_markdown else None
+    heading = _HEADING.search(_NO_PROSE.sub("", text_beginning)) if is_markdown else None
     if heading is None:
         return replace_surrogates(path.stem)
     # A heading may also end in number signs.

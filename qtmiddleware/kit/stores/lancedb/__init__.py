@@ -12,7 +12,7 @@ from typing import Any, Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.stores.filters import Matcher, build_matcher
-from qtmiddleware.kit.stores.lancedb.table import buffer_rows, open_table_with_identity
+from qtmiddleware.kit.stores.lancedb.table import buffer_and_count_rows, open_table_with_identity
 from qtmiddleware.kit.stores.passages import (
     DIGITS,
     LocalStore,
@@ -56,13 +56,14 @@ class LanceDBStore(LocalStore):
     across a fork.
 
     Args:
-        path: a folder. If it does not exist, it is created, and only its owner can open it.
+        path: the path of a folder. The store creates a missing folder, which only the owner can
+            open.
         embedding_model: the model of all vectors; saved in the folder.
         dimension: the length of all vectors; saved in the folder.
 
     Raises:
-        StoreError: if the folder was created for another model or dimension, or cannot be opened,
-            read or written.
+        StoreError: if the folder was created for another model or dimension, or if it cannot be
+            opened, read or written.
         InvalidQuery: for an invalid filter.
         MissingExtra: if LanceDB is not installed.
     """
@@ -90,13 +91,15 @@ class LanceDBStore(LocalStore):
         several passages have the same id, the last one is stored. If an id is in both *passages*
         and *delete*, the passage is written.
 
-        *passages* are first collected in a temporary file. If their iterator raises an exception,
-        nothing is written.
+        The method first collects *passages* in a temporary file. If their iterator raises an
+        exception, the store is not changed.
         """
         with self._use_table("written to") as table:
             schema = table.schema
         # The passages are read before the lock is taken, because their iterator may be slow.
-        with buffer_rows(build_row_batches(passages, self._dimension), schema, self._path) as (
+        with buffer_and_count_rows(
+            build_row_batches(passages, self._dimension), schema, self._path
+        ) as (
             count,
             reader,
         ):
@@ -191,7 +194,7 @@ class LanceDBStore(LocalStore):
 
         Args:
             build_query: a function that takes the table and returns the query.
-            score_column: the column with LanceDB's own score or distance.
+            score_column: the column in which LanceDB returns its score or distance.
             compute_score: a function that converts a value of *score_column* to a score.
             top_k: the number of passages to return.
             filter: the condition on the metadata, if any.
@@ -217,13 +220,13 @@ class LanceDBStore(LocalStore):
                         .limit(max(1, len(matching_ids)))
                     )
                     best = _filter_and_sort_records(
-                        _read_records(request, score_column, compute_score), matcher
+                        _fetch_records(request, score_column, compute_score), matcher
                     )
                     if table.version == version:
                         break
                     # Another write came in between, so these ids may lack its passages. The search
                     # below sees a single version of the table.
-                records = _read_records(
+                records = _fetch_records(
                     build_query(table).limit(limit), score_column, compute_score
                 )
                 best = _filter_and_sort_records(records, matcher)[:top_k]
@@ -244,10 +247,10 @@ class LanceDBStore(LocalStore):
         filter: Filter | None,  # noqa: A002
         matcher: Matcher,
     ) -> list[str] | None:
-        """Return the ids of all passages that meet *filter*.
+        """Return the ids of all passages that meet *filter*, or ``None`` if there are too many.
 
-        Returns ``None`` if there are more than `_FEW` such ids. The ids are cached per filter and
-        *version* of the table. *matcher* checks a passage's metadata against the filter.
+        The limit is `_FEW` ids. The ids are cached per filter and *version* of the table. *matcher*
+        checks a passage's metadata against the filter.
         """
         key = version, repr(filter)
         if key in self._ids_by_filter:
@@ -268,7 +271,7 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _merge_files_if_due(self, table: Any) -> None:
-        """Merge the table's files and index new words, if there were enough writes.
+        """Merge the table's files and index new words, if many writes came before.
 
         Call this method after each write. A failure is only logged, because the write is complete.
         """
@@ -297,14 +300,14 @@ class LanceDBStore(LocalStore):
             )
 
     @contextmanager
-    def _use_table(self, action: str) -> Iterator[Any]:
+    def _use_table(self, failed_action: str) -> Iterator[Any]:
         """Yield the table, and convert errors in the ``with`` block into `StoreError`.
 
-        *action* is the failed action for the error message, such as ``read``.
+        *failed_action* is the action that the error message names, such as ``read``.
         """
         table = self._open
         if table is None:
-            raise StoreError(f"the store {self._path} could not be {action}: it is closed")
+            raise StoreError(f"the store {self._path} could not be {failed_action}: it is closed")
         try:
             yield table
         except QtMiddlewareError:
@@ -313,9 +316,9 @@ class LanceDBStore(LocalStore):
             # LanceDB's message may quote a query or a passage, so only its class is shown. Damaged
             # files raise errors of many classes.
             raise StoreError(
-                f"the store {self._path} could not be {action} ({type(error).__name__}); the cause"
-                " of this error has details. If the disk is not full, the folder is damaged: move"
-                " it away and ingest again"
+                f"the store {self._path} could not be {failed_action} ({type(error).__name__});"
+                " the cause of this error has details. If the disk is not full, the folder is"
+                " damaged: move it away and ingest again"
             ) from error
 
 
@@ -338,10 +341,10 @@ def _filter_and_sort_records(records: list[Record], matcher: Matcher | None) -> 
     return sorted(matching_records, key=lambda record: (-record["score"], record["id"]))
 
 
-def _read_records(
+def _fetch_records(
     query: Any, score_column: str, compute_score: Callable[[float], float]
 ) -> list[Record]:
-    """Run a LanceDB *query*, and return the results as records, with the metadata as JSON text.
+    """Run a LanceDB *query*, and return the results as records whose metadata is JSON text.
 
     *compute_score* converts a value of the column *score_column* to a score.
     """

@@ -74,7 +74,7 @@ def open_table_with_identity(
 def _create_table(path: Path, embedding_model: str, dimension: int) -> None:
     """Create the table in a temporary folder, and then move the table into the folder *path*.
 
-    If another process has created the table in the meantime, keeps the other process's table.
+    If another process has created a table there in the meantime, that table is kept.
     """
     import lancedb
     import pyarrow as pa
@@ -152,12 +152,12 @@ _IN_MEMORY: Final = 32 << 20
 
 
 @contextmanager
-def buffer_rows(
+def buffer_and_count_rows(
     batches: Iterable[tuple[list[Row], Floats]], schema: Any, folder: Path
 ) -> Iterator[tuple[int, Any]]:
-    """Write all rows to a temporary file; yield the number of different ids and a row reader.
+    """Write all rows to a temporary file, then yield the number of distinct ids and a row reader.
 
-    The row reader reads the temporary file. It returns only the last row of each id, because the
+    The row reader reads the temporary file. It returns only the last row with each id, because the
     table rejects repeated ids. Only the ids stay in memory.
 
     Args:
@@ -193,7 +193,7 @@ def buffer_rows(
 
 
 def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) -> Iterator[Any]:
-    """Yield *batches* with only the last row of each id.
+    """Yield *batches*, with only the last row for each id.
 
     *last_positions* maps each id to the position of its last row.
     """
@@ -210,9 +210,9 @@ def _drop_replaced_rows(batches: Iterable[Any], last_positions: dict[str, int]) 
 
 
 def _build_batch(rows: list[Row], vectors: Floats, schema: Any) -> Any:
-    """Return *rows* and *vectors* as a record batch of the table, which has this *schema*.
+    """Return *rows* and *vectors* as a record batch for a table with this *schema*.
 
-    The batch also has the words to index. Its vectors are scaled to length 1.
+    The batch also contains the words to index. Its vectors are scaled to length 1.
     """
     import pyarrow as pa
 

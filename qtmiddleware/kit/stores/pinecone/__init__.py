@@ -115,7 +115,7 @@ def _build_store(
 
 
 def _open_client(api_key: str, resources: ExitStack) -> Any:
-    """Return a Pinecone client. Closing *resources* also closes the client."""
+    """Open and return a Pinecone client. Closing *resources* also closes the client."""
     from pinecone import Pinecone
 
     made_with = f"made with the key of {KEY_VARIABLE}"
@@ -126,16 +126,18 @@ def _open_client(api_key: str, resources: ExitStack) -> Any:
     return client
 
 
-def _open_index(client: Any, name: str | None, host: str | None, resources: ExitStack) -> Any:
-    """Return the index at *host*, or the index called *name* if *host* is ``None``.
+def _open_index(
+    client: Any, index_name: str | None, index_host: str | None, resources: ExitStack
+) -> Any:
+    """Open the index at *index_host*; if that is ``None``, open the index *index_name*.
 
     Closing *resources* also closes the index.
     """
-    address = {"host": host} if host else {"name": name}
+    address = {"host": index_host} if index_host else {"name": index_name}
     index = call_with_timeout(
         TIMEOUT_SECONDS,
         lambda: client.Index(**address),
-        f"the Pinecone index {host or name!r}",
+        f"the Pinecone index {index_host or index_name!r}",
         "opened",
     )
     _register_for_closing(resources, index)
@@ -143,7 +145,7 @@ def _open_index(client: Any, name: str | None, host: str | None, resources: Exit
 
 
 def _register_for_closing(resources: ExitStack, resource: Any) -> None:
-    """Add *resource* to *resources*, if it can be closed. Closing *resources* then closes it."""
+    """Make sure that closing *resources* also closes *resource*, if it has a ``close`` method."""
     # Older clients have no `close`.
     if callable(close := getattr(resource, "close", None)):
         resources.callback(close)

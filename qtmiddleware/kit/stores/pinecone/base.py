@@ -18,9 +18,9 @@ from qtmiddleware.kit.stores.pinecone.records import (
     MOST_VECTORS,
     Row,
     build_record,
-    check_id,
+    check_passage_id,
     convert_filter,
-    is_valid_id,
+    is_valid_passage_id,
     restore_integer,
     sort_records,
     split_into_batches,
@@ -34,13 +34,13 @@ _DEFAULT: Final = "__default__"
 _log = get_logger("qtmiddleware.stores")
 
 
-def count_vectors(stats: Any, namespace: str) -> int:
+def count_vectors(index_stats: Any, namespace: str) -> int:
     """Return the number of vectors in *namespace*; 0 if the namespace does not exist.
 
-    *stats* are the index's statistics from Pinecone. They may list the default namespace as ``""``
-    or ``"__default__"``.
+    *index_stats* are the index's statistics from Pinecone, which may list the default namespace as
+    ``""`` or ``"__default__"``.
     """
-    namespaces: Mapping[str, Any] = getattr(stats, "namespaces", None) or {}
+    namespaces: Mapping[str, Any] = getattr(index_stats, "namespaces", None) or {}
     names = DEFAULT_NAMESPACES if namespace in DEFAULT_NAMESPACES else (namespace,)
     return max(
         (int(namespaces[name].vector_count or 0) for name in names if name in namespaces), default=0
@@ -48,7 +48,7 @@ def count_vectors(stats: Any, namespace: str) -> int:
 
 
 class ModelRecord:
-    """The record in a Pinecone index that names the embedding model of a namespace.
+    """A record in a Pinecone index that names the embedding model used for one namespace.
 
     The record is read before the first use of the index. Several threads may read the record at the
     same time, but only one thread writes it.
@@ -59,7 +59,7 @@ class ModelRecord:
         vector_type: the required type of vectors, ``dense`` or ``sparse``; ``""`` allows both.
         model: the embedding model in use; ``""`` if the index embeds texts itself.
         dimension: the length of the model's vectors.
-        write_record: a function of a namespace, an id and metadata that writes a record.
+        write_record: a function that takes a namespace, an id and metadata, and writes a record.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ModelRecord:
         self.metric = ""
 
     def check_embedding_model_once(self) -> None:
-        """Check at the first call that the vectors in the index are from the model in use.
+        """On the first call, check that the vectors in the index are from the model in use.
 
         Raises `StoreError` if the vectors are from another model, or have another type or
         dimension. If the index has no record of the model, only the type and the dimension are
@@ -152,17 +152,17 @@ class ModelRecord:
     def _description(self) -> str:
         return f"the namespace {self._namespace_key!r} of {self._calls.subject}"
 
-    def _check_vector_type_and_dimension(self, stats: Any) -> None:
+    def _check_vector_type_and_dimension(self, index_stats: Any) -> None:
         """Check that the index has vectors of the required type and dimension.
 
-        *stats* are the index's statistics from Pinecone. Raises `StoreError` if the type or the
-        dimension differs.
+        *index_stats* are the index's statistics from Pinecone. Raises `StoreError` if the type or
+        the dimension differs.
         """
         vector_type, dimension = (
-            getattr(stats, "vector_type", None),
-            getattr(stats, "dimension", None),
+            getattr(index_stats, "vector_type", None),
+            getattr(index_stats, "dimension", None),
         )
-        self.metric = getattr(stats, "metric", None) or ""
+        self.metric = getattr(index_stats, "metric", None) or ""
         if self._vector_type and vector_type and vector_type != self._vector_type:
             raise StoreError(
                 f"{self._calls.subject} holds {vector_type} vectors; this needs an index of"
@@ -176,9 +176,9 @@ class ModelRecord:
             )
 
     def _check_recorded_model(self, metadata: Mapping[str, Any]) -> None:
-        """Check that the record names the model and dimension in use, and save the record's token.
+        """Check that the record names the model and dimension in use, and keep its token.
 
-        *metadata* is the metadata of the record. Raises `StoreError` if the model or the dimension
+        *metadata* is the record's metadata. Raises `StoreError` if the model or the dimension
         differs.
         """
         model, dimension = (
@@ -210,7 +210,7 @@ class ModelRecord:
 
 
 def _describe_model(model: str, dimension: int) -> str:
-    """Return a description for error messages, such as ``with the embedding model 'm'``.
+    """Describe the embedding *model* in a phrase, such as ``with the embedding model 'm'``.
 
     The description includes the dimension, unless the dimension is 0, as for a sparse index.
     """
@@ -226,7 +226,7 @@ WRITING: Final = "written to"
 
 
 class PineconeBase(ClosingStore):
-    """Base class of stores in one namespace of a Pinecone index.
+    """Base class of stores that use one namespace of a Pinecone index.
 
     Pinecone is eventually consistent: searches and `count` see a write or a removal a little later.
     """
@@ -248,7 +248,7 @@ class PineconeBase(ClosingStore):
     ) -> None:
         # Some clients use None for the default namespace.
         namespace = namespace or ""
-        if namespace and not is_valid_id(namespace):
+        if namespace and not is_valid_passage_id(namespace):
             raise StoreError(
                 "a Pinecone namespace is at most 512 ASCII characters, without NUL; use another"
                 " namespace"
@@ -295,21 +295,21 @@ class PineconeBase(ClosingStore):
 
         The write is not atomic: readers may see some batches before others, and new passages before
         outdated ones are removed. After a failure, the batches already sent stay in the index, and
-        the error message tells how many passages they have. Repeat the write to complete it.
+        the error message says how many passages they contain. Repeat the write to complete it.
         """
         self._write_rows(self._build_rows(passages), delete)
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages* with their *vectors*, replacing stored passages with the same ids.
+        """Write *passages* with their *vectors*. A passage replaces a stored one with the same id.
 
-        All passages are checked before the first one is sent.
+        The method checks all passages before it sends the first one.
         """
         self._write_rows(list(self._build_rows(pair_vectors(passages, vectors))), ())
 
     def delete(self, ids: Sequence[str]) -> None:
         """Remove the passages with these *ids*, 1,000 per request. Unknown ids are ignored."""
         # An id that Pinecone cannot store is not stored there either.
-        storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_valid_id(id_)]
+        storable_ids = [id_ for id_ in dict.fromkeys(ids) if is_valid_passage_id(id_)]
         if storable_ids:
             self._model_record.check_embedding_model_once()
         for start in range(0, len(storable_ids), MOST_IDS):
@@ -321,11 +321,11 @@ class PineconeBase(ClosingStore):
         return count_vectors(self._calls("describe_index_stats", "read"), self._namespace)
 
     def close(self) -> None:
-        """Close the connections that the store opened; an index that you passed in stays open."""
+        """Close the connections that the store opened. An index that you passed in stays open."""
         self._calls.close()
 
     def _write_rows(self, rows: Iterable[Row], ids_to_delete: Sequence[str]) -> None:
-        """Send *rows* in batches, then remove the *ids_to_delete* that *rows* do not have."""
+        """Send *rows* in batches, then remove the *ids_to_delete* that are not the id of a row."""
         stale_ids = dict.fromkeys(ids_to_delete)
         sent = 0
         try:
@@ -348,9 +348,9 @@ class PineconeBase(ClosingStore):
             ) from error.__cause__
 
     def _build_rows(self, passages: Iterable[tuple[Passage, Sequence[float]]]) -> Iterator[Row]:
-        """Check each of *passages*, and yield the row to send for the passage."""
+        """Check each passage, and yield the row to send to Pinecone for it."""
         for passage, vector in passages:
-            check_id(passage.id)
+            check_passage_id(passage.id)
             yield self._build_row(passage, vector)
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:
@@ -366,7 +366,7 @@ class PineconeBase(ClosingStore):
         self._calls("delete", WRITING, ids=ids, namespace=self._namespace, may_be_missing=True)
 
     def _upsert_vectors(self, records: list[dict[str, Any]], namespace: str) -> None:
-        """Write *records* to *namespace*.
+        """Write the vectors in *records* to *namespace*.
 
         Raises `StoreError` if Pinecone does not confirm that all records are written.
         """
@@ -386,7 +386,7 @@ class PineconeBase(ClosingStore):
     ) -> list[Record]:
         """Return the *top_k* records nearest to the query vector that meet *filter*, best first.
 
-        *query_arguments* contain the query vector, as ``vector`` or ``sparse_vector``.
+        *query_arguments* contains the query vector, as ``vector`` or ``sparse_vector``.
         """
         condition = convert_filter(filter)
         if top_k < 1:

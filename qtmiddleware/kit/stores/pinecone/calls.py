@@ -42,7 +42,7 @@ def find_http_status(error: BaseException) -> int | None:
 
 
 def _describe_failure(error: Exception) -> str:
-    """Return a description of *error* and advice for the user.
+    """Describe *error*, an exception from Pinecone's client, and advise the user what to do.
 
     Pinecone's own message is left out, because it may quote the request.
     """
@@ -74,15 +74,16 @@ TIMEOUT_SECONDS: Final = 60.0
 
 
 def call_with_timeout(
-    timeout_seconds: float, send_request: Callable[[], T], subject: str, action: str
+    timeout_seconds: float, send_request: Callable[[], T], subject: str, failed_action: str
 ) -> T:
     """Call *send_request* in a daemon thread, and return its result.
 
     Raises `StoreError` if *send_request* raises an exception or takes longer than
-    *timeout_seconds*. A request that is too slow continues in its thread, and its result is
+    *timeout_seconds*. After a timeout, the request continues in its thread, but its result is
     dropped.
 
-    *subject* and *action* begin the error message, such as ``the Pinecone index`` and ``opened``.
+    The error message begins with *subject* and *failed_action*, such as ``the Pinecone index`` and
+    ``opened``.
     """
     # The timeout of Pinecone's client is not enough: it limits each of four attempts, with pauses
     # of up to 90 seconds between them.
@@ -106,7 +107,7 @@ def call_with_timeout(
             f"Pinecone did not answer within {timeout_seconds:g} seconds; try again later"
         )
         raise StoreError(
-            f"{subject} could not be {action}:"
+            f"{subject} could not be {failed_action}:"
             f" {_describe_failure(error) if done.done() else timeout_message}"
         ) from error
 
@@ -121,7 +122,7 @@ class Calls:
     Args:
         index: an index of the ``pinecone`` client.
         timeout_seconds: the timeout of one call, in seconds.
-        resources: the client and the indexes to close in `close`, if any.
+        resources: the client and the indexes that `close` closes, if any.
     """
 
     def __init__(
@@ -141,17 +142,22 @@ class Calls:
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
 
     def __call__(
-        self, method: str, action: str, *, may_be_missing: bool = False, **arguments: Any
+        self,
+        method_name: str,
+        failed_action: str,
+        *,
+        may_be_missing: bool = False,
+        **arguments: Any,
     ) -> Any:
-        """Call *method* of the index with *arguments*, and return the result.
+        """Call the index's method *method_name* with *arguments*, and return the result.
 
-        Raises `StoreError` if the call fails. If only the namespace does not exist and
-        *may_be_missing* is true, returns ``None`` instead. *action* is the failed action for the
-        error message, such as ``written to``.
+        Raises `StoreError` if the call fails. If *may_be_missing* is true, returns ``None`` instead
+        when Pinecone answers that the namespace does not exist. *failed_action* is the action that
+        the error message names, such as ``written to``.
         """
         if self._closed:
-            raise StoreError(f"{self.subject} could not be {action}: the store is closed")
-        call = getattr(self._index, method, None)
+            raise StoreError(f"{self.subject} could not be {failed_action}: the store is closed")
+        call = getattr(self._index, method_name, None)
         if call is None:
             raise StoreError(
                 "the pinecone client that is installed is too old for this; run: pip install"
@@ -159,7 +165,7 @@ class Calls:
             )
         try:
             answer = call_with_timeout(
-                self._timeout_seconds, partial(call, **arguments), self.subject, action
+                self._timeout_seconds, partial(call, **arguments), self.subject, failed_action
             )
         except StoreError as error:
             if (

@@ -30,7 +30,7 @@ from qtmiddleware.kit.stores.pinecone.records import (
     Row,
     build_fields_and_size,
     build_record,
-    check_id,
+    check_passage_id,
     convert_filter,
     convert_vector,
     sort_records,
@@ -42,9 +42,9 @@ from qtmiddleware.providers import replace_surrogates
 class PineconeTextStore(PineconeBase):
     """Keeps passages in a dense or sparse Pinecone index that embeds texts itself.
 
-    Queries are texts, and the vectors of passages are ignored. At most 96 passages are sent per
-    request. The other limits are those of `PineconeStore`. Raises `StoreError`, and `InvalidQuery`
-    for an invalid filter.
+    Queries are texts, and the vectors of passages are ignored. A request contains at most 96
+    passages. The other limits are those of `PineconeStore`. Methods raise `StoreError`, and
+    `InvalidQuery` for an invalid filter.
 
     Args:
         index: an index of the ``pinecone`` client with integrated embedding.
@@ -107,13 +107,13 @@ class PineconeTextStore(PineconeBase):
         note = {"_id": record_id, self._text_field: "about this index", **metadata}
         self._call_index("upsert_records", WRITING, records=[note], namespace=namespace)
 
-    def _call_index(self, method: str, action: str, **arguments: Any) -> Any:
-        """Call *method* of the index with *arguments*, and return the result.
+    def _call_index(self, method_name: str, failed_action: str, **arguments: Any) -> Any:
+        """Call *method_name* of the index with *arguments*, and return the result.
 
         If Pinecone rejects the request, raises a `StoreError` that suggests a likely reason.
         """
         try:
-            return self._calls(method, action, **arguments)
+            return self._calls(method_name, failed_action, **arguments)
         except StoreError as error:
             if error.__cause__ is None or find_http_status(error.__cause__) != 400:
                 raise
@@ -149,7 +149,7 @@ _HIGHEST_INDEX: Final = 2**32 - 1
 class PineconeSparseEncoder:
     """Computes sparse vectors of texts with a model that Pinecone hosts.
 
-    Call the object with at most 96 texts. Texts that are too long for the model are truncated.
+    Call the object with at most 96 texts. Pinecone truncates texts that are too long for the model.
     Raises `StoreError` if Pinecone fails.
 
     Args:
@@ -175,8 +175,8 @@ class PineconeSparseEncoder:
     def __call__(self, texts: Sequence[str], kind: TextKind) -> list[SparseVector]:
         """Return the sparse vector of each text, as an (indices, weights) pair.
 
-        *kind* tells whether the texts are passages or queries. A blank text gets an empty vector,
-        without a request to Pinecone.
+        *kind* says whether the texts are passages or queries. A blank text gets an empty vector,
+        and is not sent to Pinecone.
         """
         worded_texts = [text for text in texts if text.strip()]
         vectors = iter(self._request_vectors(worded_texts, kind) if worded_texts else ())
@@ -212,16 +212,16 @@ class SparsePineconeStore(PineconeBase):
     """Keeps passages in a sparse Pinecone index, and finds them by their words.
 
     Queries are texts, and the vectors of passages are ignored. The search covers each passage's
-    text and the field ``context`` of its metadata. If the encoder knows no word of a passage, the
-    passage is not stored, because no search could find it. The limits are those of `PineconeStore`.
+    text and the field ``context`` of its metadata. A passage without any word that the encoder
+    knows is not stored, because no search could find it. The limits are those of `PineconeStore`.
 
     Methods raise `StoreError`, `InvalidQuery` for an invalid filter, and the exceptions of
     *encoder*.
 
     Args:
         index: a sparse index of the ``pinecone`` client.
-        encoder: computes the sparse vectors. It is a `PineconeSparseEncoder`, or any function of
-            texts and ``"passage"`` or ``"query"`` that returns one (indices, weights) pair per
+        encoder: computes the sparse vectors. A `PineconeSparseEncoder`, or any function that takes
+            texts and ``"passage"`` or ``"query"``, and returns one (indices, weights) pair per
             text. Only the 2,048 largest weights of a text are kept. The encoder's ``name`` is saved
             in the index and checked like an embedding model.
         options: the options of `PineconeStore`.
@@ -266,7 +266,7 @@ class SparsePineconeStore(PineconeBase):
             # All passages of a batch are checked before their texts are encoded, which may cost
             # money.
             checked = [
-                (check_id(passage.id), *build_fields_and_size(passage, self._text_field))
+                (check_passage_id(passage.id), *build_fields_and_size(passage, self._text_field))
                 for passage in batch
             ]
             vectors = self._encode_texts(
@@ -352,8 +352,9 @@ class PineconeStore(PineconeBase):
     - Ids are 1 to 512 ASCII characters.
     - A metadata value is a text, a number, a boolean or a list of texts. ``None`` is left out, and
       whole numbers come back as integers.
-    - The text and metadata of one passage are at most 40 KB. A vector may not be all zeros.
-    - A response has at most 4 MB. If Pinecone rejects a search for this reason, ask for fewer
+    - The text and metadata of one passage have at most 40 KB together. A vector may not be all
+      zeros.
+    - A response has at most 4 MB. If Pinecone rejects a search because of this limit, ask for fewer
       passages.
     - Pinecone is eventually consistent: searches see a write or a removal a little later.
 
@@ -419,13 +420,13 @@ class PineconeStore(PineconeBase):
 class HybridPineconeStore(PineconeStore):
     """A `PineconeStore` that also finds passages by their words, in a second, sparse index.
 
-    Each write or removal changes the dense index first, then the sparse index. If a write fails in
-    between, the indexes contain different passages. Repeat the write to fix this.
+    Each write or removal changes the dense index first, then the sparse index. If it fails between
+    the two, the indexes contain different passages. Repeat the write or removal to fix this.
 
     Args:
         index: the dense index.
-        sparse: the store that searches words: a `SparsePineconeStore`, or a `PineconeTextStore` on
-            a sparse index. It is closed together with this store.
+        sparse: the store that searches by words: a `SparsePineconeStore`, or a `PineconeTextStore`
+            on a sparse index. Closing the `HybridPineconeStore` closes it, too.
         options: the options of `PineconeStore`.
     """
 

@@ -37,7 +37,7 @@ class Row:
     """A passage, and the record in which Pinecone stores the passage.
 
     Attributes:
-        passage: the passage.
+        passage: the passage to store or to remove.
         record: the record to send; ``None`` to remove the passage from the index instead.
         size: the approximate size of the record in bytes.
     """
@@ -47,14 +47,14 @@ class Row:
     size: int = 0
 
 
-def is_valid_id(id_: object) -> bool:
+def is_valid_passage_id(id_: object) -> bool:
     """Return whether Pinecone accepts *id_* as the id of a passage."""
     return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
 
 
-def check_id(id_: Any) -> str:
+def check_passage_id(id_: Any) -> str:
     """Return *id_*, or raise `StoreError` if Pinecone does not accept it as a passage's id."""
-    if not is_valid_id(id_):
+    if not is_valid_passage_id(id_):
         shown_id = repr(id_) if len(repr(id_)) <= 80 else f"{repr(id_)[:80]}..."
         raise StoreError(
             f"the id {shown_id} cannot be stored in Pinecone: ids must be 1 to {LONGEST_ID} ASCII"
@@ -103,9 +103,10 @@ def build_fields_and_size(
 
 
 def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
-    """Return a metadata value as a type that Pinecone stores.
+    """Convert a metadata value to a type that Pinecone stores.
 
-    Raises `StoreError` if this is impossible. The message names the passage and the metadata *key*.
+    Raises `StoreError` if the value cannot be converted. The message names the passage and the
+    metadata *key*.
     """
     if isinstance(value, bool):
         return value
@@ -124,22 +125,24 @@ def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
     )
 
 
-def convert_vector(vector: Any, dimension: int, owner: str) -> list[float]:
+def convert_vector(vector: Any, dimension: int, vector_owner: str) -> list[float]:
     """Return *vector* as a list of *dimension* numbers.
 
-    Raises `StoreError` if the length is wrong or a number is not finite. The message says whose
-    vector it is: *owner*, such as ``the query``.
+    Raises `StoreError` if the length is wrong or a number is not finite. The message names
+    *vector_owner*, such as ``the query``.
     """
     try:
         numbers = [
             float(number) for number in (vector.tolist() if hasattr(vector, "tolist") else vector)
         ]
     except (TypeError, ValueError) as error:
-        raise StoreError(f"the vector of {owner} is not a list of numbers") from error
+        raise StoreError(f"the vector of {vector_owner} is not a list of numbers") from error
     if len(numbers) != dimension:
-        raise StoreError(f"the vector of {owner} has {len(numbers)} numbers, not {dimension}")
+        raise StoreError(
+            f"the vector of {vector_owner} has {len(numbers)} numbers, not {dimension}"
+        )
     if not all(map(isfinite, numbers)):
-        raise StoreError(f"the vector of {owner} must hold finite numbers only")
+        raise StoreError(f"the vector of {vector_owner} must hold finite numbers only")
     return numbers
 
 
@@ -175,7 +178,7 @@ def convert_filter(filter: Filter | None) -> dict[str, Any]:  # noqa: A002
 
 
 def _convert_filter_value(value: Any) -> Any:
-    """Return *value*, a part of a filter, as a JSON value. Tuples and sets become lists.
+    """Convert a *value* in a filter to a JSON value. Tuples and sets become lists.
 
     Raises `InvalidQuery` for a number that Pinecone does not accept.
     """
@@ -214,9 +217,9 @@ def build_record(
 
 
 def restore_integer(value: Any) -> Any:
-    """Return a float without fraction as an integer, and any other value unchanged.
+    """Return a whole number as an integer, and any other value unchanged.
 
-    This undoes Pinecone's conversion of integers to floats.
+    Pinecone returns integers as floats; this function reverses that.
     """
     return (
         int(value)

@@ -1,4 +1,4 @@
-"""Store passages in one SQLite file, and search their vectors exactly, with numpy."""
+"""Store passages in one SQLite file, and compare a query with all their vectors in numpy."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class SQLiteStore(LocalStore):
     vectors, in memory, by cosine. After the first search with a filter, the metadata is in memory,
     too. Writes by other processes are visible in the next search.
 
-    Thread-safe. If the store is a file, searches do not wait for writes. After a fork, the child
-    process opens its own connections. A write is saved completely or not at all, even if the
-    process is killed. A power failure may undo the last writes, each of them completely.
+    Thread-safe. In a file, searches do not wait for writes. After a fork, the child process opens
+    its own connections. A write is saved completely or not at all, even if the process is killed. A
+    power failure may undo the last writes, each of them completely.
 
     Args:
-        path: a file, or ``":memory:"``. The file and its folders are created if they do not exist.
-            Only their owner can read new files.
+        path: the path of a file, or ``":memory:"``. The store creates the file and its folders if
+            they do not exist. Only the owner can read a new file.
         embedding_model: the model of all vectors; saved in the file.
         dimension: the length of all vectors; saved in the file.
 
     Raises:
-        StoreError: if the file was created for another model or dimension, or cannot be opened,
-            read or written.
+        StoreError: if the file was created for another model or dimension, or if it cannot be
+            opened, read or written.
         InvalidQuery: for an invalid filter.
         MissingExtra: if numpy is not installed.
     """
@@ -83,8 +83,8 @@ class SQLiteStore(LocalStore):
         and *delete*, the passage is written.
 
         *passages* are read a few hundred at a time. If their iterator raises an exception, nothing
-        is written. A store in memory reads all *passages* before it writes, because searches have
-        to wait during the write.
+        is written. A store in memory reads all *passages* before it writes, because searches wait
+        during the write.
         """
         batches: Iterable[tuple[list[Row], Floats]] = build_row_batches(passages, self._dimension)
         if self._connections.is_in_memory:
@@ -173,10 +173,10 @@ class SQLiteStore(LocalStore):
 def _take_best_matches_with_ties(
     ranked_matches: Iterator[tuple[int, float]], top_k: int
 ) -> list[tuple[int, float]]:
-    """Return the first *top_k* matches, and all others with the same score as the last one.
+    """Return the first *top_k* matches, and all later matches that tie with the last of them.
 
-    *ranked_matches* are (row number, score) pairs, best first. The caller can then sort matches
-    with equal scores by id.
+    *ranked_matches* are (row number, score) pairs, best first. The caller can then sort tied
+    matches by id.
     """
     matches = list(islice(ranked_matches, top_k))
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked_matches)]
@@ -191,7 +191,7 @@ def _write_passage(connection: sqlite3.Connection, row: Row, vector: bytes) -> N
 
 
 def _delete_passage(connection: sqlite3.Connection, id_: str) -> None:
-    """Remove the passage with this id, if it exists, and its words from the word index."""
+    """Remove the passage with this id, and its words from the word index. Ignore an unknown id."""
     for row, text, metadata in connection.execute(
         "SELECT row, text, metadata FROM passages WHERE id = ?", (id_,)
     ).fetchall():
@@ -204,7 +204,7 @@ def _delete_passage(connection: sqlite3.Connection, id_: str) -> None:
 
 
 def _read_record(connection: sqlite3.Connection, row_number: int, score: float) -> Record:
-    """Return the passage in the row *row_number* as a record with this *score*."""
+    """Return a record of the passage in the row *row_number*, with this *score*."""
     columns = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row_number,)
     ).fetchone()

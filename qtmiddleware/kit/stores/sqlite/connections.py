@@ -1,4 +1,4 @@
-"""Create the tables of a SQLite store, and manage the connections to its file."""
+"""Create the tables of an SQLite store, and manage the connections to the store's file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
     MEMORY,
-    FileKind,
-    connect_file,
+    FileType,
     describe_error,
     get_result_code,
     is_damage_error,
     limit_value_size,
+    open_existing_file,
     open_file,
     set_connection_options,
 )
@@ -29,7 +29,7 @@ from qtmiddleware.runtime.forking import register_fork_reset
 # The full-text table has no copy of the texts, only the words from `extract_index_words`. A change
 # of this function therefore needs a new version. "changes" in "meta" counts the writes, so that
 # readers know when to reload their copy in memory.
-STORE_FILE: Final = FileKind(
+STORE_FILE: Final = FileType(
     application_id=0x71746D73,  # "qtms" in ASCII
     version=4,
     statements=(
@@ -87,10 +87,10 @@ _LEFT: Final[list[sqlite3.Connection | None]] = []
 
 
 class Connections:
-    """Connections to a store's file, with which many threads can read while one thread writes.
+    """Lets many threads read a store's file while one thread writes to the file.
 
-    A read transaction does not see writes that end after its beginning. A database in memory has
-    only one connection, so its readers and writers wait for each other.
+    A read transaction sees only the writes that ended before its beginning. A database in memory
+    has only one connection, so its readers and writers wait for each other.
     """
 
     def __init__(self, path: str, *, embedding_model: str, dimension: int) -> None:
@@ -104,9 +104,9 @@ class Connections:
         register_fork_reset(self)
 
     def _create_locks(self) -> None:
-        """Create the locks.
+        """Create new, unlocked locks.
 
-        Called again after a fork, because other threads may have held the old locks.
+        Also call this method after a fork, because other threads may have held the old locks.
         """
         # If the iterator of a write's passages starts another write, SQLite raises an error. A lock
         # that is not re-entrant would hang.
@@ -130,7 +130,7 @@ class Connections:
 
     @contextmanager
     def open_read_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection for reading.
+        """Yield a connection in a read transaction.
 
         The connection does not see writes by other connections during the ``with`` block.
         """
@@ -141,16 +141,16 @@ class Connections:
             ):
                 yield connection
             return
-        reader = self._take_reader()
+        reader = self._take_read_connection()
         try:
             with self._open_transaction(reader, "BEGIN", "read") as connection:
                 yield connection
         finally:
-            self._return_reader(reader)
+            self._return_read_connection(reader)
 
     @contextmanager
     def open_write_transaction(self) -> Iterator[sqlite3.Connection]:
-        """Yield the connection for writing, and save all changes at the end of the ``with`` block.
+        """Yield the connection that writes, and save all changes at the end of the ``with`` block.
 
         If the block raises an exception, no change is saved.
         """
@@ -164,8 +164,8 @@ class Connections:
                 yield connection
 
     def close(self) -> None:
-        """Close all connections: idle ones at once, others at the end of their read or write."""
-        # A connection that is still reading is closed by `_return_reader`.
+        """Close idle connections at once, and busy connections after their transaction."""
+        # A connection that is still reading is closed by `_return_read_connection`.
         with self._pool_lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -182,30 +182,30 @@ class Connections:
         with suppress(AttributeError):
             self.close()
 
-    def _take_reader(self) -> sqlite3.Connection:
-        """Return an idle connection for reading, or open a new connection if all are in use."""
+    def _take_read_connection(self) -> sqlite3.Connection:
+        """Return an idle read connection, or open a new connection if all are in use."""
         with self._pool_lock:
             if self._closed:
-                raise self._make_error("read", "it is closed")
+                raise self._build_store_error("read", "it is closed")
             if self._idle:
                 return self._idle.pop()
         return self._open_connection("read")
 
-    def _open_connection(self, action: str) -> sqlite3.Connection:
+    def _open_connection(self, failed_action: str) -> sqlite3.Connection:
         """Open a new connection to the store's existing file.
 
-        *action* is the failed action for the error message, such as ``read``.
+        *failed_action* is the action that the error message names, such as ``read``.
         """
         try:
-            connection: sqlite3.Connection = connect_file(self._path, timeout=BUSY_SECONDS)
+            connection: sqlite3.Connection = open_existing_file(self._path, timeout=BUSY_SECONDS)
             set_connection_options(connection)
         except OSError as error:
-            raise self._make_error(action, error.strerror) from None
+            raise self._build_store_error(failed_action, error.strerror) from None
         except FAILURES as error:
-            raise self._make_error(action, describe_error(error)) from None
+            raise self._build_store_error(failed_action, describe_error(error)) from None
         return connection
 
-    def _return_reader(self, connection: sqlite3.Connection) -> None:
+    def _return_read_connection(self, connection: sqlite3.Connection) -> None:
         """Keep *connection* for the next reader, or close it if the store is closed."""
         with self._pool_lock:
             if not self._closed:
@@ -215,15 +215,15 @@ class Connections:
 
     @contextmanager
     def _open_transaction(
-        self, connection: sqlite3.Connection | None, begin_statement: str, action: str
+        self, connection: sqlite3.Connection | None, begin_statement: str, failed_action: str
     ) -> Iterator[sqlite3.Connection]:
         """Run the ``with`` block as one transaction, and convert SQLite's errors into `StoreError`.
 
-        *begin_statement* is the SQL statement that begins the transaction. *action* is the failed
-        action for the error message, such as ``read``.
+        *begin_statement* is the SQL statement that begins the transaction. *failed_action* is the
+        action that the error message names, such as ``read``.
         """
         if connection is None:
-            raise self._make_error(action, "it is closed")
+            raise self._build_store_error(failed_action, "it is closed")
         try:
             connection.execute(begin_statement)
             try:
@@ -234,16 +234,16 @@ class Connections:
                     connection.execute("ROLLBACK")
         except FAILURES as error:
             if get_result_code(error) == sqlite3.SQLITE_BUSY:
-                raise self._make_error(
-                    action, "another process is writing to it; try again later"
+                raise self._build_store_error(
+                    failed_action, "another process is writing to it; try again later"
                 ) from error
             if is_damage_error(error):
                 # The cause may quote a text of the file.
-                raise self._make_error(
-                    action,
+                raise self._build_store_error(
+                    failed_action,
                     f"it is damaged ({describe_error(error)}); move it away and ingest again",
                 ) from None
-            raise self._make_error(action, error) from error
+            raise self._build_store_error(failed_action, error) from error
 
-    def _make_error(self, action: str, reason: object) -> StoreError:
-        return StoreError(f"the store {self._path} could not be {action}: {reason}")
+    def _build_store_error(self, failed_action: str, reason: object) -> StoreError:
+        return StoreError(f"the store {self._path} could not be {failed_action}: {reason}")

@@ -36,15 +36,15 @@ _UNDECODED: Final = "Could not decode to UTF-8"
 
 
 @dataclass(frozen=True, slots=True)
-class FileKind:
-    """A type of SQLite file, such as a store: its tables, and the texts of its error messages.
+class FileType:
+    """A type of SQLite file, such as a store, with its tables and the texts of its error messages.
 
     Attributes:
         application_id: the number that marks files of this type.
         version: the version of the tables.
         statements: the SQL statements that create the tables.
-        subject: the description of the file in error messages; contains ``{path}``.
-        busy: the reason and advice if another process is using the file.
+        subject: the phrase that names the file in error messages; contains ``{path}``.
+        busy: the text of the error if another process is using the file: reason and advice.
         remedy: the advice if the file is damaged or of another type.
     """
 
@@ -58,7 +58,7 @@ class FileKind:
 
 def open_file(
     path: str,
-    file_kind: FileKind,
+    file_type: FileType,
     *,
     timeout_seconds: float,
     is_exclusive: bool = False,
@@ -67,27 +67,27 @@ def open_file(
 ) -> sqlite3.Connection:
     """Open or create the SQLite file at *path*, and return a connection.
 
-    Missing folders are created, too. A new file can be read only by its owner. If the file cannot
-    be used, raises `StoreError` and leaves the file unchanged.
+    Creates missing folders, too. Only the owner can read a new file. If the file cannot be used,
+    raises `StoreError` and leaves the file unchanged.
 
     Args:
-        path: the file.
-        file_kind: the required type of file.
+        path: the path of the file.
+        file_type: the type that the file must have.
         timeout_seconds: how long to wait for another process, in seconds.
         is_exclusive: whether to block all other connections until this connection is closed.
         meta_values: keys and values for the table ``meta`` of a new file.
         check_database: a function that takes the connection, and raises an exception to reject the
             file.
     """
-    subject = file_kind.subject.format(path=path)
+    subject = file_type.subject.format(path=path)
     try:
         if path != MEMORY:
             make_file(Path(path))
             if not Path(path).is_file():
                 raise StoreError(
-                    f"{subject} cannot be opened: it is not a file; {file_kind.remedy}"
+                    f"{subject} cannot be opened: it is not a file; {file_type.remedy}"
                 )
-        connection: sqlite3.Connection = connect_file(path, timeout=timeout_seconds)
+        connection: sqlite3.Connection = open_existing_file(path, timeout=timeout_seconds)
         try:
             if is_exclusive:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -95,7 +95,7 @@ def open_file(
                 # transaction takes the lock now.
                 connection.execute("BEGIN EXCLUSIVE")
                 connection.execute("COMMIT")
-            _prepare_database(connection, file_kind, meta_values or {})
+            _prepare_database(connection, file_type, meta_values or {})
             if check_database is not None:
                 check_database(connection)
         except BaseException:
@@ -107,18 +107,18 @@ def open_file(
         ) from error
     except FAILURES as error:
         # The cause may quote a text of the file.
-        raise StoreError(f"{subject} {_describe_refusal(error, file_kind)}") from (
+        raise StoreError(f"{subject} {_explain_open_failure(error, file_type)}") from (
             None if is_damage_error(error) else error
         )
     return connection
 
 
-def _describe_refusal(error: Exception, file_kind: FileKind) -> str:
-    """Return why a file of this kind could not be opened, with advice, for an error message."""
+def _explain_open_failure(error: Exception, file_type: FileType) -> str:
+    """Return the reason why a file of this type could not be opened, and advice, as one text."""
     if is_wrong_file_error(error):
-        return f"cannot be used ({describe_error(error)}); it was not changed: {file_kind.remedy}"
+        return f"cannot be used ({describe_error(error)}); it was not changed: {file_type.remedy}"
     if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"cannot be opened: {file_kind.busy}"
+        return f"cannot be opened: {file_type.busy}"
     return (
         f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be"
         " written, with room on the disk"
@@ -126,54 +126,54 @@ def _describe_refusal(error: Exception, file_kind: FileKind) -> str:
 
 
 def _prepare_database(
-    connection: sqlite3.Connection, file_kind: FileKind, meta_values: Mapping[str, Any]
+    connection: sqlite3.Connection, file_type: FileType, meta_values: Mapping[str, Any]
 ) -> None:
-    """Create the tables of *file_kind* if the database is new; otherwise check its tables.
+    """Create the tables of *file_type* if the database is new; otherwise check its tables.
 
     *meta_values* are the keys and values for the table ``meta`` of a new database. Also switches
-    the file to write-ahead logging. Raises `Damage` for the file of another program.
+    the file to write-ahead logging. Raises `Damage` if another program created the file.
     """
     if is_new_database(connection):
         # With write-ahead logging, the page size can no longer change.
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
     else:
-        check_file_kind(connection, file_kind)
+        check_file_type(connection, file_type)
     use_write_ahead_log(connection)
     set_connection_options(connection)
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         # Two processes may create the file at the same time; the second one finds the tables.
         if is_new_database(connection):
-            for statement in file_kind.statements:
+            for statement in file_type.statements:
                 connection.execute(statement)
-            connection.execute(f"PRAGMA application_id = {file_kind.application_id}")
-            connection.execute(f"PRAGMA user_version = {file_kind.version}")
+            connection.execute(f"PRAGMA application_id = {file_type.application_id}")
+            connection.execute(f"PRAGMA user_version = {file_type.version}")
             for key_and_value in meta_values.items():
                 connection.execute("INSERT INTO meta VALUES (?, ?)", key_and_value)
-    check_file_kind(connection, file_kind)
+    check_file_type(connection, file_type)
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the SQLite options that each new connection needs, because no file stores them."""
+    """Set the SQLite options that SQLite does not save in a file but per connection."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
 
-def check_file_kind(connection: sqlite3.Connection, file_kind: FileKind) -> None:
-    """Check that the database is of the type *file_kind*.
+def check_file_type(connection: sqlite3.Connection, file_type: FileType) -> None:
+    """Check that the database is of the type *file_type*.
 
-    Raises `Damage` if the database is from another program, or has another version or other tables.
+    Raises `Damage` if another program created the database, or if its version or its tables differ.
     """
     owner, version = read_id_and_version(connection)
-    if owner != file_kind.application_id:
+    if owner != file_type.application_id:
         raise Damage("it is the SQLite database of another program")
-    if version != file_kind.version:
-        raise Damage(f"it has the layout {version}, this version reads {file_kind.version}")
-    check_tables(connection, file_kind.statements)
+    if version != file_type.version:
+        raise Damage(f"it has the layout {version}, this version reads {file_type.version}")
+    check_tables(connection, file_type.statements)
 
 
 def make_file(path: Path) -> None:
-    """Create an empty file at *path*, and missing folders, that only their owner can access.
+    """Create an empty file and missing folders at *path*. Only their owner can access them.
 
     Does nothing if the file exists. Raises `OSError` if the file cannot be created, or if *path* is
     an unsafe link (see `resolve_trusted_link`).
@@ -188,7 +188,7 @@ def make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
 
 
-def connect_file(path: str, **options: Any) -> Any:
+def open_existing_file(path: str, **options: Any) -> Any:
     """Open a connection to the existing file at *path*, without checking its content.
 
     Does not create the file, and does not follow a link that has replaced the file. *options* are
@@ -216,7 +216,7 @@ def connect_file(path: str, **options: Any) -> Any:
 def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the database's ``application_id`` and ``user_version``; 0 if not set.
 
-    The id identifies the program that created the database. The version is that of its tables.
+    The id identifies the program that created the database. The version is that of the tables.
     """
     owner: int = connection.execute("PRAGMA application_id").fetchone()[0]
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -232,8 +232,8 @@ def is_new_database(connection: sqlite3.Connection) -> bool:
 def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
     """Check that the database has exactly the tables that the SQL *statements* create.
 
-    Raises `Damage` if not. Indexes, views and triggers are compared, too: a view or trigger from
-    another program would run in this process, and might never end.
+    Raises `Damage` if the database has other tables. Indexes, views and triggers are compared, too:
+    a view or trigger from another program would run in this process, and might never end.
     """
     connection.execute("PRAGMA trusted_schema = OFF")
     with limit_value_size(connection):
@@ -245,9 +245,9 @@ def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) ->
 def limit_value_size(
     connection: sqlite3.Connection, max_bytes: int = _SHORT_BYTES
 ) -> Iterator[None]:
-    """Raise `Damage` if the ``with`` block reads a value of more than *max_bytes*.
+    """Raise `Damage` if the ``with`` block reads a database value of more than *max_bytes*.
 
-    Without a limit, a value in a file from an unknown source could fill the memory.
+    Without this limit, a single value in a file from an unknown source could fill the memory.
     """
     old_limit = connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, max_bytes)
     try:
@@ -287,8 +287,7 @@ def _list_database_objects(connection: sqlite3.Connection) -> frozenset[tuple[An
 def use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the file to write-ahead logging.
 
-    Retries for up to `BUSY_SECONDS`, because SQLite fails while another process makes the same
-    switch.
+    Retries for up to `BUSY_SECONDS`, because SQLite fails while another process switches the file.
     """
     deadline = monotonic() + BUSY_SECONDS
     while True:
@@ -319,7 +318,7 @@ FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 def is_damage_error(error: Exception) -> bool:
-    """Return whether *error* comes from the content of a file, for example a damaged page.
+    """Return whether *error* is caused by a file's content, such as a damaged page.
 
     Returns ``False`` if the file cannot be accessed, for example without permissions.
     """
@@ -340,7 +339,7 @@ def is_wrong_file_error(error: Exception) -> bool:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of *error*, without any text from the file."""
+    """Return the message of an SQLite *error*, without any text from the file."""
     # If a text is not UTF-8, Python's message quotes the whole text.
     is_undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)
     return "a text in it is not UTF-8" if is_undecoded else str(error)

@@ -1,4 +1,4 @@
-"""Keep a copy of a store's vectors and metadata in memory, for fast searches.
+"""Hold a copy of a store's vectors and metadata in memory, for fast searches.
 
 The vectors are one matrix. The metadata is loaded at the first search with a filter.
 """
@@ -36,8 +36,8 @@ class Matrix:
     """All vectors of a store, as a matrix that many threads can search at once.
 
     Attributes:
-        rows: the number of the passage's row in the file, for each vector.
-        ids: the passage's id, for each vector.
+        rows: for each vector, the number of the passage's row in the file.
+        ids: for each vector, the passage's id.
         vectors: the vectors, scaled to length 1.
     """
 
@@ -85,7 +85,7 @@ class MemoryCopy:
     """A copy of a store's vectors and metadata in memory, reloaded when the store's file changes.
 
     In a read transaction, use the copy before any other read. Otherwise the copy could be newer
-    than the data that the transaction sees.
+    than the data that the transaction reads.
     """
 
     def __init__(self, dimension: int) -> None:
@@ -95,17 +95,17 @@ class MemoryCopy:
         self._matrix: Matrix | None
         self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None
         self._rows_by_filter: dict[str, Rows]
-        self._drop_all()
+        self._drop_data()
 
     def clear(self) -> None:
         """Drop the vectors and the metadata from memory."""
         with self._lock.lock:
-            self._drop_all()
+            self._drop_data()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
-        """Return all vectors of the store, and read them again only if the file has changed."""
+        """Return all vectors of the store; reread the file only if it has changed."""
         with self._lock.lock:
-            self._drop_if_outdated(connection)
+            self._drop_outdated_data(connection)
             if self._matrix is None:
                 self._matrix = _read_matrix(connection, self._dimension)
             return self._matrix
@@ -119,9 +119,9 @@ class MemoryCopy:
 
         matcher, key = build_matcher(filter), repr(filter)
         with self._lock.lock:
-            self._drop_if_outdated(connection)
+            self._drop_outdated_data(connection)
             if self._metadata is None:
-                self._metadata = _read_metadata(connection)
+                self._metadata = _read_rows_and_metadata(connection)
             if key not in self._rows_by_filter:
                 rows, values = self._metadata
                 # Each user may have another filter, so the cache must not grow without limit.
@@ -132,15 +132,15 @@ class MemoryCopy:
                 ]
             return self._rows_by_filter[key]
 
-    def _drop_if_outdated(self, connection: sqlite3.Connection) -> None:
+    def _drop_outdated_data(self, connection: sqlite3.Connection) -> None:
         """Drop the vectors and the metadata if the file has changed since they were read."""
         # This first read begins the transaction's view of the file, while the lock is held.
         changes = read_meta_value(connection, "changes")
         if changes != self._changes:
-            self._drop_all()
+            self._drop_data()
             self._changes = changes
 
-    def _drop_all(self) -> None:
+    def _drop_data(self) -> None:
         self._matrix = self._metadata = None
         self._rows_by_filter = {}
 
@@ -175,7 +175,7 @@ def _read_matrix(connection: sqlite3.Connection, dimension: int) -> Matrix:
     return Matrix(rows, tuple(id_ for _, id_, _ in records), normalise_vectors(vectors))
 
 
-def _read_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
+def _read_rows_and_metadata(connection: sqlite3.Connection) -> tuple[Rows, list[Mapping[str, Any]]]:
     """Return the row numbers of all passages, and their metadata in the same order.
 
     Raises `Damage` if the metadata of a passage is not a JSON object.

@@ -17,7 +17,7 @@ from qtmiddleware.errors import ModelError, StoreError
 from qtmiddleware.kit.bulk.batch.costs import Tariff
 from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.bulk.batch.service import limit_total_bytes
-from qtmiddleware.kit.bulk.batch.state import BatchState, Part, Usage, parse_batch
+from qtmiddleware.kit.bulk.batch.state import BatchState, Part, Usage, parse_batch_description
 from qtmiddleware.providers.llms.openai.prices import Prices
 
 JSON = st.recursive(
@@ -59,7 +59,7 @@ def add_replies(path: Path, *usages: str) -> Usage:
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON) | JSON)
 def test_whatever_is_said_of_a_batch_it_can_be_shown(said: Any) -> None:
-    batch = parse_batch(said)
+    batch = parse_batch_description(said)
     part = Part(1, 5, 100, None, batch, settled=False)
     assert len(part.status) <= 200
     assert part.completed >= 0
@@ -67,7 +67,7 @@ def test_whatever_is_said_of_a_batch_it_can_be_shown(said: Any) -> None:
     assert all(len(error) < 700 for error in part.errors)
     assert json.loads(json.dumps(part.to_dict()))
     assert bool(batch) == ("id" in batch)
-    assert parse_batch(json.loads(json.dumps(batch))) == batch
+    assert parse_batch_description(json.loads(json.dumps(batch))) == batch
 
 
 def test_what_the_api_documents_is_kept() -> None:
@@ -76,7 +76,7 @@ def test_what_the_api_documents_is_kept() -> None:
         "error_file_id": "file-1", "request_counts": {"total": 3, "completed": 1, "failed": 2},
         "errors": {"data": [{"code": "a", "message": "b", "line": 1}, {"code": None, "message": "x" * 300_000}]},
     }  # fmt: skip
-    part = Part(1, 3, 100, None, parse_batch(said), settled=False)
+    part = Part(1, 3, 100, None, parse_batch_description(said), settled=False)
     assert (part.status, part.completed, part.failed) == ("failed", 1, 2)
     assert part.errors == ["a: b", "x" * 300 + "..."]
     assert part.to_dict()["expires_at"] == 2.5

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.documents import count_unsupported_files, find_documents, format_file_counts
+from qtmiddleware.kit.documents import (
+    count_unsupported_files_by_extension,
+    find_documents,
+    format_file_counts,
+)
 
 FILES = [
     "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
@@ -56,12 +60,17 @@ def test_a_single_file_is_taken_whatever_its_name(folder: Path, name: str) -> No
 
 def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
     (folder / "sub/m.DOC").write_text("<p>text</p>")
-    assert list(count_unsupported_files(folder).items()) == [(".doc", 2), ("", 1), (".bak", 1)]
+    assert list(count_unsupported_files_by_extension(folder).items()) == [
+        (".doc", 2),
+        ("", 1),
+        (".bak", 1),
+    ]
     assert (
-        format_file_counts(count_unsupported_files(folder)) == "2 .doc, 1 without an ending, 1 .bak"
+        format_file_counts(count_unsupported_files_by_extension(folder))
+        == "2 .doc, 1 without an ending, 1 .bak"
     )
-    assert count_unsupported_files(f"{folder}/*.doc") == {".doc": 1}
-    assert count_unsupported_files(folder / "f.doc") == {}
+    assert count_unsupported_files_by_extension(f"{folder}/*.doc") == {".doc": 1}
+    assert count_unsupported_files_by_extension(folder / "f.doc") == {}
     with pytest.raises(ConfigError, match=r"which holds no documents but 1 \.doc;"):
         find_documents(f"{folder}/*.doc")
 
