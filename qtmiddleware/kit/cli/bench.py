@@ -343,10 +343,10 @@ def _check_option_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if any of *options* is set, because ``--function`` excludes them.
+    """Raise `ConfigError` if an option is set that ``--function`` excludes.
 
     Args:
-        options: The values of the options that only an index can use, by option name.
+        options: The values of the excluded options, by option name.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -439,7 +439,8 @@ def _find_shared_settings(
 def _build_explicit_system(config: Config) -> System:
     """Return a system with the settings that *config* sets, without default values.
 
-    Fixed settings override those of the cache and the log, so that all systems share both.
+    Fixed settings replace the config's settings of the cache and the log, so that all systems share
+    the cache and the log.
     """
     values = nest_settings(
         {name: value for name, value, origin in config.rows() if origin != "default"}
@@ -465,8 +466,8 @@ def _select_systems(
         own_systems: One system per config file of the user.
 
     Raises:
-        ConfigError: A system needs a model and there is none, or a system that the user chose has
-            no recorded replies.
+        ConfigError: A system needs a model but no model is configured, or a system that the user
+            chose has no recorded replies.
     """
     systems = dict(
         named_systems
@@ -748,7 +749,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a dict from each name that is too long for a narrow table to a letter."""
+    """Return a one-letter abbreviation for each name that is too long for a narrow table."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 

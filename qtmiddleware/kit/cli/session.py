@@ -53,8 +53,7 @@ class Session:
         is_chat: Whether to send each question together with the conversation so far.
         choose_transformation_type: Asks the user for another transformation type, as
             `choose_transformation_type_or_line` does. ``None`` without a terminal.
-        lock_reason: The reason why the user cannot change the transformation type; empty if the
-            user can.
+        lock_reason: Why the transformation type is locked; empty if the user can change the type.
         should_stream_answers: Whether to write each answer while the model generates the answer.
         should_show_questions: Whether to write each question above its answer.
         should_write_json: Whether to write one JSON object per question. If true, all other output
@@ -224,7 +223,7 @@ class Session:
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
-        """Show how the last question's passages were found."""
+        """Explain how the search for the last question found the passages."""
         if self._last is None:
             write_note("No question has been asked yet.")
             return
@@ -319,7 +318,7 @@ class EditingKeyboard(Keyboard):
     """Reads lines with full line editing. The up arrow shows earlier questions.
 
     Args:
-        history_file: The file that keeps the questions. If ``None``, memory keeps the questions.
+        history_file: The file for the questions; ``None`` to keep the questions in memory only.
     """
 
     def __init__(self, history_file: Path | None) -> None:

@@ -72,8 +72,8 @@ def transform_question_file(
     Shows the progress on stderr, and a summary of the run on stdout.
 
     Raises:
-        typer.Exit: A question failed or a line could not be read. The exit code is 1.
-        ModelError: The model stopped the run. The results so far are in *output_file*.
+        typer.Exit: A question failed or a line was unreadable. The exit code is 1.
+        ModelError: A model error stopped the run. *output_file* contains the results so far.
     """
     report = BulkReport()
 
@@ -132,8 +132,8 @@ def summarize_bulk_report(report: BulkReport) -> str:
 def open_bulk_progress() -> Iterator[ShowBulk]:
     """Yield a function that shows the progress, rate, cost and remaining time of a bulk run.
 
-    On a terminal, the function updates a bar. Otherwise, it writes a line to stderr at most every
-    10 seconds.
+    On a terminal, the function updates a bar. Otherwise, the function writes a line to stderr at
+    most every 10 seconds.
     """
     if not notes.is_terminal:
         yield _make_throttled_progress(
@@ -191,7 +191,7 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return the number of questions that this run transforms per second."""
+    """Return the number of questions that the run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
@@ -233,7 +233,7 @@ def _describe_failures(report: BulkReport, question_file: str) -> Iterator[str]:
 
 
 def _write_continuation_note(question_file: str, output_file: str) -> None:
-    """Write a note on how many results *output_file* holds, and how to continue the run."""
+    """Write a note with the number of results in *output_file*, and how to continue the run."""
     condition = (
         "the same questions and the same command" if question_file == STDIN else "the same command"
     )

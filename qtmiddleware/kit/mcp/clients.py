@@ -37,7 +37,7 @@ def build_server_entry(
 
 
 def find_qtm_command() -> str:
-    """Return the path of the command ``qtm``, or its name if the path is not found.
+    """Return the path of the command ``qtm``, or ``qtm`` itself if the path is not found.
 
     A client's config file needs the path, because clients start servers outside the active
     Python environment.

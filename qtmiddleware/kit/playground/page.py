@@ -32,7 +32,7 @@ class Example:
     """An example question on the page.
 
     Attributes:
-        question: The question.
+        question: The question to ask.
         kind: The type of the question, such as ``typo``; empty if unknown.
         link: The address of the page with this question.
     """

@@ -120,7 +120,7 @@ class Tiers:
         """Build one tier per standard system, preset and transform from one wrapped function.
 
         Args:
-            wrapped_function: The wrapped function.
+            wrapped_function: The user's function, wrapped by qtmiddleware.
             has_own_tier: Whether to add a tier with the user's own config.
             should_cache_replies: Whether to cache the model's replies. With the cache, the user can
                 change a weight without a new model call.
@@ -130,7 +130,7 @@ class Tiers:
                 the given messages. ``None`` if the model can reply to every question.
 
         Raises:
-            ConfigError: The function's settings cannot be overridden.
+            ConfigError: The settings of *wrapped_function* cannot be overridden.
         """
         self.has_model: bool = wrapped_function._context.components.has_model
         self.timeout_seconds = timeout_seconds
@@ -158,7 +158,7 @@ class Tiers:
         )
 
     def _build_tier(self, name: str, wrapped_function: Any) -> Tier:
-        """Return the tier called *name*, with *wrapped_function* under the tier's settings."""
+        """Return the tier *name*, which runs *wrapped_function* with the tier's settings."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -217,7 +217,7 @@ class Tiers:
         """Load the data that the first question needs, and learn the function's usual scores.
 
         Args:
-            examples: The questions to learn the usual scores from.
+            examples: The questions whose results show the usual scores.
             should_search_examples: Whether to search *examples*. If false, the method learns
                 nothing. Use true only if a search costs nothing.
         """
