@@ -96,9 +96,10 @@ class OpenAIEmbedder:
     used, because they ignore the timeout. Thread-safe.
 
     Args:
-        model: The model's name.
-        client: An ``openai.OpenAI``, which is never closed or changed. By default, a client is made
-            on first use with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
+        model: The name of an embedding model, such as ``text-embedding-3-small``.
+        client: An ``openai.OpenAI``, which is never closed or changed. By default, the embedder
+            makes a client on first use with the key from ``OPENAI_API_KEY``. A user's own server
+            needs no key.
         base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
             default.
         dimensions: The length of the vectors, for models that can shorten them. By default, the

@@ -64,9 +64,9 @@ class OpenAIModel:
     end of the stream. Closing the generator closes the connection.
 
     Args:
-        model: The model's name.
+        model: The name of a chat model, such as ``gpt-4o-mini``.
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
-            several models share. By default, clients are made on first use with the key from
+            several models share. By default, the model makes clients on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The service's address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The sampling temperature; ``None`` sends no temperature.
