@@ -117,9 +117,9 @@ class Wrapped(Generic[P, R]):
     """A synchronous retrieval function wrapped with the middleware.
 
     Call this object with the function's own arguments. It returns the type that the function
-    returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their
-    asynchronous variants return the language model's answer, based on the passages found. These
-    methods take the function's arguments and three more keywords:
+    returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and
+    their asynchronous variants return the language model's answer, based on the passages found. All
+    of these methods take the function's arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
       that name, the function gets the conversation too.
@@ -145,7 +145,7 @@ class Wrapped(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with *args* and *kwargs*, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return self._fn(*args, **kwargs)
         if (probability := self._find_shadow_probability()) is not None:
@@ -326,7 +326,7 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The `QueryMiddleware` behind this function, for `health`, `ready`, `reload` and `close`."""
+        """The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`."""
         return self._source.middleware
 
     @property
@@ -748,7 +748,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with *args* and *kwargs*, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (probability := self._find_shadow_probability()) is not None:
