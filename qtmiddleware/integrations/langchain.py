@@ -232,7 +232,7 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         retrieval = self.retrieve(query, config=config, **retriever_arguments)
-        if _has_listener(run_manager):
+        if _has_event_listener(run_manager):
             dispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
@@ -245,7 +245,7 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
-        if _has_listener(run_manager):
+        if _has_event_listener(run_manager):
             await adispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
@@ -454,7 +454,7 @@ def _accepts_argument(method: Callable[..., Any], argument_name: str) -> bool:
     )
 
 
-def _has_listener(
+def _has_event_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
     """Return whether a callback handler in *run_manager* receives custom events."""

@@ -250,7 +250,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     def _read_and_publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
         """Return the nodes in *retrieval*, and send an event if an event handler listens."""
-        if _has_listener():
+        if _has_event_listener():
             record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
@@ -516,7 +516,7 @@ def _takes_query_bundle(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _has_listener() -> bool:
+def _has_event_listener() -> bool:
     """Return whether an event handler receives this module's events."""
     dispatcher = _dispatcher
     while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):

@@ -34,8 +34,8 @@ def load_model(
 ) -> Any:
     """Load a sentence-transformers model, and return it.
 
-    If the hub does not answer within ten seconds, the model must have been downloaded before. The
-    library itself would try for more than a minute.
+    If the hub does not answer within ten seconds, the model must have been downloaded before.
+    Without this limit, the library would try for more than a minute.
 
     Args:
         class_name: The model's class in sentence-transformers.

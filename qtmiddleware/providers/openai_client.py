@@ -34,7 +34,7 @@ NO_KEY: Final = "none"
 A user's own server may need no key, but the SDK's client requires one.
 """
 MOST_ERROR_BYTES: Final = 1 << 16
-"""The number of bytes to keep of an error's body. The cause is in the first few hundred."""
+"""The number of bytes to keep of an error's body. The first few hundred bytes name the cause."""
 
 # A client may use one of two generations of HTTP libraries, so their classes are recognised by name
 # and neither library is imported.

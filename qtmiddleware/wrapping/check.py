@@ -64,12 +64,12 @@ from qtmiddleware.wrapping.order_sample import (
 )
 
 ROUNDS: Final = 3
-"""How often to time each of two calls: the caller's, and the one for more passages.
+"""How many times to time each of two calls: the caller's call, and a call for more passages.
 
 An untimed call comes first, to warm up.
 """
 LONGEST: Final = 5.0
-"""The total call time, in seconds, after which the function is not timed again."""
+"""The check stops timing calls after this total call time, in seconds."""
 # A check waits at least this long for a model and a reranker, so that a slow one is measured and
 # not abandoned.
 _PATIENCE_MS: Final = 20_000
@@ -329,12 +329,14 @@ class _Checkup:
         for feature in features:
             verdict = self._build_disabled_verdict(feature)
             if verdict is None and feature == _KEYWORDS:
-                verdict, before = yield from self._try_keywords(plain_result, widened_result)
+                verdict, before = yield from self._judge_keywords_and_list_keys(
+                    plain_result, widened_result
+                )
             elif verdict is None:
                 verdict = yield from (
-                    self._try_variants(before)
+                    self._judge_variants(before)
                     if feature == _VARIANTS
-                    else self._try_reranker(before)
+                    else self._judge_reranker(before)
                 )
             verdicts.append(verdict)
         return verdicts
@@ -406,7 +408,7 @@ class _Checkup:
         try:
             plain_result = self._read_result(outcome.value)
             return plain_result, (
-                yield from self._measure_plain_and_widened_calls(plain_result, outcome)
+                yield from self._measure_calls_and_get_widened_result(plain_result, outcome)
             )
         except ResponseShapeError as error:
             text, _, fix = str(error).partition("; ")
@@ -575,7 +577,7 @@ class _Checkup:
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure_plain_and_widened_calls(
+    def _measure_calls_and_get_widened_result(
         self, plain_result: SearchResult, first_outcome: Outcome
     ) -> Flow[SearchResult]:
         """Time calls with and without more passages, and return the result with more passages.
@@ -940,7 +942,7 @@ class _Checkup:
             order_before, self._read_result(retrieval.response).ranking.keys
         )
 
-    def _try_keywords(
+    def _judge_keywords_and_list_keys(
         self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
         """Try the keyword rules, and return the verdict on them and the reranked passage keys.
@@ -980,7 +982,7 @@ class _Checkup:
         text += _parenthesize(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._compare_sample_orders()
-        return self._advise_on_keywords(text, is_order_changed=change.is_changed), change.after
+        return self._build_keywords_verdict(text, is_order_changed=change.is_changed), change.after
 
     def _compare_sample_orders(self) -> Flow[None]:
         """Compare the plain order and the keyword rules' order for a sample of the questions.
@@ -1038,7 +1040,7 @@ class _Checkup:
         retrieval = yield from build_retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
-    def _advise_on_keywords(self, effect: str, *, is_order_changed: bool) -> Finding:
+    def _build_keywords_verdict(self, effect: str, *, is_order_changed: bool) -> Finding:
         """Return the verdict on the keywords.
 
         Args:
@@ -1087,7 +1089,7 @@ class _Checkup:
             trace_note.removeprefix("order kept: ") or "the scores count for more than the keywords"
         )
 
-    def _try_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
+    def _judge_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the language model, and return the verdict on its variants."""
         if not self.invocation.context.components.has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
@@ -1168,7 +1170,7 @@ class _Checkup:
         self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
-    def _try_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
+    def _judge_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
             retrieval, change = yield from self._retrieve_and_compare_order(

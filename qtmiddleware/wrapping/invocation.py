@@ -120,25 +120,25 @@ class Invocation:
         """The model that writes answers."""
         return self.context.chat
 
-    def search(self, step: Search) -> Any:
-        """Call the function for the text of *step*, and return its response.
+    def search(self, search: Search) -> Any:
+        """Call the function for the text of *search*, and return its response.
 
         The first call may request more passages or another field than the caller's call. If the
-        function rejects this request and *step* allows another attempt, this method calls the
+        function rejects this request and *search* allows another attempt, this method calls the
         function again without the addition. Later calls also omit the addition. Exceptions from the
         last attempt pass through.
         """
-        query: Any = step.text
-        if self._should_embed_text(step):
-            query = step.vector
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
             if query is None:
-                with self._time_embedding(step) as observation:
-                    query = observation.keep_result(self.embed((step.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(step)
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(self.embed((search.text or "",)))[0]
+        first_attempt, *further_attempts = self._list_attempts(search)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = self._run_search(step, query, attempt)
+                response = self._run_search(search, query, attempt)
                 break
             except Exception as error:
                 # Other arguments do not help if the service is down.
@@ -146,42 +146,42 @@ class Invocation:
                     raise
             attempt = next_attempt
         else:
-            response = self._run_search(step, query, attempt)
-        self._record_rejections(step, attempt, first_attempt)
+            response = self._run_search(search, query, attempt)
+        self._record_rejections(search, attempt, first_attempt)
         return response
 
-    async def asearch(self, step: Search) -> Any:
+    async def asearch(self, search: Search) -> Any:
         """Call the function as `search` does, but await its response."""
-        query: Any = step.text
-        if self._should_embed_text(step):
-            query = step.vector
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
             if query is None:
-                with self._time_embedding(step) as observation:
-                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(step)
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(await self.aembed((search.text or "",)))[0]
+        first_attempt, *further_attempts = self._list_attempts(search)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = await self._arun_search(step, query, attempt)
+                response = await self._arun_search(search, query, attempt)
                 break
             except Exception as error:
                 if is_outage(error):
                     raise
             attempt = next_attempt
         else:
-            response = await self._arun_search(step, query, attempt)
-        self._record_rejections(step, attempt, first_attempt)
+            response = await self._arun_search(search, query, attempt)
+        self._record_rejections(search, attempt, first_attempt)
         return response
 
-    def _should_embed_text(self, step: Search) -> bool:
-        """Return whether the function gets a vector instead of the text of *step*."""
-        return self.context.embedder is not None and step.text is not None and not step.fields
+    def _should_embed_text(self, search: Search) -> bool:
+        """Return whether the function gets a vector instead of the text of *search*."""
+        return self.context.embedder is not None and search.text is not None and not search.fields
 
-    def _list_attempts(self, step: Search) -> list[_Attempt]:
+    def _list_attempts(self, search: Search) -> list[_Attempt]:
         """Return the attempts, from the largest request to the caller's own request."""
-        field, top_k = self._find_unrequested_field(), step.top_k
+        field, top_k = self._find_unrequested_field(), search.top_k
         attempts = [_Attempt(top_k, field)]
-        if step.can_narrow and not step.fields:
+        if search.can_narrow and not search.fields:
             attempts += [_Attempt(top_k, "")] if field else []
             attempts += [_Attempt(None, "")] if top_k is not None else []
         return attempts
@@ -200,45 +200,47 @@ class Invocation:
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _record_rejections(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+    def _record_rejections(
+        self, search: Search, attempt: _Attempt, first_attempt: _Attempt
+    ) -> None:
         """Record what the function rejected: a larger number of passages, or a field.
 
         Args:
-            step: the search that was attempted.
+            search: the search that was attempted.
             attempt: the attempt that succeeded.
             first_attempt: the attempt with the largest request.
         """
-        learned, step.was_refused = self.context.learned, attempt is not first_attempt
+        learned, search.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
             problem = f"the index does not return keywordEvidence.textField {first_attempt.field!r}"
             learned.record_problem(f"{problem}; name a text field that the index stores")
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
-    def _run_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        with RunningCall(step) as call:
+    def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+        with RunningCall(search) as call:
             call.fn = self.fn
-            response = wait_for_response(self._call_function(step, query, attempt))
+            response = wait_for_response(self._call_function(search, query, attempt))
             record_read_units(response)
             return response
 
-    async def _arun_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    async def _arun_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
-            return await run_in_thread(partial(self._run_search, step, query, attempt))
-        with RunningCall(step) as call:
+            return await run_in_thread(partial(self._run_search, search, query, attempt))
+        with RunningCall(search) as call:
             call.fn = self.fn
-            response = await make_awaitable(self._call_function(step, query, attempt))
+            response = await make_awaitable(self._call_function(search, query, attempt))
             record_read_units(response)
             return response
 
-    def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    def _call_function(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         """Call the function with *query* and the additions that *attempt* requests."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
-        if step.fields and isinstance(signature, ClauseSignature):
+        if search.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
-                args, kwargs, step.fields, query, attempt.top_k
+                args, kwargs, search.fields, query, attempt.top_k
             )
         # Nothing to replace: the function gets the caller's arguments as they are.
         elif query is None or (attempt.top_k is None and query is self.original):
@@ -267,13 +269,13 @@ class Invocation:
         return self.context.embedder
 
     @contextmanager
-    def _time_embedding(self, step: Search) -> Iterator[Observation]:
+    def _time_embedding(self, search: Search) -> Iterator[Observation]:
         began = perf_counter()
         with observe_embedding(
-            step.observation, self.context.embedder, (step.text or "",)
+            search.observation, self.context.embedder, (search.text or "",)
         ) as observation:
             yield observation
-        step.embed_seconds = perf_counter() - began
+        search.embed_seconds = perf_counter() - began
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Return the reranker's score for each text of *step*. Higher is better."""

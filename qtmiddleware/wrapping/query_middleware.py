@@ -572,7 +572,7 @@ class QueryMiddleware:
             )
             return (transformed_question.transformation for transformed_question in transformed)
         result: Transformation | list[Transformation] = run(
-            *self._build_transform_flow(query, options)
+            *self._build_transform_flow_and_performer(query, options)
         )
         return result
 
@@ -608,7 +608,7 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._resolve_call_settings(config)
+        components, settings, model = self._get_components_settings_and_model(config)
         patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
@@ -646,9 +646,9 @@ class QueryMiddleware:
         The result and the errors are those of `transform`.
         """
         check_options(self.atransform, options, AskOptions.__optional_keys__)
-        return await arun(*self._build_transform_flow(query, options))
+        return await arun(*self._build_transform_flow_and_performer(query, options))
 
-    def _resolve_call_settings(
+    def _get_components_settings_and_model(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
@@ -692,14 +692,14 @@ class QueryMiddleware:
             clock=components.clock,
         )
 
-    def _build_transform_flow(
+    def _build_transform_flow_and_performer(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
         """Return a flow that transforms *query*, and the performer that makes its model calls.
 
         *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._resolve_call_settings(options.get("config"))
+        components, settings, model = self._get_components_settings_and_model(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)

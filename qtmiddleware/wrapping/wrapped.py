@@ -155,7 +155,9 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -183,7 +185,9 @@ class Wrapped(Generic[P, R]):
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation))
 
     @_type_as_ask_method
@@ -199,7 +203,9 @@ class Wrapped(Generic[P, R]):
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(await arun(build_retrieval_flow(request), invocation))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
@@ -239,13 +245,13 @@ class Wrapped(Generic[P, R]):
             ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answer_flow, invocation = self._build_answer_flow(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
         return run(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
-        answer_flow, invocation = self._build_answer_flow(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
         return await arun(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
@@ -253,7 +259,7 @@ class Wrapped(Generic[P, R]):
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._build_answer_flow(args, kwargs))
+        return AnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
@@ -263,7 +269,7 @@ class Wrapped(Generic[P, R]):
         """
         from qtmiddleware.answering import AsyncAnswerStream
 
-        return AsyncAnswerStream(*self._build_answer_flow(args, kwargs))
+        return AsyncAnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report whether qtmiddleware can improve this function, and what changes for a question.
@@ -285,11 +291,11 @@ class Wrapped(Generic[P, R]):
             InvalidQuery: if ``relevant`` is not a list of ids. Exceptions from the function are
                 reported, not raised.
         """
-        return run(*self._build_check_flow(args, kwargs))
+        return run(*self._build_check_flow_and_invocation(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Check the function as `check` does, without blocking the running event loop."""
-        return await arun(*self._build_check_flow(args, kwargs))
+        return await arun(*self._build_check_flow_and_invocation(args, kwargs))
 
     def as_tool(
         self,
@@ -350,7 +356,7 @@ class Wrapped(Generic[P, R]):
         """
         return type(self)(self._fn, self._signature, self._source.copy_with_config(config))
 
-    def _build_answer_flow(
+    def _build_answer_flow_and_invocation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[AnswerFlow, Invocation]:
         """Return the flow that answers the query, and the invocation that performs the searches."""
@@ -358,7 +364,7 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.answering import AnswerFlow
 
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
@@ -368,7 +374,7 @@ class Wrapped(Generic[P, R]):
             replace(request, page=""), invocation.chat, invocation.finish_retrieval
         ), invocation
 
-    def _build_check_flow(
+    def _build_check_flow_and_invocation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
         """Return the flow that checks the function, and the invocation that does the searches."""
@@ -386,7 +392,7 @@ class Wrapped(Generic[P, R]):
                 args, kwargs, query=questions[0].text, has_query_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
         # A check is not a retrieval that the user asked for, so their hooks are not called.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
@@ -417,7 +423,7 @@ class Wrapped(Generic[P, R]):
         for query in queries:
             yield signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
 
-    def _prepare_request(
+    def _build_request_and_invocation(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -558,7 +564,7 @@ class Wrapped(Generic[P, R]):
         if should_start_shadow_retrieval(probability):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
-                request, invocation = self._prepare_request(args, kwargs)
+                request, invocation = self._build_request_and_invocation(args, kwargs)
                 if request.problem is None:
                     invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
@@ -572,7 +578,7 @@ class Wrapped(Generic[P, R]):
         try:
             return self._source.get_context(overrides)
         except ConfigError as error:
-            if not is_config_ambiguous or not self._signature.takes_any_keyword:
+            if not is_config_ambiguous or not self._signature.has_var_keyword:
                 raise
             name = self._signature.function_name
             message = (
@@ -753,7 +759,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response

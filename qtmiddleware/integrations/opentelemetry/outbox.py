@@ -36,7 +36,7 @@ class Outbox:
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Replace the queue by an empty queue. Called in each forked process."""
+        """Replace the queue by an empty queue. Each forked process calls this method."""
         self._waiting: deque[Callable[[], object]] = deque()
         # The thread that takes this token runs the tasks.
         self._turn: deque[None] = deque((None,))

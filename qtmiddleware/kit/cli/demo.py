@@ -305,7 +305,7 @@ def _find_question(dataset: Dataset, question_id: str) -> Question:
 
 
 def _show_retrieval_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Write to stdout, step by step, how the passages for *question* were retrieved."""
+    """Write to stdout the steps of the retrieval for *question*, with the passages of each step."""
     relevant = dataset.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:

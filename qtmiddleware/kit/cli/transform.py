@@ -137,7 +137,7 @@ def transform_command(
             else partial(
                 transform_question_file,
                 concurrency=concurrency,
-                overwrite=overwrite,
+                should_overwrite=overwrite,
                 should_write_json=json_output,
                 engine=engine,
                 workers=workers,

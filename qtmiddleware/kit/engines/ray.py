@@ -60,8 +60,8 @@ class RayEngine:
     If this process is already connected to a cluster, the engine uses that cluster and leaves it
     running. Otherwise, the engine connects to the cluster at *address*. If there is no address, the
     engine starts a cluster on this machine, and `close` stops it. Only the current user can access
-    that cluster's files and sockets. Its ports listen on all interfaces and require the token in
-    ``~/.ray/auth_token``.
+    that cluster's files and sockets. The cluster's ports listen on all interfaces and require the
+    token in ``~/.ray/auth_token``.
 
     On a cluster of several machines, install the same version of this package on each machine. Set
     the API keys in each machine's environment, because this process does not send its environment.
@@ -230,7 +230,7 @@ class _Feed:
             self._changed.notify_all()
 
     async def drop_batch(self, batch_number: int) -> None:
-        """Remove the batch with the number *batch_number*, which is done."""
+        """Remove the finished batch with the number *batch_number*."""
         self._payloads.pop(batch_number, None)
 
     async def wait_for_batch(self, batch_number: int) -> bool:
@@ -245,7 +245,7 @@ class _Feed:
         return batch_number < self._added_count
 
     async def take_batch_and_death_count(self, batch_number: int) -> tuple[bytes, int]:
-        """Return the pickled batch *batch_number*, and the number of workers that died with it.
+        """Return the pickled batch *batch_number*, and how many workers died while processing it.
 
         If the batch is already done, the bytes are empty.
         """

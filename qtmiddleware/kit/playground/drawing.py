@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""How a passage moved. ``hit`` means that one search ranked the passage high."""
+"""How a passage moved. ``hit`` means that a search ranked the passage high."""
 
 ROW: Final = 26.0
 """The height of a row, in pixels at the default font size. The page's script adjusts the height."""
@@ -275,7 +275,7 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
-"""The name on the page and the type of work of each stage."""
+"""The name of each stage on the page, and the stage's type of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,14 +363,14 @@ def measure_overlap(trace: Trace) -> float:
 _SNIPPET: Final = 150
 """The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
-"""Matches a code of letters and digits with a sign inside, such as L-15."""
+"""Matches a code of letters and digits with a punctuation mark inside, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and its owner.
+"""A piece of a text, and the piece's owner.
 
-The owner is ``question`` or ``model`` if the piece is a keyword of theirs, else empty.
+The owner is ``question`` or ``model`` if the piece is a keyword from there, else empty.
 """
 
 
@@ -421,14 +421,14 @@ def cut_snippet(
             full_text, question_words, model_words, language
         )
     ]
-    start = _find_densest_window(weighted_positions, max(1, length - 30))
+    start = _find_densest_window_start(weighted_positions, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = full_text.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = full_text[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(full_text) else "")
 
 
-def _find_densest_window(weighted_positions: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_window_start(weighted_positions: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
     *weighted_positions* contains the position and the weight of each keyword, in order.

@@ -80,7 +80,7 @@ _MISUSE: Final = (
     AssertionError,
     NotImplementedError,
 )
-"""The exceptions that a wrong argument causes. All others come from the function's service."""
+"""The exceptions that a wrong argument causes. Others come from the function's service."""
 _DRAIN_SECONDS: Final = 0.02
 """The maximum time in seconds for cancelled calls to clean up."""
 

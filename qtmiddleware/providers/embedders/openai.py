@@ -97,8 +97,9 @@ class OpenAIEmbedder:
 
     Args:
         model: The model's name.
-        client: An ``openai.OpenAI``, which is never closed or changed. By default, a client is made
-            on first use with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
+        client: An ``openai.OpenAI``, which is never closed or changed. By default, the embedder
+            makes a client on first use with the key from ``OPENAI_API_KEY``. A user's own server
+            needs no key.
         base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
             default.
         dimensions: The length of the vectors, for models that can shorten them. By default, the

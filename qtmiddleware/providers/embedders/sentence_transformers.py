@@ -27,8 +27,8 @@ class SentenceTransformersEmbedder:
         batch_size: The number of texts per batch.
         trust_remote_code: Whether to run code that comes with the model. Some models need their own
             code.
-        dimensions: The length to which vectors are cut; by default they are not cut. Use it with
-            models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
+        dimensions: The length to which vectors are cut; by default, vectors are not cut. Set this
+            only for models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
     Raises:
         MissingExtra: The extra ``models`` is missing at the first use.

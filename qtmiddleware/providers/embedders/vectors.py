@@ -75,7 +75,10 @@ def check_and_convert_vectors(
 
 
 def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
-    """Return *vector* as a list of floats. Raise `TypeError` or `ValueError` if it is no vector."""
+    """Return *vector* as a list of floats.
+
+    Raises `TypeError` or `ValueError` if *vector* is not a vector of numbers.
+    """
     # A string is a sequence too, and "123" would become three numbers.
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
@@ -85,8 +88,8 @@ def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
 def read_vectors(answer: Any, text_count: int, model_name: str) -> Vectors:
     """Return the vectors and the token count in a service's *answer*.
 
-    The vectors are in the order of the texts. Their lengths and numbers are not checked here; use
-    `check_and_convert_vectors`.
+    The vectors are in the order of the texts. This function does not check their lengths and
+    numbers; `check_and_convert_vectors` does.
 
     Args:
         answer: The response body in bytes, a mapping, or the client's response object.

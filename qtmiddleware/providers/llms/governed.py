@@ -49,8 +49,8 @@ class GovernedModel:
     - a success: a reply, or an answer that is refused, empty or too long;
     - a failure: a timeout of a call that had at least half of the time that *settings* allow, or an
       error that this list does not name;
-    - neither: a timeout of a call that had less time, a cancelled call, a bug in the user's code,
-      or a lack of threads.
+    - neither: a timeout of a call that had less than half of that time, a cancelled call, a bug in
+      the user's code, or a lack of threads.
 
     If the service asks for a pause (429 with Retry-After), the model is not called until the pause
     ends.

@@ -224,7 +224,7 @@ class RecordedModel:
             ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
                 record has none of the requested fields.
         """
-        entry = self._find_entry(prompt)
+        entry = self._find_matching_entry(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         requested = [
@@ -265,7 +265,7 @@ class RecordedModel:
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
-    def _find_entry(self, prompt: Prompt) -> _Entry | None:
+    def _find_matching_entry(self, prompt: Prompt) -> _Entry | None:
         """Return the best record for *prompt*; ``None`` if none matches or two match equally."""
         text = normalise_spaces(prompt.query)
         entries = self._by_text.get(text, {}).values()

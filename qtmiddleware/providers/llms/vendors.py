@@ -108,9 +108,9 @@ class Vendor(ABC):
 
     @abstractmethod
     def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
-        """Return a copy of the client's resource that uses *http_client* and does not retry.
+        """Return a copy of the resource in *client*.
 
-        *http_client* is an `httpx` client.
+        The copy uses *http_client*, an `httpx` client, and does not retry.
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ LICENCES: Final = {
         "CC BY-NC 4.0, which does not allow commercial use"
     ),
 }
-"""The licences of the models that must not be used for every purpose."""
+"""The models with a licence that forbids some uses, each with its licence."""
 AGAIN_SECONDS: Final = 60.0
 """The pause in seconds before a failed load is tried again, because each try may take seconds."""
 

@@ -32,8 +32,8 @@ class PineconeReranker:
 
     Args:
         model: The model's name, with or without the prefix ``pinecone/``.
-        client: A ``pinecone.Pinecone``. By default, a client is made on first use with the key from
-            ``PINECONE_API_KEY``.
+        client: A ``pinecone.Pinecone``. By default, the reranker makes a client on first use with
+            the key from ``PINECONE_API_KEY``.
 
     Raises:
         ModelError: A call failed: there is no key, or the answer does not contain one finite score

@@ -66,7 +66,7 @@ class OpenAIModel:
     Args:
         model: The model's name.
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
-            several models share. By default, clients are made on first use with the key from
+            several models share. By default, the model makes clients on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The service's address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
         temperature: The sampling temperature; ``None`` sends no temperature.

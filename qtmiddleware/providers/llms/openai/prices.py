@@ -100,7 +100,7 @@ class Shutdown:
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """Return when OpenAI shuts *model* down; ``None`` if no date is known.
+    """Return the planned shutdown of *model*; ``None`` if no date is known.
 
     If a snapshot or a fine-tuned model has no date, the date of its base model is returned.
     """

@@ -15,7 +15,7 @@ from qtmiddleware.providers.openai_client import convert_client_error
 from qtmiddleware.runtime.logs import get_logger
 
 RequestOption = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
-"""An option of a request that some providers reject."""
+"""A request option that some providers reject."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
