@@ -320,8 +320,8 @@ def _select_variant_kinds(variant_kinds: Sequence[str], source_bits: int) -> tup
     """Return those *variant_kinds* whose searches found a passage.
 
     If ranking i found the passage, bit i of *source_bits* is set, and the kind of its variant is
-    ``variant_kinds[i]``. If no bit is set, ``original`` is returned, because only the search for the
-    question, which was not fused, found the passage.
+    ``variant_kinds[i]``. If no bit is set, ``original`` is returned, because only the search for
+    the question, which was not fused, found the passage.
     """
     return tuple(
         dict.fromkeys(kind for bit, kind in enumerate(variant_kinds) if source_bits >> bit & 1)

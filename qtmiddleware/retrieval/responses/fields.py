@@ -2,7 +2,8 @@
 
 Objects may be mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs,
 database rows, OpenAPI models of older SDKs, and plain objects. The type of an object is recognised
-by the object's attributes, never by its library. In a list or tuple, the name of a field is its index.
+by the object's attributes, never by its library. In a list or tuple, the name of a
+field is its index.
 """
 
 from __future__ import annotations
