@@ -18,7 +18,7 @@ from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileType,
-    describe_error,
+    describe_sqlite_error,
     is_damage_error,
     open_file,
 )
@@ -128,8 +128,8 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _read_request_count(self, status: str) -> int:
-        count: int = self.batch.get("request_counts", {}).get(status, 0)
+    def _read_request_count(self, request_status: str) -> int:
+        count: int = self.batch.get("request_counts", {}).get(request_status, 0)
         return count
 
 
@@ -208,7 +208,7 @@ class Usage:
     uncounted: int = 0
 
     def add_reply(self, status: int, body: str) -> Usage:
-        """Return this usage plus the tokens of one more reply.
+        """Return a new `Usage` that also counts the tokens of one more reply.
 
         A reply without token counts increases `uncounted`, unless its request failed. *status* is
         the reply's HTTP status, and *body* is its JSON text.
@@ -344,7 +344,7 @@ class BatchState:
         self._execute_statement("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_request_sent(self, request_id: str) -> bool:
-        """Return whether the request *request_id* is in a part that is not finished yet."""
+        """Return whether a part that is not finished yet contains this request."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
@@ -368,7 +368,7 @@ class BatchState:
                     usage = usage.add_reply(row[1], reply.body)
             self.store_value("usage", json.dumps(astuple(usage)))
 
-    def find_reply(self, request_id: str) -> tuple[int, str] | None:
+    def find_reply_status_and_body(self, request_id: str) -> tuple[int, str] | None:
         """Return the stored reply to a request, as its HTTP status and its JSON body.
 
         Returns ``None`` if there is no reply yet.
@@ -430,5 +430,6 @@ class BatchState:
                 # The cause of damage may quote a text of the file.
                 cause = None if is_damage_error(error) else error
                 raise StoreError(
-                    f"{STATE_FILE.subject.format(path=self.path)} failed: {describe_error(error)}"
+                    f"{STATE_FILE.subject.format(path=self.path)} failed:"
+                    f" {describe_sqlite_error(error)}"
                 ) from cause

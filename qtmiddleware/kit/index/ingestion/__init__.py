@@ -223,7 +223,7 @@ def ingest(
     paths = list(
         {
             resolve_folder_links(document): document
-            for document in find_documents(path, all_files=reader is not None)
+            for document in find_documents(path, include_all_files=reader is not None)
         }.values()
     )
     with open_ledger(settings, store) as ledger:

@@ -164,7 +164,7 @@ class Publication:
     ) -> Iterator[tuple[Passage, list[float]]]:
         """Yield each selected passage with its vector.
 
-        *total* is the number of selected passages, which *report_progress* gets. Raises
+        *total* is the number of selected passages, to pass to *report_progress*. Raises
         `StoreError` if the ledger is damaged.
         """
         rows = self._ledger.stream_rows(_PASSAGES, [self._embedding_name])
