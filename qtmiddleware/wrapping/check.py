@@ -590,7 +590,7 @@ class _CheckRun:
             first_outcome: the outcome of the caller's call.
         """
         count = len(plain_result.ranking.keys)
-        self.request.learned.record_passages(plain_result.ranking.items)
+        self.request.learned.update_average_length(plain_result.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
         chars, because, fix = round(self.request.learned.passage_chars), "", ""
