@@ -311,8 +311,8 @@ def read_body_field(error: Exception, field_name: str) -> str:
 def read_identifier(error: Exception, field_name: str) -> str:
     """Return the identifier in the field *field_name* of the error's body; ``""`` if there is none.
 
-    An identifier looks like ``bad_value``. Any other text is dropped, because it may quote a key or
-    a query.
+    An identifier has 3 to 40 lower-case letters or underscores, as in ``bad_value``. Any other text
+    is dropped, because it may quote a key or a query.
     """
     value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""

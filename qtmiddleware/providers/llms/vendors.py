@@ -186,7 +186,7 @@ def make_usage(input_tokens: int | None, output_tokens: int | None) -> JsonObjec
 
 @dataclass
 class _CopiedResource:
-    """A copy of a client's resource, with the copy's HTTP client. Closing this object closes both."""
+    """A copy of a client's resource and the copy's HTTP client. Closing this object closes both."""
 
     resource: Any
     http: Any
