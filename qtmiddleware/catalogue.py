@@ -66,8 +66,8 @@ class TextField:
     aliases: str = ""
 
 
-def _make_text_field(default: str | tuple[str, ...] | None, **row: Any) -> Any:
-    return field(default=default, repr=False, metadata={_ROW: row})
+def _make_text_field(default_text: str | tuple[str, ...] | None, **attributes: Any) -> Any:
+    return field(default=default_text, repr=False, metadata={_ROW: attributes})
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class _AliasLoader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the spec of *module*, which the import by the old name has replaced."""
+        """Restore the import spec of *module*, because the import by the old name replaced it."""
         module.__spec__ = self._spec
 
 

@@ -24,7 +24,7 @@ def render_html(retrieval: Any) -> str:
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
     )
-    rows = "".join(_render_row(*row) for row in list_table_rows(retrieval))
+    rows = "".join(_render_table_row(*row) for row in list_table_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(describe_retrieval(retrieval))}</p>{table}</div>"
 
@@ -116,7 +116,7 @@ def _join_variant_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(position: int, former_position: str, match: Any, reason: str) -> str:
+def _render_table_row(position: int, former_position: str, match: Any, reason: str) -> str:
     text = match.text or ""
     excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""

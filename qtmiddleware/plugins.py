@@ -1,7 +1,7 @@
 """Find transforms, fusion methods and document readers in other installed packages.
 
-Each of these plugins is an entry point of its package, and is checked before use. A built-in
-transform, fusion method or reader takes precedence over a plugin of the same name.
+Each plugin is an entry point of its package. qtmiddleware checks a plugin before using it. A
+built-in transform, fusion method or reader takes precedence over a plugin of the same name.
 """
 
 from __future__ import annotations

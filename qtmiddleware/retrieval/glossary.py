@@ -1,7 +1,7 @@
 """Find a team's glossary terms in questions, and other forms of these terms in passages.
 
 If the question contains "CR", a passage with "change request" counts like a passage with "CR". The
-question itself is not changed. A term is ignored if its meaning is uncertain.
+question is not changed. A glossary term is ignored if its meaning in the question is uncertain.
 """
 
 from __future__ import annotations

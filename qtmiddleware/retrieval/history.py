@@ -86,7 +86,7 @@ def read_history(history: Any) -> History:
 def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
     """Return whether *query* clearly starts a new topic.
 
-    Both of these must be true:
+    Both conditions must be met:
 
     - *query* has no word that refers back to something, such as "he", "this" or "other".
     - At least `NEW_WORDS` of its keywords, and at least the fraction `NEW_SHARE` of them, do not

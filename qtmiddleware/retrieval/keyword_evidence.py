@@ -160,7 +160,7 @@ def rerank_by_keywords(
     # The passages after the candidates have no evidence, and no higher scores than the candidates.
     # They keep their order after them.
     shares = [*word_evidence.shares, *([0.0] * len(others))]
-    scores = add_evidence(fused_list.scores, shares, word_evidence.weight, spread)
+    scores = add_keyword_evidence(fused_list.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if word_evidence.coverage and top_k and top_k < len(order):
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
@@ -417,7 +417,7 @@ def _is_sum_of_reciprocals(score: float) -> bool:
     )
 
 
-def add_evidence(
+def add_keyword_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
     """Return each passage's score with the keyword evidence added.
@@ -442,7 +442,7 @@ def add_evidence(
 def score_by_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
-    """Return how well each text matches the keywords of several queries; higher is better.
+    """Return a score per text for the keywords of several queries; higher is better.
 
     Returns ``None`` if no text contains any keyword.
 

@@ -95,7 +95,8 @@ class MetadataEvidence:
     """The evidence that metadata gives for each candidate.
 
     Attributes:
-        shares: The bonus for each candidate's score, in units of the function's score spread.
+        shares: The amount to add to each candidate's score. The unit is the typical gap between the
+            function's high and low scores.
         matched: For each candidate, the fraction of the question's metadata values that it has.
         notes: Trace notes on these values, such as ``year = 2024``. Values other than dates and
             versions are left out, because they may be people's names.
@@ -169,7 +170,7 @@ class _Column:
         )
 
 
-def score_by_metadata(
+def collect_metadata_evidence(
     times: Times,
     metadata: Sequence[Mapping[str, Any]],
     rules: WordRules,
@@ -254,7 +255,7 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
     Returns an empty tuple if *fields* cannot be read.
     """
     try:
-        names = _drop_unusable_names(
+        names = _drop_unusable_field_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
         )
         return [(name, fields[name]) for name in names] if names else ()
@@ -264,9 +265,9 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
 
 
 @lru_cache(maxsize=256)
-def _drop_unusable_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return *names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
-    texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
+def _drop_unusable_field_names(field_names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return *field_names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
+    texts = [name for name in field_names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
         [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
     )

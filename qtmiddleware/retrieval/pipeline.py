@@ -59,7 +59,7 @@ from qtmiddleware.retrieval.fusion import (
 from qtmiddleware.retrieval.gate import find_skip_reason
 from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.keyword_evidence import AddTerms, rerank_by_keywords
-from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_metadata
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
@@ -367,7 +367,7 @@ class _Pipeline:
         except ResponseShapeError as error:
             return (yield from self._return_unreadable_response(response, error))
         # Lengths are learnt because they limit how many passages later searches ask for.
-        self.learned.record_passages(
+        self.learned.update_average_length(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
         )
         if stage is not None and (not gated or self._should_ask_model(original_result)):
@@ -849,7 +849,7 @@ class _Pipeline:
             )
 
     def _rerank_by_keywords(
-        self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
+        self, fusion_result: FusionResult, transformation: Transformation, choice: _VariantChoice
     ) -> FusedList:
         """Return the fused list, reranked by keywords and by the candidates' metadata."""
         began = self.trace.measure_elapsed()
@@ -861,18 +861,20 @@ class _Pipeline:
                 transformation.standalone or request.original, self.query.language, self._get_today
             )
         ranked = rerank_by_keywords(
-            fusion.fused,
+            fusion_result.fused,
             lambda: collect_weighted_keywords(
                 choice.question_keywords, transformation, choice.evidence_variants, self.settings
             ),
             self.settings.keyword_evidence,
-            fusion.original_ranking.scores,
+            fusion_result.original_ranking.scores,
             self.trace,
             language=self.query.language,
             search_width=request.search_width or request.top_k,
             top_k=request.top_k,
             add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
-            score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
+            score_metadata=partial(
+                self._collect_metadata_evidence, times, transformation.constraints
+            ),
             date_words=times.words,
         )
         if times.needs_today and times.periods and (today := self._get_today()) is not None:
@@ -952,7 +954,7 @@ class _Pipeline:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 
-    def _score_by_metadata(
+    def _collect_metadata_evidence(
         self, times: Times, constraints: Sequence[str], metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """Return the evidence in the candidates' metadata; ``None`` if there is none.
@@ -967,7 +969,7 @@ class _Pipeline:
         today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return score_by_metadata(times, metadata, rules, today, constraints)
+            return collect_metadata_evidence(times, metadata, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
@@ -986,18 +988,18 @@ class _Pipeline:
         return self._clock_reading[0]
 
     def _measure_confidence(
-        self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
+        self, fusion_result: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
         """Return the confidence in the result, by comparison with results of earlier questions.
 
         Args:
-            fusion: The fused list, and the rankings that were fused.
+            fusion_result: The fused list, and the rankings that were fused.
             evidence: How keywords changed the order; ``None`` if keywords were not used.
             question_keywords: The keywords of the question or of its standalone form.
         """
         if self.request.page:
             return LATER_PAGE
-        ranking = fusion.question_ranking or fusion.original_ranking
+        ranking = fusion_result.question_ranking or fusion_result.original_ranking
         coverage = None if evidence is None else evidence.coverage
         if coverage is None and self.request.uses_keyword_evidence:
             texts = read_texts(ranking.items[:LEADING], self.settings.keyword_evidence.text_field)
@@ -1009,7 +1011,7 @@ class _Pipeline:
             signals, passage_count=len(ranking.keys), scores=ranking.scores
         )
 
-    def _record_text_presence(self, fusion: FusionResult, ranked_list: FusedList) -> None:
+    def _record_text_presence(self, fusion_result: FusionResult, ranked_list: FusedList) -> None:
         """Remember whether the passages of the wrapped function contain texts.
 
         Keywords and rerankers need texts. If there are no texts, a problem is recorded.
@@ -1019,10 +1021,12 @@ class _Pipeline:
         ):
             return
         items, text_field = (
-            [passage.item for passage in fusion.fused.items],
+            [passage.item for passage in fusion_result.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if ranked_list is not fusion.fused or any(has_text(item, text_field) for item in items):
+        if ranked_list is not fusion_result.fused or any(
+            has_text(item, text_field) for item in items
+        ):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
         elif len(items) > 1:

@@ -32,8 +32,8 @@ class Question:
     rounds: the first asks for the standalone form, and the second for all other texts.
 
     Attributes:
-        query: The text that the current round asks about. In the first round it is the user's
-            query, and in the second its standalone form.
+        query: The text that the current round asks about: the user's query in the first round, and
+            the standalone form of this query in the second round.
         prompts: The prompts of the current round.
         degradations: The failed calls and unusable replies.
     """

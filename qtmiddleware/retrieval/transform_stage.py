@@ -88,16 +88,18 @@ class TransformStage:
         return remembered
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
-        """Return the transformation, or an empty one if there is no reply by *llm_deadline*."""
+        """Return the transformation; an empty one if the model does not reply by *llm_deadline*."""
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
-        transformation, degradations = yield from self._get_shared_transformation(llm_deadline)
+        transformation, degradations = yield from self._get_shared_or_new_transformation(
+            llm_deadline
+        )
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    def _get_shared_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_shared_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
         """Return the model's transformation and the degradations.
 
         If a model call for an identical question is running, wait for its result instead of asking
@@ -143,7 +145,7 @@ class TransformStage:
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
-            remembered = yield from self._read_from_redis(llm_deadline)
+            remembered = yield from self._read_transformation_from_redis(llm_deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
@@ -172,7 +174,9 @@ class TransformStage:
                 )
         return transformation, degradations
 
-    def _read_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+    def _read_transformation_from_redis(
+        self, llm_deadline: Deadline
+    ) -> Flow[Transformation | None]:
         """Return the transformation that Redis has stored, and copy it to this process's cache.
 
         Returns ``None`` if Redis is not used, does not have the transformation, or does not reply.

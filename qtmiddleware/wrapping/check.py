@@ -228,7 +228,7 @@ def build_check_flow(
         questions: all questions if the user passed a list, beginning with the question of
             *request*.
     """
-    return _Checkup(request, invocation, questions).run()
+    return _CheckRun(request, invocation, questions).run()
 
 
 class _Obstacle(Exception):
@@ -239,7 +239,7 @@ class _Obstacle(Exception):
         self.finding = finding
 
 
-class _Checkup:
+class _CheckRun:
     """Performs one check. The methods are in the order in which they run."""
 
     def __init__(
@@ -455,7 +455,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """The question's argument, and the types and fields of its clauses, as a phrase."""
+        """A phrase that names the question's argument, and its clauses' types and fields."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -465,7 +465,7 @@ class _Checkup:
 
     @property
     def _query_location(self) -> dict[str, Any]:
-        """The name of the question's argument, and the types and fields of its clauses, if any."""
+        """Data for programs: the question's argument, and its clauses' types and fields, if any."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
@@ -590,7 +590,7 @@ class _Checkup:
             first_outcome: the outcome of the caller's call.
         """
         count = len(plain_result.ranking.keys)
-        self.request.learned.record_passages(plain_result.ranking.items)
+        self.request.learned.update_average_length(plain_result.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
         chars, because, fix = round(self.request.learned.passage_chars), "", ""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
-from qtmiddleware.retrieval.request import Request, build_paging_message
+from qtmiddleware.retrieval.request import Request, build_paging_warning
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units
@@ -84,7 +84,7 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """A function that takes the caller's response and its duration in milliseconds.
+    """Starts a shadow retrieval, given the caller's response and its duration in milliseconds.
 
     ``None`` if shadow mode is off.
     """
@@ -255,7 +255,7 @@ class Invocation:
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text. An asynchronous embedder runs in the background loop."""
+        """Return one vector per text. An asynchronous embedder runs in a background event loop."""
         return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
@@ -314,7 +314,7 @@ class Invocation:
             if not self.signature.paging.is_set_by_user:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    build_paging_message(learned.page), learned.page,
+                    build_paging_warning(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.about_problem:

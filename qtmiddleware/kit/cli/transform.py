@@ -183,8 +183,8 @@ def transform_command(
 def _has_usable_reply(row: Mapping[str, Any]) -> bool:
     """Return whether the model's reply contains a text, or says that no text is needed.
 
-    *row* is the transformation as a dict. Its notes tell if no text is needed, for example because
-    there is nothing to split.
+    *row* is the transformation as a dict. The notes in *row* say if no text is needed, for example
+    because there is nothing to split.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

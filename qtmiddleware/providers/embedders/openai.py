@@ -96,7 +96,7 @@ class OpenAIEmbedder:
     used, because they ignore the timeout. Thread-safe.
 
     Args:
-        model: The model's name.
+        model: The name of an embedding model, such as ``text-embedding-3-small``.
         client: An ``openai.OpenAI``, which is never closed or changed. By default, the embedder
             makes a client on first use with the key from ``OPENAI_API_KEY``. A user's own server
             needs no key.

@@ -174,7 +174,7 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def _build_sync_and_async_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
+    """Return a sync and an async function that call *fn*, and whether *fn* gets *model*.
 
     For a chat model, both functions are returned. For an async *fn*, the synchronous function is
     ``None``. For a synchronous *fn*, the async function is ``None``.
@@ -196,12 +196,12 @@ def _build_sync_and_async_callers(fn: Any, model: str) -> tuple[Call | None, Cal
             lambda prompt: fn.achat(make_chat_messages(prompt)),
             False,
         )
-    call, takes_model = _build_caller(fn, model)
+    call, takes_model = _build_caller_and_model_flag(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
-def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return a function that calls *fn* with a prompt, and whether it passes *model*."""
+def _build_caller_and_model_flag(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+    """Return a function that calls *fn* with a prompt, and whether *fn* gets *model*."""
     try:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins have no readable signature.

@@ -171,7 +171,7 @@ class RecordedModel:
     Args:
         records: The records, as `read_records` yields them.
         queries: The query set: ``{"_id", "text", "metadata": {"history"}}`` per query.
-        name: The model's name.
+        name: The name that the model reports.
 
     Raises:
         ConfigError: No record names its question, so the model cannot answer any prompt.

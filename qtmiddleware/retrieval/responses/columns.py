@@ -1,8 +1,8 @@
 """Read the ids, scores, texts and metadata of many items at once.
 
-This gives the same results as reading each item separately. It is faster, because field names are
-looked up only once, in the first item. Items with other fields than the first item are read one by
-one.
+The results are the same as if each item were read separately. Reading many items at once is
+faster, because field names are looked up only once, in the first item. Items with other fields than
+the first item are read one by one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Layout:
     Attributes:
         class_: The class of the items.
         instance_names: The keys of a dict, or the names of an object's instance attributes.
-        get: Returns the value of an item's field, given the item and the field's name.
+        get: Returns the value of a field. Takes an item and the field's name.
         ids: The names of the items' id fields, in order of preference.
         scores: The names of the items' score fields, in order of preference.
         texts: The names of the items' text fields, in order of preference.

@@ -35,8 +35,8 @@ from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
     can_be_scores,
     is_id,
-    is_pair,
     is_probably_text,
+    is_scored_pair,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
@@ -121,7 +121,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
     if kind is MAPPING or isinstance(item, str):
         return
     if kind is PLAIN:
-        if not is_pair(item):
+        if not is_scored_pair(item):
             raise build_shape_error(item, "an item must be (id, score) or (document, score), not")
         if not isinstance(item[0], (str, int)):
             check_item(item[0], text_field, id_field)

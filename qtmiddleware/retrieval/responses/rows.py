@@ -67,19 +67,19 @@ def is_probably_text(value: str) -> bool:
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
-def is_pair(row: Sequence[Any]) -> bool:
+def is_scored_pair(row: Sequence[Any]) -> bool:
     """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
     if len(row) not in (2, 3) or not (row[1] is None or is_number(row[1])):
         return False
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def name_row_values(
+def convert_to_plain_rows(
     items: Sequence[Any], configured_fields: Sequence[str | None] = ()
 ) -> Sequence[Any]:
     """Convert *items* to `PlainRow` objects if their values can be named.
 
-    All of these must be true; otherwise, *items* are returned unchanged:
+    If one of the following conditions is not met, *items* are returned unchanged:
 
     - All items are plain tuples or lists of one type and length.
     - The items have a text, or an id and metadata.
@@ -89,7 +89,7 @@ def name_row_values(
     ``"2"``, keeps its name.
     """
     classes = set(map(type, items))
-    if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
+    if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_scored_pair, items)):
         return items
     if len(set(map(len, items))) != 1 or not items[0]:
         return items

@@ -16,7 +16,7 @@ from qtmiddleware.providers.llms.openai.requests import (
     THINKING_TOKENS,
     Negotiator,
     ProviderCapabilities,
-    find_rejected_option,
+    find_rejected_option_and_certainty,
 )
 from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, Said, as_json
@@ -432,7 +432,7 @@ find_json = st.recursive(
 def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
     failure = Exception()
     failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
-    refusal = find_rejected_option(failure, {})
+    refusal = find_rejected_option_and_certainty(failure, {})
     assert refusal is None or status in {400, 404, 422, 500}
 
 
@@ -442,4 +442,4 @@ def test_an_error_body_without_a_floor_can_be_read() -> None:
         body = [body]
     failure = Exception()
     failure.status_code, failure.body = 404, body  # type: ignore[attr-defined]
-    assert find_rejected_option(failure, {}) is None
+    assert find_rejected_option_and_certainty(failure, {}) is None

@@ -64,7 +64,7 @@ class OpenAIModel:
     end of the stream. Closing the generator closes the connection.
 
     Args:
-        model: The model's name.
+        model: The name of a chat model, such as ``gpt-4o-mini``.
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
             several models share. By default, the model makes clients on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.

@@ -112,12 +112,12 @@ def make_reply(
     """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
     Args:
-        text: The reply's text.
+        text: The text that the model wrote.
         completion: The object that contains the token counts.
         finish_reason: The provider's reason for the end of the answer.
         has_reasoned: Whether the model reasoned before its answer.
-        id_source: The object that contains the model's name and the completion's id. The default
-            is *completion*.
+        id_source: The object that contains the model's name and the completion's id. The default is
+            *completion*.
     """
     is_cut = finish_reason in _CUT_OFF
     if text.strip():

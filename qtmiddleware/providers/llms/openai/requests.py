@@ -114,7 +114,7 @@ _LAST_STEP: Final[Mapping[RequestOption, int]] = {
 }
 
 
-def find_rejected_option(
+def find_rejected_option_and_certainty(
     error: Exception, request: Mapping[str, Any]
 ) -> tuple[RequestOption, bool] | None:
     """Return the option of *request* that the provider rejected, and whether *error* names it.
@@ -172,7 +172,7 @@ def build_request(
 
     Args:
         prompt: The instructions, the question and the reply fields.
-        model: The model's name.
+        model: The name of the model to call.
         response_format: ``json_schema``, ``json_object`` or ``text``. A prompt without reply fields
             always uses ``text``.
         **options: More arguments, such as ``temperature``. An argument that is ``None`` is omitted.
@@ -284,7 +284,7 @@ class Negotiator:
     Thread-safe.
 
     Args:
-        model: The model's name.
+        model: The name of the model to call.
         find_host: Returns the provider's host.
         temperature: The sampling temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
@@ -393,7 +393,7 @@ class Negotiator:
 
         Returns ``None`` if no option caused *error*, or if no simpler request is left.
         """
-        option, is_certain = find_rejected_option(error, request) or (None, False)
+        option, is_certain = find_rejected_option_and_certainty(error, request) or (None, False)
         # The user configured this format, so no other format replaces it.
         if option is None or (option == "response_format" and self._response_format is not None):
             return None
