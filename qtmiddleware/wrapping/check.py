@@ -945,7 +945,7 @@ class _CheckRun:
     def _judge_keywords_and_list_keys(
         self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Try the keyword rules. Return the verdict on the rules, and the passage keys they reordered.
+        """Try the keyword rules. Return the verdict on them, and the passage keys in the new order.
 
         If the rules cannot be tried, return the passage keys of the plain result.
         """

@@ -394,8 +394,8 @@ class QueryMiddleware:
     def warm_up(self) -> None:
         """Load everything that the first question needs, and return when it is loaded.
 
-        `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If a
-        reranker is configured, its model is loaded. No model is called, so nothing costs money.
+        `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If
+        a reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
         If the configuration uses a model, most of the loading starts in the background when the
         middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If

@@ -423,7 +423,7 @@ class CallSignature:
         )
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
-        """Return the name of the parameter for the number of passages; ``None`` if there is none."""
+        """Return the name of the parameter for the number of passages; ``None`` if missing."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.has_var_keyword:
@@ -791,7 +791,7 @@ class Parameters:
         return self._choose_positional_query_name(takes_vector)
 
     def find_top_k_name(self, top_k_arg: str | None) -> str | None:
-        """Return the name of the parameter for the number of passages; ``None`` if there is none.
+        """Return the name of the parameter for the number of passages; ``None`` if missing.
 
         Raises `WrapError` if *top_k_arg* is not a parameter.
         """
