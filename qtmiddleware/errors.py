@@ -140,7 +140,7 @@ _POSSIBLY_CHARGED_REASONS: Final = frozenset(
     {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
 )
 REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
-"""All reasons of a `ModelError`. Any other reason, from a user's own error, is replaced."""
+"""All reasons of a `ModelError`. `build_safe_error` replaces any other reason by a known one."""
 
 
 class ModelError(QtMiddlewareError):

@@ -24,7 +24,7 @@ Text that may become a mark is held back up to this length.
 """
 
 COPIED_CHARS: Final = 12
-"""A bracket counts as copied if this many characters before it match a passage."""
+"""A bracket counts as copied if a passage contains it with this many characters before it."""
 
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"

@@ -85,8 +85,9 @@ class QueryTransformRetriever(BaseRetriever):
     Results that are not documents, such as Pinecone's matches, are converted.
 
     qtmiddleware asks the retriever for more than *k* documents, to have candidates for reranking.
-    If your retriever takes no number of documents, make it return about 50. A retriever that
-    searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the variety.
+    If your retriever takes no number of documents, make it return about 50 documents. A retriever
+    that searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the
+    variety.
 
     Attributes:
         retriever: Your retriever, as described above.

@@ -87,8 +87,8 @@ class QueryTransformRetriever(BaseRetriever):
     Results that are not nodes, such as Pinecone's matches, are converted.
 
     qtmiddleware asks the retriever for more than *similarity_top_k* nodes, to have candidates for
-    reranking. If your retriever takes no number of nodes, make it return about 50. Two types of
-    retrievers are never asked for more nodes:
+    reranking. If your retriever takes no number of nodes, make it return about 50 nodes. Two types
+    of retrievers are never asked for more nodes:
 
     - A retriever that searches by ``mmr``, because more nodes would reduce the variety.
     - A retriever whose nodes represent objects, because each object would be queried.

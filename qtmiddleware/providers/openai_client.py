@@ -201,7 +201,7 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """Return the TLS context that all clients share. The first call makes it.
+    """Return the TLS context that all clients share. The first call makes the context.
 
     Without the cache, each client would read all certificate authorities, which takes 20 ms or
     more. The arguments serve only as the cache key.
@@ -291,7 +291,7 @@ def _should_stop_reading(body: bytearray, response: Any) -> bool:
 
 
 def read_status(error: Exception) -> int | None:
-    """Return the HTTP status of *error*; ``None`` if it has none."""
+    """Return the HTTP status of *error*; ``None`` if *error* has no status."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
@@ -311,8 +311,8 @@ def read_body_field(error: Exception, field_name: str) -> str:
 def read_identifier(error: Exception, field_name: str) -> str:
     """Return the identifier in the field *field_name* of the error's body; ``""`` if there is none.
 
-    An identifier looks like ``bad_value``. Any other text is dropped, because it may quote a key or
-    a query.
+    An identifier has 3 to 40 lower-case letters or underscores, as in ``bad_value``. Any other text
+    is dropped, because it may quote a key or a query.
     """
     value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""

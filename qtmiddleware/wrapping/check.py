@@ -228,7 +228,7 @@ def build_check_flow(
         questions: all questions if the user passed a list, beginning with the question of
             *request*.
     """
-    return _Checkup(request, invocation, questions).run()
+    return _CheckRun(request, invocation, questions).run()
 
 
 class _Obstacle(Exception):
@@ -239,7 +239,7 @@ class _Obstacle(Exception):
         self.finding = finding
 
 
-class _Checkup:
+class _CheckRun:
     """Performs one check. The methods are in the order in which they run."""
 
     def __init__(
@@ -455,7 +455,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """The question's argument, and the types and fields of its clauses, as a phrase."""
+        """A phrase that names the question's argument, and its clauses' types and fields."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -465,7 +465,7 @@ class _Checkup:
 
     @property
     def _query_location(self) -> dict[str, Any]:
-        """The name of the question's argument, and the types and fields of its clauses, if any."""
+        """Data for programs: the question's argument, and its clauses' types and fields, if any."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))

@@ -84,7 +84,7 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """A function that takes the caller's response and its duration in milliseconds.
+    """Starts a shadow retrieval, given the caller's response and its duration in milliseconds.
 
     ``None`` if shadow mode is off.
     """
@@ -255,7 +255,7 @@ class Invocation:
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text. An asynchronous embedder runs in the background loop."""
+        """Return one vector per text. An asynchronous embedder runs in a background event loop."""
         return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:

@@ -21,9 +21,9 @@ from qtmiddleware.types import Match
 MOST_ASKED: Final = 10
 """The largest number of questions to ask. A longer list is sampled at even intervals."""
 FEWEST_ASKED: Final = 3
-"""The smallest number of questions for advice.
+"""The smallest number of questions for the advice to leave rules off that change no order.
 
-With fewer questions, an order that never changes means nothing.
+With fewer questions, unchanged orders are weak evidence.
 """
 MOST_EXAMPLES: Final = 2
 MOST_CHARS: Final = 80

@@ -23,7 +23,8 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The name of the argument that selects a page of results.
 
-``False`` means that there is none. ``None`` means that `Paging` looks for one.
+``False`` means that no argument selects a page. ``None`` means that `Paging` looks for such an
+argument.
 """
 
 # The names (see `_fold_name`) of a number of passages or pages, and of a token to continue from.

@@ -311,7 +311,7 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Replace the configuration. *config* takes the same values as in `QueryMiddleware`.
+        """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
 
         Calls that began before the reload keep the old settings. Later calls use the new settings,
         even if the function was wrapped before. A function that you read from `retriever` keeps its
@@ -591,7 +591,7 @@ class QueryMiddleware:
 
         Args:
             questions: objects with a ``text`` and a ``history``.
-            config: settings that override the config for this call.
+            config: settings that override the middleware's settings for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
             pace: the rate limiter for the model calls. Several streams may share one. By default,
@@ -643,7 +643,7 @@ class QueryMiddleware:
     ) -> Transformation | list[Transformation]:
         """Transform one query or a list of queries without blocking the event loop.
 
-        The result and the errors are those of `transform`.
+        Returns the same result and raises the same errors as `transform`.
         """
         check_options(self.atransform, options, AskOptions.__optional_keys__)
         return await arun(*self._build_transform_flow_and_performer(query, options))

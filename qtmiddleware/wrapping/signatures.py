@@ -79,10 +79,10 @@ def read_signature(
     Args:
         fn: the function whose signature to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
-            (``query.inputs.text``). By default, common names such as ``query`` are tried, then the
-            first positional parameter.
+            (``query.inputs.text``). By default, qtmiddleware tries common names such as
+            ``query``, and then the first positional parameter.
         top_k_arg: the name of the parameter for the number of passages, with dots for a value
-            inside it. By default, common names such as ``top_k`` are tried.
+            inside it. By default, qtmiddleware tries common names such as ``top_k``.
         page_arg: the name of the parameter that selects a page of results; ``False`` if there is
             none. By default, `Paging` looks for one.
         takes_vector: whether *fn* takes the query's vector instead of its text.
@@ -559,7 +559,7 @@ class ClauseSignature(CallSignature):
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses of this call, or ``()`` if they cannot be read.
+        """Return the ``score_by`` clauses of this call, or ``()`` if they cannot be read.
 
         The clauses may come from the caller or from a `functools.partial`.
         """

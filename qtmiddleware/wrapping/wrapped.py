@@ -116,10 +116,10 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function wrapped with the middleware.
 
-    Call this object as you would call the function: it returns the function's return type.
-    `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their
-    asynchronous variants return the language model's answer, based on the passages found. These
-    methods take the function's arguments and three more keywords:
+    Call this object with the function's own arguments. It returns the type that the function
+    returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and
+    their asynchronous variants return the language model's answer, based on the passages found. All
+    of these methods take the function's arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
       that name, the function gets the conversation too.
@@ -127,8 +127,8 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If the function calls its wrapped version while it searches, these inner calls return the plain
-    function's results.
+    If the function calls its wrapped version during a search, this inner call returns the plain
+    function's result.
     """
 
     is_async = False
@@ -145,7 +145,7 @@ class Wrapped(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return self._fn(*args, **kwargs)
         if (probability := self._find_shadow_probability()) is not None:
@@ -169,7 +169,7 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """Search with these arguments, and return the passages and a record of the search.
+        """Search with the given arguments, and return the passages and a record of the search.
 
         If the query is blank, too long or not a text (such as a vector or an id), the call passes
         through unchanged, and ``degradations`` says why.
@@ -177,9 +177,8 @@ class Wrapped(Generic[P, R]):
         Args:
             *args: the function's own positional arguments.
             history: the conversation so far, oldest message first.
-            config: settings that override the config for this call.
-            qtm_config: settings that override the config for this call, for a function that has its
-                own ``config`` parameter.
+            config: settings that override the middleware's settings for this call.
+            qtm_config: the same as *config*, for a function that has its own ``config`` parameter.
             **kwargs: the function's own keyword arguments.
 
         Raises:
@@ -327,7 +326,7 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The `QueryMiddleware`. Use it to call `health`, `ready`, `reload` or `close`."""
+        """The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`."""
         return self._source.middleware
 
     @property
@@ -346,7 +345,7 @@ class Wrapped(Generic[P, R]):
         return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """Return a copy of this wrapped function with *config* overriding its settings.
+        """Return a copy of this wrapped function whose settings *config* overrides.
 
         The copy does not inherit the facts that this function has learned from its calls.
 
@@ -749,7 +748,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (probability := self._find_shadow_probability()) is not None:

@@ -4,8 +4,8 @@ A span starts in the context of its operation, and is the current span in that c
 span ends, two background threads process it:
 
 - The first thread collects the span's attributes and records the metrics. In the caller's thread,
-  this could deadlock: the SDK takes locks while it records, and an operation may end during a
-  garbage collection that started while the thread held such a lock.
+  these steps could deadlock: the SDK takes locks while it records, and an operation may end during
+  a garbage collection that started while the thread held such a lock.
 - The second thread ends the span. This calls the span processors, which may block while they export
   the span.
 
@@ -153,8 +153,8 @@ _current_operation: Final[ContextVar[int]] = ContextVar("inside", default=0)
 class OpenTelemetryObserver:
     """Creates OpenTelemetry spans and metrics for each retrieval.
 
-    Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``. Importing this module
-    raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
+    Use the observer as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``. Importing
+    this module raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
 
     A daemon thread passes ended spans to the provider's processors, so a slow exporter does not
     delay your calls. At most 2,048 spans are queued. Further spans are dropped and counted in the

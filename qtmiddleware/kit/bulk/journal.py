@@ -196,7 +196,7 @@ def open_journal(
     ends for any reason, the operating system releases the lock.
 
     Args:
-        path: The output file.
+        path: The path of the output file.
         fingerprint: The settings and prompt versions that affect the transformations.
         overwrite: Whether to replace an existing output.
 

@@ -143,9 +143,9 @@ def transform_file(
     all results so far; repeat the call to continue.
 
     Args:
-        source: The input file; ``-`` is standard input.
-        out: The output file.
-        config: The config.
+        source: The path of the input file; ``-`` stands for standard input.
+        out: The path of the output file.
+        config: The config with the settings of the run.
         client: The language model, in any form that `QueryMiddleware` accepts.
         concurrency: The maximum number of model calls at a time. During an overload of the service,
             fewer calls run at a time; see `runtime.pace`.

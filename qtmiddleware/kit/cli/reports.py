@@ -1,4 +1,4 @@
-"""Write report files, and check in advance that the files can be written."""
+"""Write report files, and check in advance that a command can write the files."""
 
 from __future__ import annotations
 
@@ -44,12 +44,10 @@ def check_files_writable(folder: Path, file_names: Sequence[str], option_name: s
 
 
 def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
-    """Write the files of a report to *folder*, and name the folder on stderr.
+    """Write the files of a report to *folder*, and a note that names *folder* to stderr.
 
-    An interrupt leaves no incomplete file. The files get the default permissions, because teams
-    share reports.
-
-    *text_by_name* contains the text of each file, by file name.
+    *text_by_name* contains the text of each file, by file name. An interrupt leaves no incomplete
+    file. The files get the default permissions, because teams share reports.
     """
     for name, text in text_by_name.items():
         with name_option_in_errors(folder / name, "--report"):

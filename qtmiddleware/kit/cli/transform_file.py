@@ -30,10 +30,10 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
 
 def check_file_options(
-    file: str | None,
-    output: str | None,
+    question_file: str | None,
+    output_file: str | None,
     *,
-    query: Sequence[str] | None,
+    questions: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
     """Raise `ConfigError` if the options of ``qtm transform`` contradict each other.
@@ -41,13 +41,13 @@ def check_file_options(
     ``--file`` needs ``--out``, and ``--out`` needs ``--file``. Both exclude ``--history``, and
     questions on the command line.
     """
-    if file is None or output is None:
-        missing, present = ("--out", "--file") if output is None else ("--file", "--out")
+    if question_file is None or output_file is None:
+        missing, present = ("--out", "--file") if output_file is None else ("--file", "--out")
         raise ConfigError(
             f"{present} needs {missing}: the results of a file of questions are written to a file",
             path=missing,
         )
-    if query:
+    if questions:
         raise ConfigError("pass questions or --file, not both", path="--file")
     if history:
         raise ConfigError(
@@ -64,8 +64,8 @@ def transform_question_file(
     *,
     should_overwrite: bool,
     should_write_json: bool,
-    engine: EngineName = EngineName.LOCAL,
-    workers: int = 1,
+    engine_name: EngineName = EngineName.LOCAL,
+    worker_count: int = 1,
 ) -> None:
     """Transform the questions in *question_file*, and append the results to *output_file*.
 
@@ -83,7 +83,11 @@ def transform_question_file(
         show(new_report)
 
     try:
-        with open_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
+        with (
+            open_bulk_progress() as show,
+            show_warnings(),
+            open_engine(engine_name, worker_count) as opened,
+        ):
             options: dict[str, Any] = {
                 "concurrency": concurrency,
                 "overwrite": should_overwrite,

@@ -22,13 +22,13 @@ _ALLOWED: Final = (
 )
 
 
-def find_documents(data_path: str | Path, *, include_all_files: bool = False) -> list[Path]:
+def find_documents(data_path: str | Path, *, should_include_all_files: bool = False) -> list[Path]:
     """Return the sorted paths of all documents at *data_path*: a file, a folder or a glob pattern.
 
     - A file that exists is always a document, even if its name looks like a pattern.
     - From a folder or a pattern, only files that `is_document` accepts are returned, or all files
-      if *include_all_files* is true. Hidden files and folders are skipped. Links to folders are not
-      followed, unless *data_path* itself is such a link.
+      if *should_include_all_files* is true. Hidden files and folders are skipped. Links to folders
+      are not followed, unless *data_path* itself is such a link.
 
     Raises `ConfigError` if there are no documents, or if a folder cannot be read. If an unreadable
     folder were skipped, its documents would count as deleted.
@@ -40,7 +40,7 @@ def find_documents(data_path: str | Path, *, include_all_files: bool = False) ->
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        documents = sorted(set(_select_documents(path, include_all_files)))
+        documents = sorted(set(_select_documents(path, should_include_all_files)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = (
@@ -83,15 +83,15 @@ def format_file_counts(file_counts: Mapping[str, int]) -> str:
     )
 
 
-def _select_documents(path: Path, include_all_files: bool) -> Iterable[Path]:
+def _select_documents(path: Path, should_include_all_files: bool) -> Iterable[Path]:
     """Return the documents at *path*: a file, a folder or a glob pattern.
 
     A file is always returned. From a folder or a pattern, only files with the file extension of a
-    document are returned, or all files if *include_all_files* is true.
+    document are returned, or all files if *should_include_all_files* is true.
     """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
-    return (file for file in _find_files(path) if include_all_files or is_document(file))
+    return (file for file in _find_files(path) if should_include_all_files or is_document(file))
 
 
 def _find_files(path: Path) -> Iterable[Path]:

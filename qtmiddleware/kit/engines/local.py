@@ -157,7 +157,7 @@ class _WorkerPool:
         self._is_closed = False
 
     def put_batch(self, pickled_batch: bytes) -> None:
-        """Queue *pickled_batch* for the workers, and start another worker if one is missing.
+        """Queue *pickled_batch* for the workers, and start another worker if the limit allows it.
 
         Raises `EngineError` if the workers were stopped or no worker can be started.
         """

@@ -1,7 +1,7 @@
 """Embed texts with a function, a client's method or an object of another library.
 
 An embedding function takes either one text or a list of texts. The function's signature usually
-shows which type of argument it takes. If not, the first calls find out.
+shows the type of the argument. Otherwise, the first calls find out the type.
 
 A call with the wrong type of argument may succeed. Given a list, a function for single texts often
 returns the vector of the first text. Given a text, a function for lists returns one vector per
@@ -99,10 +99,11 @@ class CallableEmbedder:
     """Embeds texts with a function, or with an object of another library.
 
     The function takes one text and returns its vector, or takes a list of texts and returns one
-    vector per text. It may be a method, partial or callable object, and it may be async. Vectors
-    are lists, tuples, arrays or tensors. The function may also return a response of OpenAI's
-    ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are LangChain's
-    ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
+    vector per text. The function may be a method, partial or callable object, and it may be async.
+    Vectors are lists, tuples, arrays or tensors. The function may also return a response of
+    OpenAI's ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are
+    LangChain's ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any
+    `Embedder`.
 
     The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) shows
     whether the function takes a text or a list. Without an annotation, the first call passes a
@@ -178,7 +179,7 @@ class CallableEmbedder:
         """Return one vector per text, in the order of *texts*.
 
         An async function runs in the background loop. A function that takes one text per call gets
-        up to *max_concurrency* calls at a time, in threads if it is synchronous.
+        up to *max_concurrency* calls at a time, in threads if the function is synchronous.
         """
         if not texts:
             return []
@@ -224,7 +225,7 @@ class CallableEmbedder:
     ) -> list[Any]:
         """Call *fn* once per item of *arguments*, and return the results.
 
-        At most *max_concurrency* calls run at the same time. If a call fails, the others are
+        At most *max_concurrency* calls run at the same time. If a call fails, the other calls are
         cancelled.
         """
         if len(arguments) == 1:
@@ -429,7 +430,7 @@ async def _await_result(awaitable: Awaitable[Any]) -> Any:
 
 
 def _convert_iterator_to_list(result: Any) -> Any:
-    """Return the items of *result* as a list if it is an iterator, else *result* unchanged."""
+    """Return *result* as a list if *result* is an iterator, else *result* unchanged."""
     return list(result) if isinstance(result, Iterator) else result
 
 
@@ -516,7 +517,7 @@ def _find_keyword_and_argument_type(fn: Callable[..., Any]) -> tuple[str, Argume
 def _read_argument_type(annotation: Any) -> ArgumentType | None:
     """Return whether a parameter with this *annotation* takes one text or a list of texts.
 
-    Returns ``None`` if the annotation does not show it.
+    Returns ``None`` if the annotation does not show the type.
     """
     if annotation is str:
         return ArgumentType.ONE_TEXT

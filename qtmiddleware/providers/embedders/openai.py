@@ -89,7 +89,7 @@ class OpenAIEmbedder:
 
     The service rejects empty texts, so an empty text is sent as one space. A text is cut to 24,573
     bytes (about 8,191 tokens). If the service still rejects the text as too long, the embedder cuts
-    it in half, repeatedly if necessary.
+    the text in half, repeatedly if necessary.
 
     A failed request is retried up to ``max_retries`` times, a setting of the client (default: 2).
     If the service asks for a pause, the embedder waits that long. The SDK's own retries are not
@@ -220,7 +220,7 @@ class OpenAIEmbedder:
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], max_retries: int) -> Vectors:
-        """Return the vectors of *texts*. If the service rejects the request as too long, split it.
+        """Return the vectors of *texts*. Split a request that the service rejects as too long.
 
         Raises `EmbeddingError` if a request fails for another reason.
         """

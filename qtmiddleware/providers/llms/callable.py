@@ -52,7 +52,7 @@ class CallableModel:
     reads the result.
 
     - An async function is awaited in the caller's event loop. For a synchronous caller, it runs in
-      the background loop. At the deadline, it is cancelled.
+      the background loop. At the deadline, the call is cancelled.
     - A synchronous function runs in the caller's thread. For an async caller, it runs in a daemon
       thread. It cannot be stopped: at the deadline, the async caller only stops waiting.
 

@@ -163,7 +163,8 @@ class RecordedModel:
     The model finds a record by the question's text and history, because follow-ups such as "Why?"
     occur in several conversations. White space is ignored. Among records with the same text, the
     model uses the record whose last messages match the prompt's history best. If two records match
-    equally well, neither is used. A question can also match the ``standalone`` text of a record.
+    equally well, neither record is used. A question can also match the ``standalone`` text of a
+    record.
 
     The reply is JSON with the requested fields. A field without a recorded value is omitted. The
     field ``standalone`` is also omitted if the prompt has no history.
@@ -327,7 +328,7 @@ class RecordingModel:
     owner can read a new file. An existing file keeps its permissions.
 
     If a reply has no usable JSON object, or the file cannot be written, the reply is returned but
-    not recorded. A warning is logged; it contains no text of the reply.
+    not recorded. The logged warning contains no text of the reply.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:

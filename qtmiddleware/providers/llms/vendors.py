@@ -186,7 +186,7 @@ def make_usage(input_tokens: int | None, output_tokens: int | None) -> JsonObjec
 
 @dataclass
 class _CopiedResource:
-    """A copy of a client's resource, and its HTTP client. Closing this object closes both."""
+    """A copy of a client's resource and the copy's HTTP client. Closing this object closes both."""
 
     resource: Any
     http: Any
@@ -237,7 +237,7 @@ class VendorClients(Clients):
     def get_sync_client(self) -> Any:
         """Return the resource for a synchronous call.
 
-        This is a copy of the user's resource, or the resource itself if it cannot be copied.
+        This is a copy of the user's resource, or the resource itself if no copy can be made.
         """
         client = self._user_sync_client
         http = self._find_http_client(client, is_async=False)

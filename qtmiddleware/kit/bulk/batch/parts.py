@@ -70,7 +70,7 @@ class RequestResult:
     """The result of one request, read from a batch's output or error file.
 
     Attributes:
-        id: The request's id.
+        id: The id that the request has in its batch.
         status: The HTTP status; ``None`` if the service did not run the request, for example
             because the batch expired.
         body: The body of the response, as JSON text.

@@ -1,4 +1,4 @@
-"""Store the requests and replies of batches in a SQLite file."""
+"""Store the requests and replies of batches in an SQLite file."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ class BatchState:
         )
         # A value in a damaged file must not fill the memory.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-        self.run = self.read_value("run") or ""
+        self.run = self.read_state_value("run") or ""
         # The name is part of file names at the service.
         if not _RUN.fullmatch(self.run):
             self.close()
@@ -264,12 +264,12 @@ class BatchState:
         """Return the error to raise if this file cannot be used, with *reason* as the cause."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
-    def read_value(self, key: str) -> str | None:
+    def read_state_value(self, key: str) -> str | None:
         """Return the value stored under *key*; ``None`` if nothing is stored under it."""
         rows = self._execute_statement("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def store_value(self, key: str, value: str) -> None:
+    def store_state_value(self, key: str, value: str) -> None:
         """Store *value* under *key*, replacing any earlier value."""
         self._execute_statement("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
@@ -366,7 +366,7 @@ class BatchState:
                     "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
                 ).rowcount:
                     usage = usage.add_reply(row[1], reply.body)
-            self.store_value("usage", json.dumps(astuple(usage)))
+            self.store_state_value("usage", json.dumps(astuple(usage)))
 
     def find_reply_status_and_body(self, request_id: str) -> tuple[int, str] | None:
         """Return the stored reply to a request, as its HTTP status and its JSON body.
@@ -386,7 +386,7 @@ class BatchState:
     def sum_usage(self) -> Usage:
         """Return the token counts of all stored replies, as reported by the service."""
         try:
-            counts = json.loads(self.read_value("usage") or "null")
+            counts = json.loads(self.read_state_value("usage") or "null")
         except (ValueError, RecursionError):
             counts = None
         if (

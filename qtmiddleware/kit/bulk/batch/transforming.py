@@ -65,8 +65,8 @@ class FilePass:
     """Transforms those questions in a file that have no result yet, and writes the results.
 
     Attributes:
-        source: The file of questions.
-        config: The config.
+        source: The path of the file of questions.
+        config: The config with the settings of the run.
         journal: The output file, which contains the results so far.
         recording: The file in which the model's replies are recorded.
         price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
@@ -153,9 +153,9 @@ def open_batch_work(
     *source* later.
 
     Args:
-        source: The file of questions.
-        out: The output file.
-        config: The config.
+        source: The path of the file of questions.
+        out: The path of the output file.
+        config: The config with the settings of the run.
         client: An ``openai.OpenAI``. By default, the settings determine the client.
         overwrite: Whether to replace *out* instead of continuing it.
         limits: The maximum number of requests and bytes in a batch.
@@ -197,7 +197,7 @@ def _check_or_store_inputs(
     the current config and a digest of the questions in *state* instead.
 
     Args:
-        state: The stored batches.
+        state: The file that stores the batches.
         fingerprint: The settings and prompt versions of the current config, from
             `build_fingerprint`.
         file: The open file of questions.
@@ -224,7 +224,7 @@ def _check_or_store_inputs(
             "bytes": size,
             "digest": _compute_file_digest(file, size),
         }
-        state.store_value("fingerprint", json.dumps(current_inputs))
+        state.store_state_value("fingerprint", json.dumps(current_inputs))
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
@@ -232,7 +232,7 @@ def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str]
 
     Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """
-    fact = state.read_value("fingerprint")
+    fact = state.read_state_value("fingerprint")
     if fact is None:
         return None
     try:

@@ -46,7 +46,7 @@ class Tally:
     """The counts of downloaded results, and descriptions of unreadable and missing results.
 
     Attributes:
-        replies: The number of replies.
+        replies: The number of successful requests, which have a reply.
         failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
@@ -383,7 +383,7 @@ class BatchWork:
             file_name: The name of the file in error messages.
             request_count: The number of requests in the file's batch.
             expected_lines: The minimum number of lines in the complete file.
-            tally: The counts to update.
+            tally: The counts to which the results are added.
         """
         limits = {
             "lines": LINES * request_count + SPARE_LINES,

@@ -132,7 +132,7 @@ class _Chunk:
 
     Attributes:
         id: the chunk's number in the ledger.
-        text: the chunk's text.
+        text: the text of the chunk, without a context.
         prompt: the prompt that asks for the chunk's context.
         key: the key of the context in the ledger: a hash of the prompt and the model.
     """

@@ -1,4 +1,4 @@
-"""Store all chunks, contexts and vectors of an index in a SQLite file, the ledger."""
+"""Store all chunks, contexts and vectors of an index in an SQLite file, the ledger."""
 
 from __future__ import annotations
 

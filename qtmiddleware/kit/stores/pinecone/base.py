@@ -111,7 +111,7 @@ class ModelRecord:
         self._is_checked = True
 
     def claim_namespace(self) -> None:
-        """Check the model before passages are written, and create the record if it is missing.
+        """Check the embedding model before a write, and create the model record if it is missing.
 
         Raises `StoreError` if the namespace has vectors of another or unknown model.
         """
@@ -125,7 +125,7 @@ class ModelRecord:
         self._create_record()
 
     def ensure_record_exists(self) -> None:
-        """Create the record if it is missing, unless the namespace has vectors of an unknown model.
+        """Create a missing model record, unless the namespace has vectors of an unknown model.
 
         Raises `StoreError` if the record names another model.
         """
@@ -140,7 +140,7 @@ class ModelRecord:
 
     @property
     def _record_id(self) -> str:
-        """The id of the record: a hash of the namespace."""
+        """The id of the model record: a hash of the namespace."""
         # A namespace may contain spaces, but Pinecone cannot fetch ids with spaces.
         return sha256(self._namespace_key.encode()).hexdigest()
 
@@ -176,7 +176,7 @@ class ModelRecord:
             )
 
     def _check_recorded_model(self, record_metadata: Mapping[str, Any]) -> None:
-        """Check that the record names the model and dimension in use, and keep its token.
+        """Check that the model record names the model and dimension in use, and save its token.
 
         *record_metadata* is the record's metadata. Raises `StoreError` if the model or the
         dimension differs.
@@ -194,7 +194,7 @@ class ModelRecord:
         self._token = str(record_metadata.get("identity", ""))
 
     def _create_record(self) -> None:
-        """Write the record with a new random token, unless the record exists."""
+        """Write the model record, with a new random token, unless the record exists."""
         with self._lock.lock:
             # Another thread may have written the record while this thread waited for the lock.
             if self._token:

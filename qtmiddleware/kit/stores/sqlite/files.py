@@ -310,7 +310,7 @@ def get_sqlite_result_code(error: Exception) -> int:
 
 
 class Damage(sqlite3.DatabaseError):
-    """Raised if a SQLite file is damaged, or was written by another program or version."""
+    """Raised if an SQLite file is damaged, or was written by another program or version."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)

@@ -120,8 +120,8 @@ class Clients:
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call.
 
-        This is a copy of the user's client that does not retry. If the client cannot be copied, it
-        is returned itself. If the user gave no client, the client of this process is returned.
+        This is a copy of the user's client that does not retry. A client that cannot be copied is
+        returned unchanged. If the user gave no client, the client of this process is returned.
         """
         client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
@@ -134,8 +134,8 @@ class Clients:
     async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        This is a copy of the user's async client, made for this loop. If the client cannot be
-        copied, it is returned itself. If the user gave no client, a client made for this loop is
+        This is a copy of the user's async client, made for this loop. A client that cannot be
+        copied is returned unchanged. If the user gave no client, a client made for this loop is
         returned. Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._user_async_client
