@@ -197,7 +197,7 @@ TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
 _read_texts: Final = attrgetter(*TEXT_FIELDS)
 
 NOTHING: Final = Transformation()
-"""The empty transformation, for a question that no model was asked about."""
+"""An empty transformation, used if no model was asked about the question."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -209,8 +209,9 @@ class TransformRow:
         label: The transform's name and a short description for users.
         fields: The names of the texts that the transform's prompt asks for.
         parts: For a transform without a prompt, the names of the transforms whose prompts it uses.
-        max_searches: The most searches per question, including the search for the question itself;
-            ``None`` for one search per variant. A limit in the settings overrides this limit.
+        max_searches: The maximum number of searches per question, including the search for the
+            question itself; ``None`` for one search per variant. A limit in the settings overrides
+            this limit.
         prompt: The instructions of a user-defined transform, which has no prompt file.
         weights: The weights of a user-defined transform by field. They override the settings.
     """

@@ -11,7 +11,7 @@ from typing import Any, Final
 Key = tuple[str, str]
 
 MOST_CHARS: Final = 160
-"""The most characters of a passage that the table shows."""
+"""The maximum number of characters that the table shows of a passage."""
 # Notebooks have light and dark themes, so only properties that no theme sets are set here.
 _CELL: Final = 'style="text-align:left;vertical-align:top"'
 

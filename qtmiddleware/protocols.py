@@ -22,8 +22,8 @@ class ReplyField(FrozenDataclass):
         name: The field's name in the reply.
         shape: ``line``, ``passage`` or ``list``.
         description: The explanation of the field in the prompt.
-        min_items: The fewest items of a list.
-        max_items: The most items of a list; 0 for no limit.
+        min_items: The minimum number of items in a list.
+        max_items: The maximum number of items in a list; 0 for no limit.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Prompt(FrozenDataclass):
         fields: The fields that the reply must have; empty for a reply in plain text.
         query: The query in *user*, for models that look up stored replies.
         history: The conversation in *user*, for models that look up stored replies.
-        max_tokens: The most tokens that the reply may have.
+        max_tokens: The maximum number of tokens in the reply.
     """
 
     mode: str

@@ -28,7 +28,7 @@ class Deadline:
 
     Args:
         at: The moment, in seconds on the monotonic clock; infinite by default.
-        seconds: The most seconds that are left after `begin`; infinite by default.
+        seconds: The maximum number of seconds left after `begin`; infinite by default.
     """
 
     __slots__ = ("_at", "_seconds")

@@ -15,13 +15,13 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
 
 MOST_BYTES: Final = 50_000_000
-"""The most bytes of a glossary file."""
+"""The maximum size of a glossary file, in bytes."""
 MOST_ENTRIES: Final = 200_000
-"""The most entries of a glossary."""
+"""The maximum number of entries in a glossary."""
 MOST_FORMS: Final = 100
-"""The most forms of one entry."""
+"""The maximum number of forms in one entry."""
 LONGEST_FORM: Final = 200
-"""The most characters of one form."""
+"""The maximum number of characters in one form."""
 
 # In Solr's format, a backslash before a comma or a backslash makes it part of the term.
 _COMMA: Final = re.compile(r"(?<!\\),")

@@ -38,19 +38,20 @@ from qtmiddleware.preprocessing.dates import (
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
 WEIGHT: Final = 1.0
-"""The bonus for a value that the question names, in units of the function's score spread.
+"""The amount that a passage's score gains if the question names one of its metadata values.
 
-Any weight from .5 to 4 gives the same results within .002 on the data set used to choose it. At 1,
-with evenly spaced scores, one more matching value lifts the last passage of a list above the first.
+The unit is the typical gap between the function's high and low scores. Any weight from .5 to 4
+gives the same results within .002 on the data set used to choose the weight. At 1, with evenly
+spaced scores, one more matching value lifts the last passage of a list above the first.
 """
 NEUTRAL: Final = 0.5
 """The fraction of `WEIGHT` for "All", if the question names another value of the same field."""
 MOST_FIELDS: Final = 40
 """How many metadata fields of a passage are read."""
 MOST_CHARS: Final = 64
-"""The most characters of a value. Longer values are not read."""
+"""The maximum number of characters in a value. Longer values are not read."""
 MOST_WORDS: Final = 5
-"""The most words of a value. Values with more words are not read."""
+"""The maximum number of words in a value. Values with more words are not read."""
 MOST_LISTED: Final = 16
 """How many values of a list are read."""
 BY_MODEL: Final = 0.5

@@ -932,11 +932,14 @@ class _Pipeline:
                 return None
         if glossary is None or not glossary_terms:
             return None
-        from qtmiddleware.retrieval.glossary import add_glossary_terms, choose_term_meanings
+        from qtmiddleware.retrieval.glossary import (
+            add_glossary_terms,
+            choose_term_meanings_and_notes,
+        )
 
         def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
             try:
-                settled, undecided = choose_term_meanings(
+                settled, undecided = choose_term_meanings_and_notes(
                     glossary_terms, texts, question_keywords, language
                 )
                 written = add_glossary_terms(settled, texts, glossary, question_keywords, language)

@@ -42,7 +42,10 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""The weight of each measure at full strength, in units of the function's score spread."""
+"""The weight of each measure at full strength.
+
+The unit is the typical gap between the function's high and low scores.
+"""
 LEAST_LEAD: Final = 0.1
 """The smallest lead that counts.
 
@@ -62,9 +65,9 @@ HALF: Final = 0.5
 The factor is then not applied if another passage contains all the words.
 """
 LEADING: Final = 3
-"""The number of first passages that are checked together for the question's words."""
+"""How many passages at the top of a list are searched together for the question's words."""
 HEAD_CHARS: Final = 120
-"""The most characters of a first line that count as the head of a text."""
+"""The head of a text is its first line, up to this number of characters."""
 WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
 # Words with more characters between them are not near each other, however few words these are.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""The reason of the degradation for a call that asks for one page. It is only reordered."""
+"""The degradation's reason if a call asks for a page of results. Such a page is only reordered."""
 
 # The kinds of variant whose words are likely to occur in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)

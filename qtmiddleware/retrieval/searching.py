@@ -301,7 +301,7 @@ def search_variants(
             (Embed([variant.text for variant in variants]),), deadline, limit
         )
         if not embedded.has_succeeded:
-            degradations.append(_record_failure("embed", embedded, trace))
+            degradations.append(_record_failed_stage("embed", embedded, trace))
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
@@ -330,7 +330,7 @@ def search_variants(
     if seconds := max([step.embed_seconds for step in steps]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_outcomes(variants, steps, outcomes, request, trace, degradations)
+    return _read_search_results(variants, steps, outcomes, request, trace, degradations)
 
 
 def search_by_keywords(
@@ -365,11 +365,11 @@ def search_by_keywords(
     outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
     trace.count_search(step.calls, step.reads)
     trace.record_stage("search.text_clause", perf_counter() - began, began=began)
-    results = _read_outcomes((variant,), (step,), outcomes, request, trace, degradations)
+    results = _read_search_results((variant,), (step,), outcomes, request, trace, degradations)
     return results, outcomes[0].error
 
 
-def _read_outcomes(
+def _read_search_results(
     variants: Sequence[Variant],
     steps: Sequence[Search],
     outcomes: Sequence[Outcome],
@@ -377,9 +377,9 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the readable responses in *outcomes*.
+    """Return the responses in *outcomes* that can be read.
 
-    Failed searches and unreadable responses are recorded as degradations.
+    Failed searches and unreadable responses are recorded in *degradations*.
     """
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
@@ -397,14 +397,14 @@ def _read_outcomes(
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
-        degradations.append(_record_failure(f"search.{variant.kind}", outcome, trace))
+        degradations.append(_record_failed_stage(f"search.{variant.kind}", outcome, trace))
     return results
 
 
-def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    """Record the failure of *stage* in the trace, and return a degradation for it."""
-    trace.record_stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
-    return Degradation(stage, outcome.reason, outcome.detail)
+def _record_failed_stage(stage_name: str, outcome: Outcome, trace: Trace) -> Degradation:
+    """Record the failed stage in *trace*, and return a degradation with the failure's reason."""
+    trace.record_stage(stage_name, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
+    return Degradation(stage_name, outcome.reason, outcome.detail)
 
 
 class RunningCall:
