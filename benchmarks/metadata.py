@@ -151,7 +151,7 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
 
 def find_without(wrapped: Any, text: str, top_k: int) -> list[str]:
     """Return the ids that the rules without metadata find."""
-    with patch.object(pipeline, "score_by_metadata", lambda *_: None):
+    with patch.object(pipeline, "collect_metadata_evidence", lambda *_: None):
         return [match.id for match in wrapped.retrieve(text, top_k=top_k).matches]
 
 

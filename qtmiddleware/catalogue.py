@@ -3,7 +3,8 @@
 The settings, schema, documentation and command line are derived from the rows of these tables.
 
 - A new transform needs a row in `TRANSFORMS` and a prompt file of the same name in
-  `transforms/prompts/`. If it needs a text of its own, add a field to `Transformation`.
+  `transforms/prompts/`. If the transform asks for a new kind of text, add a field to
+  `Transformation`.
 - A new fusion method needs a row in `FUSION_METHODS` and a function ``merge_<name>`` in `fusion`.
 """
 
@@ -39,17 +40,17 @@ class TextField:
     """One kind of text that a model may write: a field of `Transformation`.
 
     Attributes:
-        name: the field's name.
+        name: The name of the field in `Transformation`.
         shape: ``line``, ``passage`` or ``list``.
-        label: the name of the text in messages to users.
-        variant: the kind of the `Variant` that searches for the text; ``""`` if no search uses it.
-        weight: the variant's default weight in the fusion.
-        meaning: the description of the weight.
-        is_evidence: whether the text's words count as keyword evidence.
-        guard: the rule that the text must follow.
-        is_pairs: whether each text is a label and a value, such as ``region: Germany``. If the
+        label: The name of the text in messages to users.
+        variant: The kind of the `Variant` that searches for the text; ``""`` if no search uses it.
+        weight: The variant's default weight in the fusion.
+        meaning: The description of the weight for users.
+        is_evidence: Whether the text's words count as keyword evidence.
+        guard: The rule that the text must follow.
+        is_pairs: Whether each text is a label and a value, such as ``region: Germany``. If the
             model replies with a JSON object, it is read as a list of these pairs.
-        aliases: a pattern that matches other keys under which models return the field. The keys are
+        aliases: A pattern that matches other keys under which models return the field. The keys are
             compared in lower case and without punctuation.
     """
 
@@ -65,8 +66,8 @@ class TextField:
     aliases: str = ""
 
 
-def _make_text_field(default: str | tuple[str, ...] | None, **row: Any) -> Any:
-    return field(default=default, repr=False, metadata={_ROW: row})
+def _make_text_field(default_text: str | tuple[str, ...] | None, **attributes: Any) -> Any:
+    return field(default=default_text, repr=False, metadata={_ROW: attributes})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +75,19 @@ class Transformation:
     """The texts that the model wrote for a question.
 
     A field is empty if the model was not asked for the text, or if the text was not usable.
-    Variants are searched in the order of the fields.
+    The texts are searched in the order of the fields.
 
     Attributes:
-        standalone: the question made independent of the conversation.
-        rewrite: the rewritten question.
-        hyde: a hypothetical passage that answers the question.
-        sub_queries: the parts of the question.
-        paraphrases: the question in other words.
-        step_back: a broader question.
-        keywords: words that the answer may contain.
-        notes: notes on repaired, dropped and merged texts, as ``(field, detail)``, without any
-            query text.
-        constraints: conditions that the question sets for its answer, as ``label: value``.
+        standalone: The question made independent of the conversation.
+        rewrite: The rewritten question.
+        hyde: A hypothetical passage that answers the question.
+        sub_queries: The parts of the question.
+        paraphrases: The question in other words.
+        step_back: A broader question.
+        keywords: Words that the answer may contain.
+        notes: One ``(field, detail)`` per text that was repaired, dropped or merged. The detail
+            contains no query text.
+        constraints: Conditions that the question sets for its answer, as ``label: value``.
     """
 
     standalone: str | None = _make_text_field(
@@ -196,7 +197,7 @@ TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
 _read_texts: Final = attrgetter(*TEXT_FIELDS)
 
 NOTHING: Final = Transformation()
-"""The empty transformation, for a question that no model was asked about."""
+"""An empty transformation, used if no model was asked about the question."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -204,14 +205,15 @@ class TransformRow:
     """One transform of questions, such as ``rewrite``.
 
     Attributes:
-        name: the value of ``transformationType``.
-        label: the transform's name and a short description for users.
-        fields: the names of the texts that the transform's prompt asks for.
-        parts: for a transform without a prompt, the names of the transforms whose prompts it uses.
-        max_searches: the most searches per question, including the search for the question itself;
-            ``None`` for one search per variant. A limit in the settings overrides this limit.
-        prompt: the instructions of a user-defined transform, which has no prompt file.
-        weights: the weights of a user-defined transform by field. They override the settings.
+        name: The value of ``transformationType``.
+        label: The transform's name and a short description for users.
+        fields: The names of the texts that the transform's prompt asks for.
+        parts: For a transform without a prompt, the names of the transforms whose prompts it uses.
+        max_searches: The maximum number of searches per question, including the search for the
+            question itself; ``None`` for one search per variant. A limit in the settings overrides
+            this limit.
+        prompt: The instructions of a user-defined transform, which has no prompt file.
+        weights: The weights of a user-defined transform by field. They override the settings.
     """
 
     name: str
@@ -223,11 +225,11 @@ class TransformRow:
     weights: tuple[tuple[str, float], ...] = ()
 
 
-def _index_rows(*rows: Row) -> Mapping[str, Row]:
+def _index_rows_by_name(*rows: Row) -> Mapping[str, Row]:
     return MappingProxyType({row.name: row for row in rows})
 
 
-TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows(
+TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
     TransformRow(
         name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)
     ),
@@ -309,11 +311,11 @@ class FusionMethod:
     """One method to merge several rankings into one, such as ``rrf``.
 
     Attributes:
-        name: the value of ``fusion.method``.
-        weighs: whether the method uses the weights of the variants.
-        needs_scores: whether the method needs scores. Without usable scores, ``weighted_rrf`` is
+        name: The value of ``fusion.method``.
+        weighs: Whether the method uses the weights of the variants.
+        needs_scores: Whether the method needs scores. Without usable scores, ``weighted_rrf`` is
             used instead.
-        merges: whether the method merges the rankings. If false, every ranking stays unchanged, and
+        merges: Whether the method merges the rankings. If false, every ranking stays unchanged, and
             no passage is scored or reranked.
     """
 
@@ -323,7 +325,7 @@ class FusionMethod:
     merges: bool = True
 
 
-FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows(
+FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows_by_name(
     FusionMethod(name="anchored", weighs=True, needs_scores=True),
     FusionMethod(name="rrf"),
     FusionMethod(name="weighted_rrf", weighs=True),
@@ -338,16 +340,16 @@ class StoreRow:
     """One kind of vector store, such as ``pinecone``.
 
     Attributes:
-        name: the value of ``store.kind``, and the name of the module in `stores` that defines
+        name: The value of ``store.kind``, and the name of the module in `stores` that defines
             ``open_store`` for this store.
-        keeps_files: whether the store keeps files at ``indexPath``.
+        keeps_files: Whether the store keeps files at ``indexPath``.
     """
 
     name: str
     keeps_files: bool = False
 
 
-STORES: Final[Mapping[str, StoreRow]] = _index_rows(
+STORES: Final[Mapping[str, StoreRow]] = _index_rows_by_name(
     StoreRow(name="sqlite", keeps_files=True),
     StoreRow(name="lancedb", keeps_files=True),
     StoreRow(name="pinecone"),
@@ -361,10 +363,10 @@ class ModelProvider:
     """One provider of language models, such as ``openai``.
 
     Attributes:
-        name: the name of the provider's module in `llms`. The module defines ``accepts(client)``,
+        name: The name of the provider's module in `llms`. The module defines ``accepts(client)``,
             which returns whether the provider can use a client, and ``make_model(client,
             settings)``.
-        clients: a description of the accepted clients for error messages.
+        clients: A description of the accepted clients for error messages.
     """
 
     name: str
@@ -396,7 +398,7 @@ The first provider is used if no client is given.
 """
 
 
-def _find_languages() -> tuple[str, ...]:
+def _list_language_codes() -> tuple[str, ...]:
     folder = os.path.join(os.path.dirname(__file__), "preprocessing", "lexicons")  # noqa: PTH118, PTH120
     names = os.listdir(folder)  # noqa: PTH208
     # A word list has the name of a two-letter language code. Other files in the folder do not.
@@ -405,7 +407,7 @@ def _find_languages() -> tuple[str, ...]:
     )
 
 
-LANGUAGES: Final = _find_languages()
+LANGUAGES: Final = _list_language_codes()
 """The codes of the languages that have a word list in `preprocessing/lexicons`, sorted."""
 
 PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")

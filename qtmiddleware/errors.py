@@ -1,4 +1,4 @@
-"""All errors that this package raises.
+"""Define all errors that this package raises.
 
     QtMiddlewareError
     ├── ConfigError (ValueError)        a setting is unknown or invalid
@@ -58,8 +58,8 @@ class ConfigError(QtMiddlewareError, ValueError):
 
     Attributes:
         path: the key as it is written in the file, such as ``fusion.rrfK``.
-        value: the invalid value.
-        allowed: the values that are allowed.
+        value: the value that is not allowed.
+        allowed: a phrase that names the allowed values.
         source: where the value was set: a file's path, ``environment``, ``call``, ...
     """
 
@@ -117,8 +117,8 @@ class MissingExtra(QtMiddlewareError, ImportError):
     """An optional dependency is not installed. The message contains the command to install it.
 
     Attributes:
-        package: the missing package.
-        extra: the extra of qtmiddleware that installs it.
+        package: the name of the package that is missing.
+        extra: the name of qtmiddleware's extra that installs the package.
     """
 
     def __init__(self, package: str, extra: str) -> None:
@@ -140,7 +140,7 @@ _POSSIBLY_CHARGED_REASONS: Final = frozenset(
     {"timeout", "refused", "empty", "truncated", "unparsable", "cancelled", "failed"}
 )
 REASONS: Final = _FREE_REASONS | _POSSIBLY_CHARGED_REASONS
-"""All reasons of a `ModelError`. Any other reason, from a user's own error, is replaced."""
+"""All reasons of a `ModelError`. `build_safe_error` replaces any other reason by a known one."""
 
 
 class ModelError(QtMiddlewareError):

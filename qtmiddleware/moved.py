@@ -1,7 +1,7 @@
 """Keep moved modules importable by their old names.
 
-`docs/stability.md` promises some of the old names, and pickles contain others. An import by the old
-name gives the same module object as an import by the new name.
+Pickles contain old names, and `docs/stability.md` promises to keep some of them. An import by an
+old name returns the same module object as an import by the new name.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ The submodules of a package have moved with the package.
 _PACKAGE: Final = "qtmiddleware."
 
 
-def find_new_module_name(name: str) -> str | None:
-    """Return the new name of the module whose old name is *name*.
+def find_new_module_name(old_name: str) -> str | None:
+    """Return the new name of the module whose old name is *old_name*.
 
-    Returns ``None`` if *name* is not the old name of a moved module.
+    Returns ``None`` if *old_name* is not the old name of a moved module.
     """
-    if not name.startswith(_PACKAGE):
+    if not old_name.startswith(_PACKAGE):
         return None
-    head, submodules = name.removeprefix(_PACKAGE), ""
+    head, submodules = old_name.removeprefix(_PACKAGE), ""
     while head and head not in MOVED:
         head, _, last_name = head.rpartition(".")
         submodules = f".{last_name}{submodules}"
@@ -109,7 +109,7 @@ class _AliasLoader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the spec of *module*, which the import by the old name has replaced."""
+        """Restore the import spec of *module*, because the import by the old name replaced it."""
         module.__spec__ = self._spec
 
 

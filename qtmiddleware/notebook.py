@@ -11,7 +11,7 @@ from typing import Any, Final
 Key = tuple[str, str]
 
 MOST_CHARS: Final = 160
-"""The most characters of a passage that the table shows."""
+"""The maximum number of characters that the table shows of a passage."""
 # Notebooks have light and dark themes, so only properties that no theme sets are set here.
 _CELL: Final = 'style="text-align:left;vertical-align:top"'
 
@@ -24,7 +24,7 @@ def render_html(retrieval: Any) -> str:
     heads = "".join(
         f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
     )
-    rows = "".join(_render_row(*row) for row in list_table_rows(retrieval))
+    rows = "".join(_render_table_row(*row) for row in list_table_rows(retrieval))
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
     return f"<div><p>{escape(describe_retrieval(retrieval))}</p>{table}</div>"
 
@@ -102,7 +102,7 @@ def _explain_move(
     reasons = []
     variants = [kind for kind in match.found_by if kind != "original"]
     if variants:
-        reasons.append(f"found by {_join_kinds(variants)}")
+        reasons.append(f"found by {_join_variant_kinds(variants)}")
     if shares.get(match.key, 0.0) > 0.0:
         reasons.append("holds keywords")
     if match.rerank_score is not None:
@@ -112,11 +112,11 @@ def _explain_move(
     return ", ".join(reasons)
 
 
-def _join_kinds(kinds: Sequence[str]) -> str:
+def _join_variant_kinds(kinds: Sequence[str]) -> str:
     return " and ".join(kind.replace("_", " ") for kind in kinds)
 
 
-def _render_row(position: int, former_position: str, match: Any, reason: str) -> str:
+def _render_table_row(position: int, former_position: str, match: Any, reason: str) -> str:
     text = match.text or ""
     excerpt = text if len(text) <= MOST_CHARS else f"{text[: MOST_CHARS - 1]}…"
     name = f"<code>{escape(match.id)}</code> " if match.id else ""

@@ -1,7 +1,7 @@
 """Find transforms, fusion methods and document readers in other installed packages.
 
-Each of these plugins is an entry point of its package, and is checked before use. A built-in
-transform, fusion method or reader takes precedence over a plugin of the same name.
+Each plugin is an entry point of its package. qtmiddleware checks a plugin before using it. A
+built-in transform, fusion method or reader takes precedence over a plugin of the same name.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class OwnFusion:
 
 
 class UnknownPlugin(ConfigError):
-    """A transform, fusion method or reader is neither built in nor installed."""
+    """The requested transform, fusion method or reader is neither built in nor installed."""
 
 
 # --- entry points ---------------------------------------------------------------------------------
@@ -97,31 +97,31 @@ def _list_entry_points(group: str) -> Sequence[EntryPoint]:
 
 
 @cache
-def load_plugin(group: str, name: str) -> Any:
-    """Import and return the object of the entry point *name* in *group*.
+def load_plugin(group: str, entry_name: str) -> Any:
+    """Import and return the object of the entry point *entry_name* in *group*.
 
     Raises:
         UnknownPlugin: No installed package has this entry point.
         ConfigError: Several packages have this entry point, or the object cannot be imported.
     """
-    entries = [entry for entry in _list_entry_points(group) if entry.name == name]
+    entries = [entry for entry in _list_entry_points(group) if entry.name == entry_name]
     if not entries:
-        raise UnknownPlugin(f"no installed package has an entry point {name!r} in {group}")
+        raise UnknownPlugin(f"no installed package has an entry point {entry_name!r} in {group}")
     if len(entries) > 1:
         packages = " and ".join(sorted(_find_package_name(entry) for entry in entries))
         problem = f"is defined by {packages}; keep only one of these packages"
-        raise _build_entry_point_error(group, name, problem)
+        raise _build_entry_point_error(group, entry_name, problem)
     try:
         return entries[0].load()
     except (Exception, SystemExit) as error:
         # The package may be a script that exits when it is imported.
         raise _build_entry_point_error(
-            group, name, f"cannot be imported: {_describe_error(error)}"
+            group, entry_name, f"cannot be imported: {_describe_error(error)}"
         ) from error
 
 
-def _find_package_name(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else entry.value
+def _find_package_name(entry_point: EntryPoint) -> str:
+    return entry_point.dist.name if entry_point.dist is not None else entry_point.value
 
 
 def _describe_error(error: BaseException) -> str:
@@ -157,7 +157,7 @@ def find_transform(name: str, configured_transforms: Mapping[str, Any]) -> Trans
     if not isinstance(part, OwnTransform):
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
         raise _build_entry_point_error(TRANSFORM_GROUP, name, problem)
-    for place, _, allowed in list_definition_problems(
+    for place, _, allowed in find_definition_problems(
         name, {"prompt": part.prompt, "fields": part.fields}
     ):
         problem = f"is not valid: {place or 'name'} must be {allowed}"
@@ -184,13 +184,14 @@ def _build_transform_row(name: str, prompt: str, fields: _Weights) -> TransformR
     )
 
 
-def list_definition_problems(
+def find_definition_problems(
     name: str, definition: Mapping[str, Any]
 ) -> Iterator[tuple[str, Any, str]]:
     """Yield (key, value, allowed) for each problem in the *definition* of the transform *name*.
 
-    The key says where in the definition the invalid value is; it is ``""`` for an invalid name. The
-    last string describes the allowed values.
+    - key says where in the definition the invalid value is; ``""`` stands for an invalid name.
+    - value is the invalid value.
+    - allowed describes the valid values.
     """
     if not _NAME.fullmatch(name):
         yield "", name, NAME_ALLOWED
@@ -235,12 +236,12 @@ def _is_valid_weight(weight: Any) -> bool:
     return type(weight) in (int, float) and 0 <= weight <= MAX_WEIGHT
 
 
-def _is_searched_field(field: str) -> bool:
-    return bool(TEXT_FIELDS[_convert_to_snake_case(field)].variant)
+def _is_searched_field(field_name: str) -> bool:
+    return bool(TEXT_FIELDS[_convert_to_snake_case(field_name)].variant)
 
 
-def _convert_to_snake_case(name: str) -> str:
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+def _convert_to_snake_case(camel_case_name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", camel_case_name).lower()
 
 
 # --- fusion methods -------------------------------------------------------------------------------
@@ -281,19 +282,19 @@ def find_fusion_method(name: str) -> FoundFusion:
 # --- document readers -----------------------------------------------------------------------------
 
 
-def has_reader(ending: str) -> bool:
-    """Return whether an installed package reads files that end in *ending*, such as ``.tape``."""
-    return ending.removeprefix(".") in list_plugin_names(READER_GROUP)
+def has_reader(file_ending: str) -> bool:
+    """Return whether an installed package reads files with the *file_ending*, such as ``.tape``."""
+    return file_ending.removeprefix(".") in list_plugin_names(READER_GROUP)
 
 
-def find_reader(ending: str) -> Callable[..., Any]:
-    """Return the function that reads files that end in *ending*, such as ``.tape``.
+def find_reader(file_ending: str) -> Callable[..., Any]:
+    """Return the function that reads files with the *file_ending*, such as ``.tape``.
 
     Raises:
-        UnknownPlugin: No installed package has a reader for *ending*.
+        UnknownPlugin: No installed package has a reader for *file_ending*.
         ConfigError: The entry point of the reader is not a function.
     """
-    name = ending.removeprefix(".")
+    name = file_ending.removeprefix(".")
     part = load_plugin(READER_GROUP, name)
     if not callable(part):
         problem = f"must be a function that takes a path and a file, not {type(part).__name__}"

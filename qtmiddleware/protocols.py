@@ -19,11 +19,11 @@ class ReplyField(FrozenDataclass):
     """One field of the JSON object that the model is asked to return.
 
     Attributes:
-        name: the field's name in the reply.
+        name: The field's name in the reply.
         shape: ``line``, ``passage`` or ``list``.
-        description: the explanation of the field in the prompt.
-        min_items: the fewest items of a list.
-        max_items: the most items of a list; 0 for no limit.
+        description: The explanation of the field in the prompt.
+        min_items: The minimum number of items in a list.
+        max_items: The maximum number of items in a list; 0 for no limit.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Prompt(FrozenDataclass):
     """One prompt to a language model.
 
     Attributes:
-        mode: the prompt's name. It is part of every cache key.
-        version: the prompt's version. It is part of every cache key.
-        system: the system message: the instructions, without any text of the user.
-        user: the user message: the query and the history.
-        fields: the fields that the reply must have; empty for a reply in plain text.
-        query: the query in *user*, for models that look up stored replies.
-        history: the conversation in *user*, for models that look up stored replies.
-        max_tokens: the most tokens that the reply may have.
+        mode: The prompt's name. It is part of every cache key.
+        version: The prompt's version. It is part of every cache key.
+        system: The system message: the instructions, without any text of the user.
+        user: The user message: the query and the history.
+        fields: The fields that the reply must have; empty for a reply in plain text.
+        query: The query in *user*, for models that look up stored replies.
+        history: The conversation in *user*, for models that look up stored replies.
+        max_tokens: The maximum number of tokens in the reply.
     """
 
     mode: str
@@ -63,16 +63,16 @@ class Reply(FrozenDataclass):
     """A language model's reply, with its cost.
 
     Attributes:
-        text: the reply's text.
-        input_tokens: the number of tokens that the model read.
-        output_tokens: the number of tokens that the model wrote.
-        calls: the number of requests that were sent. It is more than one if the provider first
+        text: The reply's text.
+        input_tokens: The number of tokens that the model read.
+        output_tokens: The number of tokens that the model wrote.
+        calls: The number of requests that were sent. It is more than one if the provider first
             rejected a parameter.
-        cost_usd: the cost in US dollars; ``None`` if the model's price is not known.
-        truncated: whether the model stopped at its token limit.
-        seconds: for a replayed reply, the seconds that the original reply took; 0 for a new reply.
-        model: the model that replied, as the service names it; ``""`` if not known.
-        id: the id that the service gave this completion; ``""`` if not known.
+        cost_usd: The cost in US dollars; ``None`` if the model's price is not known.
+        truncated: Whether the model stopped at its token limit.
+        seconds: For a replayed reply, the seconds that the original reply took; 0 for a new reply.
+        model: The model that replied, as the service names it; ``""`` if not known.
+        id: The id that the service gave this completion; ``""`` if not known.
     """
 
     text: str = field(repr=False)
@@ -170,10 +170,10 @@ class Passage(FrozenDataclass):
     """One text to store.
 
     Attributes:
-        id: the passage's id. If a passage with the same id is written later, it replaces this
+        id: The passage's id. If a passage with the same id is written later, it replaces this
             passage.
-        text: the text.
-        metadata: the fields that a filter can refer to.
+        text: The text.
+        metadata: The fields that a filter can refer to.
     """
 
     id: str
@@ -205,7 +205,7 @@ class Store(Protocol):
 
     @property
     def atomic(self) -> bool:
-        """Whether other readers see either all changes of a `write` or none of them."""
+        """Whether a reader of the store sees either all changes of a `write` or none of them."""
 
     @property
     def identity(self) -> str:
@@ -219,8 +219,8 @@ class Store(Protocol):
         A passage replaces an earlier passage with the same id.
 
         Args:
-            passages: the passages with their vectors. There may be more than fit in memory.
-            delete: the ids to delete. An id that is also in *passages* is written, not deleted.
+            passages: The passages with their vectors. There may be more than fit in memory.
+            delete: The ids to delete. An id that is also in *passages* is written, not deleted.
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
@@ -276,11 +276,12 @@ class Observer(Protocol):
     performs the operation. If it raises an exception, the exception is logged once and otherwise
     ignored.
 
-    - An operation starts after its parent.
+    - An operation starts after its parent, the operation that includes it.
     - Each operation ends once. If the caller stops waiting for an operation, the operation ends at
       this moment, in the caller's thread or task, even if the call continues.
     - If `on_start` sets a context variable for a search, embedding, model call or reranking, the
-      code that performs the operation sees the variable. Code that reads a stream never sees it.
+      code that performs the operation sees the variable. Code that reads a stream never sees the
+      variable.
     """
 
     def on_start(self, operation: Operation) -> None:

@@ -22,14 +22,14 @@ class ScriptedModel:
     """A language model that replies from a script.
 
     Args:
-        script: the reply. A text is sent unchanged, and a mapping is sent as JSON. An exception is
+        script: The reply. A text is sent unchanged, and a mapping is sent as JSON. An exception is
             raised. A list is a streamed reply: its items are texts, pauses in seconds, and
             exceptions to raise. A function takes the prompt and returns the script for this call.
-        name: the model's name.
-        seconds: the delay before each reply, in seconds.
+        name: The name that the model reports.
+        seconds: The delay before each reply, in seconds.
 
     Attributes:
-        prompts: the prompts that the model received.
+        prompts: The prompts that the model received.
     """
 
     # This attribute says that `acomplete` works too.
@@ -126,8 +126,8 @@ class RecordingObserver:
     """An observer that collects all operations it receives.
 
     Attributes:
-        started: the operations, as the observer received them at their start.
-        ended: the operations, as the observer received them at their end.
+        started: The operations, as the observer received them at their start.
+        ended: The operations, as the observer received them at their end.
     """
 
     def __init__(self) -> None:

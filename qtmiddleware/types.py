@@ -27,8 +27,8 @@ class Deadline:
     `begin` moves this moment to at most *seconds* from now. `cancel` moves it to now.
 
     Args:
-        at: the moment, in seconds on the monotonic clock; infinite by default.
-        seconds: the most seconds that are left after `begin`; infinite by default.
+        at: The moment, in seconds on the monotonic clock; infinite by default.
+        seconds: The maximum number of seconds left after `begin`; infinite by default.
     """
 
     __slots__ = ("_at", "_seconds")
@@ -44,7 +44,7 @@ class Deadline:
 
     @property
     def at(self) -> float:
-        """The moment, in seconds on the monotonic clock."""
+        """The moment when the deadline passes, in seconds on the monotonic clock."""
         return self._at
 
     def remaining(self) -> float:
@@ -121,11 +121,11 @@ class Stage(FrozenDataclass):
     """One stage of a retrieval.
 
     Attributes:
-        name: the stage's name.
-        started_ms: the start of the stage, in milliseconds since the retrieval began.
-        ms: the duration of the stage, in milliseconds.
+        name: What the stage does, such as ``preprocess`` or ``search.original``.
+        started_ms: The start of the stage, in milliseconds since the retrieval began.
+        ms: The duration of the stage, in milliseconds.
         status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
-        detail: the reason for the status, without any query text.
+        detail: The reason for the status, without any query text.
     """
 
     name: str
@@ -140,9 +140,9 @@ class Decision(FrozenDataclass):
     """The decision whether to ask the model.
 
     Attributes:
-        call: whether the model was asked.
-        reason: the reason in one word.
-        signals: the numbers that the decision is based on.
+        call: Whether the model was asked.
+        reason: The reason in one word.
+        signals: The numbers that the decision is based on.
     """
 
     call: bool
@@ -157,20 +157,20 @@ class Trace:
     It contains no text of queries or passages, except dates and versions named in a question.
 
     Attributes:
-        query_id: a random id of 16 hex digits.
-        llm_calls: the number of requests to language models.
-        input_tokens: the number of tokens that the models read.
-        output_tokens: the number of tokens that the models wrote.
-        cost_usd: the cost of the model calls in US dollars; ``None`` if a price is not known.
-        cache_hits: the number of transformations that came from the cache, or from the model call
+        query_id: A random id of 16 hex digits.
+        llm_calls: The number of requests to language models.
+        input_tokens: The number of tokens that the models read.
+        output_tokens: The number of tokens that the models wrote.
+        cost_usd: The cost of the model calls in US dollars; ``None`` if a price is not known.
+        cache_hits: The number of transformations that came from the cache, or from the model call
             of an identical question.
-        searches: the number of calls of the wrapped function.
+        searches: The number of calls of the wrapped function.
         read_price: US dollars per million read units (``store.readPrice``); ``None`` if not set.
-        replayed_ms: for replayed model replies, the milliseconds that the original replies took.
-        original_ms: the milliseconds that the search for the original query took.
-        total_ms: the milliseconds that the whole retrieval took.
-        decision: whether the model was asked, and why; ``None`` if no decision was made.
-        notes: facts that are not failures, as ``(subject, detail)``.
+        replayed_ms: For replayed model replies, the milliseconds that the original replies took.
+        original_ms: The milliseconds that the search for the original query took.
+        total_ms: The milliseconds that the whole retrieval took.
+        decision: Whether the model was asked, and why; ``None`` if no decision was made.
+        notes: Facts that are not failures, as ``(subject, detail)``.
     """
 
     query_id: str = field(default_factory=lambda: os.urandom(8).hex())
@@ -238,7 +238,7 @@ class Trace:
         """Record that the stage *name* took *seconds*.
 
         Args:
-            name: The stage's name.
+            name: What the stage does, such as ``preprocess`` or ``search.original``.
             seconds: The duration of the stage.
             status: ``ok``, ``skipped``, ``degraded`` or ``failed``.
             detail: The reason for the status, without any query text.
@@ -335,7 +335,7 @@ class Message(FrozenDataclass):
 
     Attributes:
         role: ``user``, ``assistant`` or ``system``.
-        content: the message's text.
+        content: The message's text.
     """
 
     role: str
@@ -347,10 +347,10 @@ class Query(FrozenDataclass):
     """A question, and the texts that are made from it for searching.
 
     Attributes:
-        original: the user's text, unchanged.
-        text: the text to embed.
-        keywords: the words for keyword evidence.
-        language: the code of the word list that was used; ``""`` if none was.
+        original: The user's text, unchanged.
+        text: The text to embed.
+        keywords: The words for keyword evidence.
+        language: The code of the word list that was used; ``""`` if none was.
     """
 
     original: str = field(repr=False)
@@ -365,8 +365,8 @@ class Variant(FrozenDataclass):
 
     Attributes:
         kind: ``original``, or the kind of text, such as ``rewrite``.
-        text: the text.
-        weight: the weight of the text's ranking in the fusion.
+        text: The text to search for.
+        weight: The weight that the fusion gives to the ranking of this search.
     """
 
     kind: VariantKind
@@ -383,18 +383,18 @@ class Match(FrozenDataclass):
     """One passage that was found.
 
     Attributes:
-        id: the passage's id; ``None`` if it has none.
-        namespace: the passage's namespace.
-        score: the backend's score for the user's question, or for its standalone form if this form
+        id: The passage's id; ``None`` if it has none.
+        namespace: The namespace that contains the passage.
+        score: The backend's score for the user's question, or for its standalone form if this form
             was searched. ``None`` if only variants found the passage, because their scores were
             computed for other texts. With the ``concat`` fusion, the score in the passage's list.
-        fused_score: qtmiddleware's score, by which the result is sorted; higher is better.
-        text: the passage's text; ``None`` if the response does not contain it.
-        metadata: the passage's metadata.
-        found_by: the kinds of the variants that found the passage, in the order of their searches.
-        rerank_score: the reranker's score; ``None`` if the reranker did not score this passage.
-        raw: the object that the wrapped function returned for the passage.
-        key: the passage's key in the lists of its `Retrieval`.
+        fused_score: Qtmiddleware's score, by which the result is sorted; higher is better.
+        text: The passage's text; ``None`` if the response does not contain it.
+        metadata: The passage's metadata.
+        found_by: The kinds of the variants that found the passage, in the order of their searches.
+        rerank_score: The reranker's score; ``None`` if the reranker did not score this passage.
+        raw: The object that the wrapped function returned for the passage.
+        key: The passage's key in the lists of its `Retrieval`.
     """
 
     id: str | None
@@ -416,12 +416,12 @@ class Ranking(FrozenDataclass):
     There is no object per passage, because most passages are scored but never shown.
 
     Attributes:
-        variant: the variant that was searched.
-        keys: the keys of the passages.
-        scores: the backend's scores; ``None`` for a passage without a score.
-        items: the objects that the function returned. A tuple without field names, or a passage
+        variant: The variant that was searched.
+        keys: The keys of the passages.
+        scores: The backend's scores; ``None`` for a passage without a score.
+        items: The objects that the function returned. A tuple without field names, or a passage
             whose fields are in parallel columns, becomes a mapping.
-        initial: the two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
+        initial: The two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
             for other searches.
     """
 
@@ -437,9 +437,9 @@ class Degradation(FrozenDataclass):
     """One problem that made a result differ from what was requested.
 
     Attributes:
-        stage: the stage in which the problem happened.
-        reason: the reason in one word.
-        detail: a description of the problem, without any query text.
+        stage: The stage in which the problem happened.
+        reason: The reason in one word.
+        detail: A description of the problem, without any query text.
     """
 
     stage: str
@@ -452,16 +452,16 @@ class Evidence(FrozenDataclass):
     """How keywords changed the order of the leading passages after the fusion.
 
     Attributes:
-        keywords: the groups of words that were searched for, each with its weight. The question's
+        keywords: The groups of words that were searched for, each with its weight. The question's
             words come first, then the words of its variants.
-        weight: the weight of the keywords, from 0 to 1.
-        keys: the keys of the leading passages, in their new order.
-        scores: the new scores of the leading passages; higher is better.
-        shares: for each leading passage, the amount that keywords added to its score.
-        language: the code of the language whose rules match different forms of a word; ``""`` if
+        weight: The weight of the keywords, from 0 to 1.
+        keys: The keys of the leading passages, in their new order.
+        scores: The new scores of the leading passages; higher is better.
+        shares: For each leading passage, the amount that keywords added to its score.
+        language: The code of the language whose rules match different forms of a word; ``""`` if
             only equal forms match.
-        coverage: the fraction of the question's content words that occurred in the first three
-            passages before the change; ``None`` if it was not measured.
+        coverage: The fraction of the question's content words that occurred in the first three
+            passages before the order changed; ``None`` if it was not measured.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -488,15 +488,15 @@ class Standing(FrozenDataclass):
     """The confidence in a result, compared with the function's earlier results.
 
     Attributes:
-        confidence: the weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
+        confidence: The weighted mean of the *percentiles*, from 0 to 1. It is a percentile, not a
             probability. ``None`` if there is a *problem*.
-        signals: the measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
+        signals: The measured signals by name: ``best_score``, ``lead`` and ``coverage``. Higher is
             better.
-        percentiles: for each signal, the fraction of earlier questions whose signal was lower.
-        seen: the number of earlier questions, at most 512.
-        is_unsure: whether the function probably has no answer, because its signals are unusually
+        percentiles: For each signal, the fraction of earlier questions whose signal was lower.
+        seen: The number of earlier questions in the comparison, at most 512.
+        is_unsure: Whether the function probably has no answer, because its signals are unusually
             low.
-        problem: the reason why *confidence* is ``None``; ``""`` if *confidence* is a number.
+        problem: The reason why *confidence* is ``None``; ``""`` if *confidence* is a number.
     """
 
     confidence: float | None
@@ -539,29 +539,30 @@ class Retrieval(FrozenDataclass):
     """The result of one retrieval.
 
     Attributes:
-        original_query: the query exactly as it was passed, even if it is not a text; ``""`` if the
+        original_query: The query exactly as it was passed, even if it is not a text; ``""`` if the
             call had no query.
-        matches: the passages of *response*, best first.
-        response: the result in the wrapped function's own type and shape.
-        variants: the texts that were searched, the original query first.
+        matches: The passages of *response*, best first.
+        response: The result in the wrapped function's own type and shape.
+        variants: The texts that were searched, the original query first.
         status: ``full``, or ``degraded`` if something did not go as requested.
-        degradations: the problems that made the result differ from what was requested.
-        trace: the record of the retrieval: times, calls, costs and notes.
-        transformation: the texts that the model wrote; empty if no model was asked.
-        offsets: with the ``concat`` fusion, the index in *matches* at which each of *rankings*
+        degradations: The problems that made the result differ from what was requested.
+        trace: The record of the retrieval: times, calls, costs and notes.
+        transformation: The texts that the model wrote; empty if no model was asked.
+        offsets: With the ``concat`` fusion, the index in *matches* at which each of *rankings*
             begins; empty otherwise.
-        rankings: the result of each variant's search.
-        fused: the keys of the passages after the fusion, before keyword evidence.
-        reranked: the keys of the candidates that a reranker scored, in the reranker's order.
-        keywords: the question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if
+        rankings: The result of each variant's search.
+        fused: The keys of the passages after the fusion, before keyword evidence.
+        reranked: The keys of the candidates that a reranker scored, in the reranker's order.
+        keywords: The question's keywords, as `qtmiddleware.preprocess` returns them. ``""`` if
             ``preprocess`` is off, or if the query is passed through unchanged.
-        fused_scores: the scores of *fused*; higher is better.
-        rerank_scores: the reranker's scores of *reranked*; ``None`` for a passage without a text.
-        gains: for each ranking, the amount that each rank added to a passage's fused score. Empty
+        fused_scores: The scores of the passages in *fused*; higher is better.
+        rerank_scores: The reranker's scores of the candidates in *reranked*; ``None`` for a
+            candidate without a text.
+        gains: For each ranking, the amount that each rank added to a passage's fused score. Empty
             if the fusion method does not add scores. If a ranking contains a passage twice, only
             its best rank counts.
-        evidence: the effect of keywords on the order; ``None`` if keywords were not used.
-        standing: the confidence in the result, and the signals behind it.
+        evidence: The effect of keywords on the order; ``None`` if keywords were not used.
+        standing: The confidence in the result, and the signals behind it.
     """
 
     original_query: str = field(repr=False)
@@ -631,10 +632,10 @@ class Citation(FrozenDataclass):
     """One citation in an answer's text, such as ``[1]``.
 
     Attributes:
-        number: the number of the cited passage, counted from 1.
-        start: the index at which the citation begins. ``text[start:end]`` includes its brackets.
-        end: the index at which the citation ends.
-        match: the cited passage.
+        number: The number of the cited passage, counted from 1.
+        start: The index at which the citation begins. ``text[start:end]`` includes its brackets.
+        end: The index at which the citation ends.
+        match: The cited passage.
     """
 
     number: int
@@ -648,13 +649,13 @@ class SubAnswer(FrozenDataclass):
     """The answer to one sub-query, based on the passages that the sub-query's search found.
 
     Attributes:
-        question: the sub-query.
-        text: the answer's text.
-        citations: the citations in *text*; their numbers refer to *matches*.
-        matches: the passages that the model was shown.
-        found: whether the passages contain the answer. Also false if there were no passages, or if
+        question: The sub-query.
+        text: The answer's text.
+        citations: The citations in *text*; their numbers refer to *matches*.
+        matches: The passages that the model was shown.
+        found: Whether the passages contain the answer. Also false if there were no passages, or if
             the model failed.
-        reason: the reason why *found* is false; ``""`` if *found* is true.
+        reason: The reason why *found* is false; ``""`` if *found* is true.
     """
 
     question: str = field(repr=False)
@@ -670,18 +671,18 @@ class Answer(FrozenDataclass):
     """The answer to a question, with the passages that it cites.
 
     Attributes:
-        text: the answer. If the passages do not contain an answer, *text* says so.
-        citations: the citations in *text*.
-        matches: the passages that the model was shown. Number n in *text* and *citations* means
+        text: The answer. If the passages do not contain an answer, *text* says so.
+        citations: The citations in *text*.
+        matches: The passages that the model was shown. Number n in *text* and *citations* means
             ``matches[n - 1]``.
-        retrieval: the retrieval that found the passages. Its trace also counts the answer's model
+        retrieval: The retrieval that found the passages. Its trace also counts the answer's model
             calls.
-        found: whether the passages contain the answer.
-        sub_answers: the answers to the sub-queries, in the ``synthesis`` mode.
+        found: Whether the passages contain the answer.
+        sub_answers: The answers to the sub-queries, in the ``synthesis`` mode.
         status: ``full``, or ``degraded`` if something did not go as requested.
-        degradations: the problems in the retrieval and in the answer.
-        context: the texts of the passages as the model saw them, each under ``PASSAGE n``.
-        transformation_type: the transform of the question, as in the setting
+        degradations: The problems in the retrieval and in the answer.
+        context: The texts of the passages as the model saw them, each under ``PASSAGE n``.
+        transformation_type: The transform of the question, as in the setting
             ``transformationType``.
     """
 
@@ -704,29 +705,29 @@ class Operation(FrozenDataclass):
     An observer receives an operation twice, when it starts and when it ends, with the same *id*.
 
     Attributes:
-        id: the number of the operation.
+        id: A number that identifies the operation.
         kind: ``retrieval``, ``answer`` or ``transform``, or a part of one of these: ``search``,
             ``embedding``, ``model`` or ``rerank``.
-        name: the kind of variant of a search, or the mode of a model call's prompt.
-        parent: the operation that includes this one; ``None`` for an outermost operation.
-        model: the name of the model that is asked, embeds or reranks; ``""`` if not known.
-        provider: the provider of the model, named as in OpenTelemetry's conventions (``openai``,
+        name: For a search, the kind of its variant; for a model call, the mode of its prompt.
+        parent: The operation that includes this one; ``None`` for an outermost operation.
+        model: The name of the language model, embedding model or reranker; ``""`` if not known.
+        provider: The provider of the model, named as in OpenTelemetry's conventions (``openai``,
             ``azure.ai.openai``, ...); ``""`` if not known.
-        server: the host and port of the service; ``None`` if not known.
-        weight: a searched variant's weight in the fusion.
-        top_k: the number of passages that a retrieval or search asks for; ``None`` if not known.
-        began: the start of the operation, in seconds since the epoch.
-        seconds: the duration of the operation, in seconds.
+        server: The host and port of the service; ``None`` if not known.
+        weight: For a search, the weight of its variant in the fusion.
+        top_k: The number of passages that a retrieval or search asks for; ``None`` if not known.
+        began: The start of the operation, in seconds since the epoch.
+        seconds: The duration of the operation, in seconds.
         outcome: ``running``, then ``ok``, ``failed``, ``late`` (the caller stopped waiting) or
             ``cancelled``.
-        reason: the reason for a failure in one word: the reason of a `ModelError`, or else the type
+        reason: The reason for a failure in one word: the reason of a `ModelError`, or else the type
             of the exception.
-        counts: the counts that apply to this operation, such as ``passages``, ``searches``,
+        counts: The counts that apply to this operation, such as ``passages``, ``searches``,
             ``degradations``, ``texts``, ``llm_calls``, ``input_tokens``, ``output_tokens`` and
             ``citations``.
-        content: the input, such as a query's text, a list of texts or a `Prompt`. It is never
+        content: The input, such as a query's text, a list of texts or a `Prompt`. It is never
             printed, because it holds users' texts.
-        result: the output, such as a `Retrieval`, an `Answer`, a `Reply` or the function's
+        result: The output, such as a `Retrieval`, an `Answer`, a `Reply` or the function's
             response. It is never printed, because it holds passages' texts.
     """
 

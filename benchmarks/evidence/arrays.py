@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.evidence.candidates import PARTS, WIDE, Asked, List, Listed
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.fusion import measure_spread
-from qtmiddleware.retrieval.keyword_evidence import add_evidence, score_by_keywords
+from qtmiddleware.retrieval.keyword_evidence import add_keyword_evidence, score_by_keywords
 from qtmiddleware.retrieval.question_words import (
     find_words,
     load_word_rules,
@@ -111,7 +111,7 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
     evidence = score_by_keywords([(prepared.keywords, 1.0)], texts)
     weighed = [WEIGHT_OF_SUM * share for share in evidence or ()]
     summed = (
-        add_evidence(scores, weighed, 1.0 - WEIGHT_OF_SUM, spread)
+        add_keyword_evidence(scores, weighed, 1.0 - WEIGHT_OF_SUM, spread)
         if evidence
         else range(size, 0, -1)
     )

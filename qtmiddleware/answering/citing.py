@@ -2,7 +2,7 @@
 
 A citation mark is a citation as models write it: ``[1]``, ``[1, 2]``, ``[1-3]``, ``[passage 2]``,
 or ``【1】``. Each mark is rewritten as one ``[n]`` per passage. If a mark cites no existing
-passage, the mark and the space before it are removed. Everything else stays unchanged:
+passage, the mark and the space before the mark are removed. All other text stays unchanged:
 
 - text in code, between backticks,
 - parts of a link, a footnote or an index: ``[1](https://...)``, ``[text][1]``, ``[1]: ...``,
@@ -24,7 +24,7 @@ Text that may become a mark is held back up to this length.
 """
 
 COPIED_CHARS: Final = 12
-"""A bracket counts as copied if this many characters before it match a passage."""
+"""A bracket counts as copied if a passage contains it with this many characters before it."""
 
 _LABEL: Final = r"(?:(?:passages?|sources?|documents?|docs?|references?|refs?)\.?[ \u00a0]?)?#?"
 _NUMBER: Final = r"(?:0|[1-9][0-9]{0,2})"
@@ -73,7 +73,7 @@ class CitationReader:
         passage_texts: the texts of these passages, to recognize brackets copied from them.
 
     Attributes:
-        marks: the passage number, start and end of each citation in the returned text.
+        marks: each citation in the returned text: its passage number, start and end.
         invented_count: the number of citations that were removed because their passages do not
             exist.
     """
@@ -99,13 +99,13 @@ class CitationReader:
 
     def feed(self, piece: str) -> str:
         """Read the next *piece* of the answer, and return the text that can be shown now."""
-        return self._read_tokens(piece, is_last=False)
+        return self._rewrite_citations(piece, is_last=False)
 
     def flush_held_text(self) -> str:
         """Return the text that was held back, without trailing white space."""
-        return self._read_tokens("", is_last=True)
+        return self._rewrite_citations("", is_last=True)
 
-    def _read_tokens(self, text: str, *, is_last: bool) -> str:
+    def _rewrite_citations(self, text: str, *, is_last: bool) -> str:
         tail = self._tail + text
         start = 0
         while start < len(tail):

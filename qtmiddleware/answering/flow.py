@@ -70,7 +70,7 @@ class Draft:
 
     Attributes:
         stage: the name of the call in the trace.
-        prompt: the prompt of the call.
+        prompt: the instructions and the data for the model.
         passages: the passages that the answer may cite.
         sub_answers: in a synthesis, the sub-answers to combine. Their citation numbers refer to
             *passages*.
@@ -170,7 +170,7 @@ class AnswerFlow:
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
-            draft = yield from self._draft_synthesis(questions)
+            draft = yield from self._build_synthesis_draft(questions)
             if draft is not None:
                 return draft
         matches = _select_question_matches(retrieval) if self._is_synthesis else retrieval.matches
@@ -211,7 +211,7 @@ class AnswerFlow:
                 # Raise the first error of a model call, which explains the later ones, and attach
                 # the passages found.
                 first_error = next(iter(self._errors), error)
-                first_error.retrieval = self._end_retrieval()
+                first_error.retrieval = self._complete_retrieval()
                 raise first_error
             self._degradations.append(Degradation(draft.stage, error.reason, str(error)))
             # Choose the sub-answer that cites the most passages; of several, the longest; of
@@ -255,7 +255,7 @@ class AnswerFlow:
             self.retrieval.trace.record_stage(
                 self._asked_stage or "answer", 0.0, "skipped", "closed"
             )
-            self._end_retrieval()
+            self._complete_retrieval()
 
     @property
     def _is_synthesis(self) -> bool:
@@ -268,7 +268,7 @@ class AnswerFlow:
             raise RuntimeError("passages have not been retrieved yet")
         return self.retrieval
 
-    def _draft_synthesis(self, sub_queries: tuple[str, ...]) -> Flow[Draft | None]:
+    def _build_synthesis_draft(self, sub_queries: tuple[str, ...]) -> Flow[Draft | None]:
         """Answer *sub_queries*, and return the draft of the call that combines the sub-answers.
 
         Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
@@ -283,7 +283,7 @@ class AnswerFlow:
             detail = f"{len(useful)} of {len(sub_queries)} sub-queries got an answer"
             self._degradations.append(Degradation("sub_answers", "too_few_successes", detail))
             return None
-        passages, joined = _join_sub_answers(useful)
+        passages, joined = _join_passages_and_sub_answers(useful)
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": build_sub_answer_entries(joined)})
         return Draft("synthesis", prompt, passages, joined)
 
@@ -425,7 +425,7 @@ class AnswerFlow:
             self._settings, self._request.original, self._request.history, data_fields
         )
 
-    def _end_retrieval(self) -> Retrieval:
+    def _complete_retrieval(self) -> Retrieval:
         """Complete the retrieval's trace, and return the retrieval for the answer."""
         self._is_finished = True
         self._required_retrieval.trace.finish()
@@ -447,7 +447,7 @@ class AnswerFlow:
         self._required_retrieval.trace.note(
             "answer", cited if is_answered else "not in the passages"
         )
-        retrieval = self._end_retrieval()
+        retrieval = self._complete_retrieval()
         self._request.log_degradations(logger, "answer", retrieval.trace, self._degradations)
         degradations = (*retrieval.degradations, *self._degradations)
         settings = _enable_sub_queries(self._settings) if self._is_synthesis else self._settings
@@ -506,7 +506,7 @@ def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     return retrieval.matches[retrieval.offsets[index] : ends[index]] or retrieval.matches
 
 
-def _join_sub_answers(
+def _join_passages_and_sub_answers(
     sub_answers: Sequence[tuple[SubAnswer, PromptPassages]],
 ) -> tuple[PromptPassages, tuple[SubAnswer, ...]]:
     """Join the passages of *sub_answers* into one list, and renumber the citations to match.

@@ -48,9 +48,9 @@ class PromptPassages:
 def select_passages(matches: Sequence[Match], max_chars: int) -> PromptPassages:
     """Return the first passages of *matches* whose texts fit into *max_chars* characters.
 
-    This function skips matches without a text. If the first text alone is too long, it is cut. Each
-    entry also holds labels from the passage's metadata: title, source, URL, location (such as the
-    page), and the ``context`` that ingestion may have added.
+    This function skips matches without a text. If the first text alone is too long, it is cut. The
+    entry of each passage also holds labels from the passage's metadata: title, source, URL,
+    location (such as the page), and the ``context`` that ingestion may have added.
     """
     kept_matches: list[Match] = []
     entries: list[dict[str, Any]] = []

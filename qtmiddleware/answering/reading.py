@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.types import Citation, Match
 
 MARKER: Final = "NO_ANSWER"
-"""The word that the model writes first if the passages do not answer the question."""
+"""The word with which the model begins its reply if the passages do not answer the question."""
 
 _TAGS: Final = ("think", "thinking", "thought", "thoughts", "reasoning", "scratchpad")
 _THOUGHTS: Final = (*(f"<{tag}>" for tag in _TAGS), "[think]", "◁think▷")
@@ -81,7 +81,7 @@ class OpeningReader:
                 position += 1
         self._held = text = text[position:]
         marker = _MARKER_AT_START.match(text)
-        if not is_last and self._can_continue(text, marker):
+        if not is_last and self._can_continue_in_next_piece(text, marker):
             return ""
         self._held = None
         if marker is None:
@@ -90,7 +90,7 @@ class OpeningReader:
         return text[marker.end() :]
 
     @staticmethod
-    def _can_continue(text: str, marker: re.Match[str] | None) -> bool:
+    def _can_continue_in_next_piece(text: str, marker: re.Match[str] | None) -> bool:
         """Return whether the next piece can complete a reasoning tag or the marker in *text*.
 
         *marker* is the match of the marker at the start of *text*; ``None`` if there is none.
@@ -180,13 +180,13 @@ class AnswerReader:
 
 
 def shift_citations(
-    text: str, citations: Sequence[Citation], offset: int, matches: Sequence[Match]
+    answer_text: str, citations: Sequence[Citation], offset: int, matches: Sequence[Match]
 ) -> tuple[str, tuple[Citation, ...]]:
-    """Add *offset* to the number of every citation in *text*.
+    """Add *offset* to the number of every citation in *answer_text*.
 
     Args:
-        text: the answer that contains the citations.
-        citations: the citations in *text*, in order.
+        answer_text: the answer that contains the citations.
+        citations: the citations in *answer_text*, in order.
         offset: the amount to add to each number.
         matches: the passages that the new numbers refer to.
 
@@ -198,7 +198,7 @@ def shift_citations(
     read = length = 0
     for citation in citations:
         between, mark, number = (
-            text[read : citation.start],
+            answer_text[read : citation.start],
             f"[{citation.number + offset}]",
             citation.number + offset,
         )
@@ -207,4 +207,4 @@ def shift_citations(
         length = start + len(mark)
         shifted.append(Citation(number, start, length, matches[number - 1]))
         read = citation.end
-    return "".join((*pieces, text[read:])), tuple(shifted)
+    return "".join((*pieces, answer_text[read:])), tuple(shifted)

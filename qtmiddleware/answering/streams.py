@@ -82,7 +82,7 @@ class _BaseStream:
         self._shown.append(text)
         return text
 
-    def _store_answer(self, answer: Answer) -> str:
+    def _store_answer_and_get_unshown_text(self, answer: Answer) -> str:
         """Store the finished *answer*, and return the text that is still to be shown.
 
         Return the whole text if no piece was shown yet, else ``""``.
@@ -144,7 +144,7 @@ class AnswerStream(_BaseStream):
                 answer = observation.keep_result(
                     answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._store_answer(answer):
+        if text := self._store_answer_and_get_unshown_text(answer):
             yield text
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class AsyncAnswerStream(_BaseStream):
                 answer = observation.keep_result(
                     answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
                 )
-        if text := self._store_answer(answer):
+        if text := self._store_answer_and_get_unshown_text(answer):
             yield text
 
     async def aclose(self) -> None:

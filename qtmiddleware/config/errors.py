@@ -159,14 +159,14 @@ def build_misplaced_key_error(dotted_key: str, source: str) -> ConfigError:
 
 
 def build_unknown_key_error(
-    key: Any, group_path: tuple[str, ...], names: Sequence[str], source: str
+    key: Any, group_path: tuple[str, ...], group_keys: Sequence[str], source: str
 ) -> ConfigError:
     """Return the error for a key that does not exist in its group of settings.
 
     Args:
         key: The unknown key.
         group_path: The names of the groups that lead to the key.
-        names: The keys of the group.
+        group_keys: The keys of the group.
         source: The origin of the key.
     """
     path = ".".join(filter(None, (format_dotted_key(group_path), format_key(key))))
@@ -180,8 +180,8 @@ def build_unknown_key_error(
         return ConfigError(
             f"{path} is not a setting ({source}); {_KEYS_ADVICE}", path=path, source=source
         )
-    allowed = "one of " + ", ".join(names)
-    line = f"{path} is not a setting ({source}); {_suggest_key(key, names)}"
+    allowed = "one of " + ", ".join(group_keys)
+    line = f"{path} is not a setting ({source}); {_suggest_key(key, group_keys)}"
     return ConfigError(line, path=path, allowed=allowed, source=source)
 
 
@@ -298,34 +298,34 @@ def format_key(key: Any) -> str:
     return text[1:-1] if text.startswith('"') else f"<{text}>"
 
 
-def _suggest_key(key: str, names: Sequence[str]) -> str:
+def _suggest_key(key: str, known_keys: Sequence[str]) -> str:
     """Return advice on an unknown key: the group that it belongs to, or the most similar key."""
     snake = _to_snake_case(key)
     groups = [
         format_dotted_key(known.path[:-1]) for known in list_all_keys() if known.path[-1] == snake
     ]
-    if groups and fold_name(key) not in map(fold_name, names):
+    if groups and fold_name(key) not in map(fold_name, known_keys):
         places = ", ".join(group_name or "the top level" for group_name in groups)
         return f"{to_camel_case(snake)} belongs to {places}"
     everywhere = [known.name for known in list_all_keys()]
     if key in everywhere:
         group, _, option_name = key.rpartition(".")
         return f'write {option_name} inside the object "{group}"'
-    near = find_nearest_name(key, names) or find_nearest_name(key, everywhere)
-    return f"did you mean {near}?" if near else "the names here are " + ", ".join(names)
+    near = find_nearest_name(key, known_keys) or find_nearest_name(key, everywhere)
+    return f"did you mean {near}?" if near else "the names here are " + ", ".join(known_keys)
 
 
 def _to_snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
-def find_nearest_name(name: str, names: Sequence[str]) -> str | None:
-    """Return the most similar of *names*, ignoring case, dashes and underscores.
+def find_nearest_name(name: str, known_names: Sequence[str]) -> str | None:
+    """Return the most similar of *known_names*, ignoring case, dashes and underscores.
 
     Returns ``None`` if no name is similar.
     """
     # Reversed, so that the first of several names with the same folded form wins.
-    folded = {fold_name(known_name): known_name for known_name in reversed(names)}
+    folded = {fold_name(known_name): known_name for known_name in reversed(known_names)}
     # Imported here, because most processes never meet an error.
     from difflib import get_close_matches
 

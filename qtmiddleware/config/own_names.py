@@ -19,9 +19,9 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.plugins import (
     MAX_WEIGHT,
     UnknownPlugin,
+    find_definition_problems,
     find_fusion_method,
     find_transform,
-    list_definition_problems,
     read_field_weights,
 )
 
@@ -62,7 +62,7 @@ def normalize_transforms(
             errors.extend(
                 _build_definition_key_error(f"{path}.{format_key(key)}", source) for key in unknown
             )
-            problems = list(list_definition_problems(name, definition))
+            problems = list(find_definition_problems(name, definition))
             errors.extend(
                 build_value_error(".".join(filter(None, (path, place))), rejected, allowed, source)
                 for place, rejected, allowed in problems

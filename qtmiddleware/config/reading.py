@@ -115,12 +115,12 @@ def find_presets_folder() -> Path:
     return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
 
 
-def _find_preset_name(name: object) -> str | None:
-    """Return the name of the preset that *name* means, ignoring case, dashes and underscores.
+def _find_preset_name(written_name: object) -> str | None:
+    """Return the preset that *written_name* means, ignoring case, dashes and underscores.
 
     Returns ``None`` if there is no such preset.
     """
-    folded_name = fold_name(name) if isinstance(name, str) else None
+    folded_name = fold_name(written_name) if isinstance(written_name, str) else None
     return next((preset for preset in list_presets() if fold_name(preset) == folded_name), None)
 
 

@@ -19,13 +19,13 @@ from qtmiddleware.errors import MissingExtra
 
 @contextmanager
 def require_package(package: str, lowest_version: str, *, extra: str) -> Iterator[None]:
-    """Use this in a ``with`` statement around the imports from *package*.
+    """Check that *package* can be imported in the ``with`` block.
 
     Raises `MissingExtra` if *package* is older than *lowest_version* or cannot be imported. The
     error names the *extra* that installs the package.
     """
     # A package without metadata is accepted. A missing package fails when the block imports it.
-    installed = find_version(package) or lowest_version
+    installed = find_installed_version(package) or lowest_version
     if _parse_version(installed) < _parse_version(lowest_version):
         raise MissingExtra(f"{package} {lowest_version} or newer (here is {installed})", extra)
     try:
@@ -34,10 +34,10 @@ def require_package(package: str, lowest_version: str, *, extra: str) -> Iterato
         raise MissingExtra(f"{package} {lowest_version} or newer", extra) from error
 
 
-def find_version(package: str) -> str:
-    """Return the installed version of *package*; ``""`` if its metadata is missing."""
+def find_installed_version(package_name: str) -> str:
+    """Return the installed version of *package_name*; ``""`` if its metadata is missing."""
     try:
-        return version(package)
+        return version(package_name)
     except PackageNotFoundError:
         return ""
 

@@ -77,7 +77,15 @@ _outputs = component.output_types(
 
 
 class AskOptions(TypedDict, total=False):
-    """The options of one call to a `QueryTransformRetriever`, which describes each option."""
+    """The options of one call to `QueryTransformRetriever.run`.
+
+    Attributes:
+        filters: The filters for your retriever.
+        top_k: The number of documents to return.
+        history: The conversation so far.
+        retriever_kwargs: More arguments for your retriever.
+        qtm_config: Settings for this call.
+    """
 
     filters: dict[str, Any] | None
     top_k: int | None
@@ -570,7 +578,7 @@ class _AsyncSearch(_Search):
 
 
 class _ChatModel:
-    """Calls a Haystack chat generator through the methods of a LangChain chat model."""
+    """Gives a Haystack chat generator the interface of a LangChain chat model."""
 
     def __init__(self, generator: Any) -> None:
         if "messages" not in _get_sockets(generator, "input") or "replies" not in _get_sockets(
@@ -660,10 +668,10 @@ def _open_component_span(
 
 
 @contextmanager
-def _open_span(name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
+def _open_span(span_name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
     # A search may run in a thread of the middleware. The thread has the caller's context, so the
     # current span is the right parent there too.
-    with tracer.trace(name, tags=tags, parent_span=tracer.current_span()) as span:
+    with tracer.trace(span_name, tags=tags, parent_span=tracer.current_span()) as span:
         yield span
 
 
@@ -758,14 +766,18 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
     ]
 
 
-def _make_document(match: Match, item: Any, score: float | None) -> Document:
-    """Return the document in *item* with *score*.
+def _make_document(match: Match, response_item: Any, score: float | None) -> Document:
+    """Return the document in *response_item* with *score*.
 
-    If *item* contains no document, a new document is made from the text and metadata of *match*.
-    Raises `ResponseShapeError` if *match* has no text.
+    If *response_item* contains no document, returns a new document with the text and metadata of
+    *match*. Raises `ResponseShapeError` if *match* has no text.
     """
     # A function may return pairs of document and score.
-    document = item[0] if isinstance(item, tuple | list) and item else item
+    document = (
+        response_item[0]
+        if isinstance(response_item, tuple | list) and response_item
+        else response_item
+    )
     if isinstance(document, Document):
         return (
             document if score is None or document.score == score else replace(document, score=score)
@@ -784,13 +796,13 @@ def _make_document(match: Match, item: Any, score: float | None) -> Document:
 # --- what a pipeline's file holds -----------------------------------------------------------------
 
 
-def _serialize_parameter(name: str, value: Any) -> Any:
-    """Convert *value*, the value of the parameter *name*, to plain data for a pipeline file.
+def _serialize_parameter(parameter_name: str, value: Any) -> Any:
+    """Convert *value*, the value of *parameter_name*, to plain data for a pipeline file.
 
     A component is converted to Haystack's format, and a function to its import path. Raises
     `SerializationError` if *value* cannot be saved.
     """
-    if name == "config":
+    if parameter_name == "config":
         value = (
             value
             if isinstance(value, str | os.PathLike | Mapping)
@@ -799,18 +811,18 @@ def _serialize_parameter(name: str, value: Any) -> Any:
         return (
             os.fspath(value) if isinstance(value, os.PathLike) else _convert_to_plain_values(value)
         )
-    if name in _PLAIN_FIELDS:
+    if parameter_name in _PLAIN_FIELDS:
         return value
     if _is_component(value):
-        return component_to_dict(value, name)
+        return component_to_dict(value, parameter_name)
     if not callable(value) or find_import_name(value, value) is None:
         raise SerializationError(
-            f"{name}={_describe_type(value)} cannot be saved: a file can hold components and"
-            " functions that can be imported from a module, but no lambdas, methods or other"
+            f"{parameter_name}={_describe_type(value)} cannot be saved: a file can hold components"
+            " and functions that can be imported from a module, but no lambdas, methods or other"
             " objects, which may hold a key."
             + (
                 " Name a model in config and set its key in the environment."
-                if name == "client"
+                if parameter_name == "client"
                 else ""
             )
         )
@@ -828,25 +840,26 @@ def _convert_to_plain_values(value: Any) -> Any:
     )
 
 
-def _deserialize_parameter(name: str, saved_value: Any) -> Any:
+def _deserialize_parameter(parameter_name: str, saved_value: Any) -> Any:
     """Convert *saved_value*, a result of `_serialize_parameter`, back to the parameter's value.
 
-    *name* is the name of the parameter. Raises `DeserializationError` if the function or component
-    cannot be loaded.
+    Raises `DeserializationError` if a function or component cannot be loaded.
     """
     class_name = saved_value.get("type") if isinstance(saved_value, Mapping) else None
     try:
         if isinstance(saved_value, str):
             return deserialize_callable(saved_value)
         return (
-            component_from_dict(_import_component(str(class_name)), dict(saved_value), name)
+            component_from_dict(
+                _import_component(str(class_name)), dict(saved_value), parameter_name
+            )
             if class_name
             else saved_value
         )
     except (DeserializationError, ImportError, AttributeError) as error:
         subject = f"the component {class_name}" if class_name else f"the function {saved_value}"
         raise DeserializationError(
-            f"{name}: {subject}, named in the file, cannot be loaded: {error}"
+            f"{parameter_name}: {subject}, named in the file, cannot be loaded: {error}"
         ) from error
 
 
@@ -862,8 +875,12 @@ def _import_component(class_name: str) -> type[Any]:
     return cls  # type: ignore[no-any-return]
 
 
-def _build_config_error(message: str, value: Any, parameter_name: str = "retriever") -> ConfigError:
-    return ConfigError(message, path=parameter_name, value=_describe_type(value), allowed=_ACCEPTED)
+def _build_config_error(
+    error_message: str, rejected_value: Any, parameter_name: str = "retriever"
+) -> ConfigError:
+    return ConfigError(
+        error_message, path=parameter_name, value=_describe_type(rejected_value), allowed=_ACCEPTED
+    )
 
 
 def _describe_type(value: Any) -> str:

@@ -85,8 +85,9 @@ class QueryTransformRetriever(BaseRetriever):
     Results that are not documents, such as Pinecone's matches, are converted.
 
     qtmiddleware asks the retriever for more than *k* documents, to have candidates for reranking.
-    If your retriever takes no number of documents, make it return about 50. A retriever that
-    searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the variety.
+    If your retriever takes no number of documents, make it return about 50 documents. A retriever
+    that searches by ``mmr`` is asked for exactly *k* documents, because more would reduce the
+    variety.
 
     Attributes:
         retriever: Your retriever, as described above.
@@ -232,7 +233,7 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         retrieval = self.retrieve(query, config=config, **retriever_arguments)
-        if _has_listener(run_manager):
+        if _has_event_listener(run_manager):
             dispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
@@ -245,7 +246,7 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
-        if _has_listener(run_manager):
+        if _has_event_listener(run_manager):
             await adispatch_custom_event(EVENT, self._build_record(retrieval), config=config)
         return _read_documents(retrieval)
 
@@ -323,9 +324,10 @@ class QueryTransformRetriever(BaseRetriever):
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:
-        """Return *retrieval*, truncated to *k* documents, or else to the retriever's number.
+        """Return *retrieval*, truncated to *k* documents.
 
-        If the wrapped function limits the number itself, *retrieval* is returned unchanged.
+        If *k* is ``None``, the retriever's own number is the limit. If the wrapped function limits
+        the number itself, *retrieval* is returned unchanged.
         """
         count = self._choose_k(k) if self._search.top_k_argument is None else None
         return (
@@ -351,9 +353,10 @@ class _Search:
         )
 
     def add_k(self, k: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Return *arguments* with *k*, under the name that the runnable uses for it.
+        """Return *arguments* plus the number *k*, under the runnable's name for this argument.
 
-        Returns *arguments* unchanged if *k* is ``None`` or the runnable takes no such argument.
+        Returns *arguments* unchanged if *k* is ``None`` or the runnable takes no number of
+        documents.
         """
         return arguments if k is None or self.k_name is None else {**arguments, self.k_name: k}
 
@@ -452,7 +455,7 @@ def _accepts_argument(method: Callable[..., Any], argument_name: str) -> bool:
     )
 
 
-def _has_listener(
+def _has_event_listener(
     run_manager: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
 ) -> bool:
     """Return whether a callback handler in *run_manager* receives custom events."""
@@ -493,8 +496,10 @@ def _make_document(match: Match) -> Document:
     return Document(id=match.id, page_content=match.text, metadata=metadata)
 
 
-def _build_config_error(message: str, value: Any) -> ConfigError:
-    return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
+def _build_config_error(error_message: str, rejected_value: Any) -> ConfigError:
+    return ConfigError(
+        error_message, path="retriever", value=_describe_type(rejected_value), allowed=_ACCEPTED
+    )
 
 
 def _describe_type(value: Any) -> str:

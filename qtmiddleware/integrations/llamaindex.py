@@ -87,8 +87,8 @@ class QueryTransformRetriever(BaseRetriever):
     Results that are not nodes, such as Pinecone's matches, are converted.
 
     qtmiddleware asks the retriever for more than *similarity_top_k* nodes, to have candidates for
-    reranking. If your retriever takes no number of nodes, make it return about 50. Two types of
-    retrievers are never asked for more nodes:
+    reranking. If your retriever takes no number of nodes, make it return about 50 nodes. Two types
+    of retrievers are never asked for more nodes:
 
     - A retriever that searches by ``mmr``, because more nodes would reduce the variety.
     - A retriever whose nodes represent objects, because each object would be queried.
@@ -132,7 +132,7 @@ class QueryTransformRetriever(BaseRetriever):
         self._inner: Any = (
             retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
         )
-        self._is_count_settable = self._never_widens = self._takes_bundle = False
+        self._can_set_node_count = self._never_widens = self._takes_bundle = False
         self.similarity_top_k = similarity_top_k
         self.history = history
         self._search, self._asearch = self._wrap_retriever(settings)
@@ -243,14 +243,14 @@ class QueryTransformRetriever(BaseRetriever):
         return {"retriever": self._inner} if isinstance(self._inner, PromptMixin) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._publish_nodes(self.find(query_bundle))
+        return self._read_and_publish_nodes(self.find(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._publish_nodes(await self.afind(query_bundle))
+        return self._read_and_publish_nodes(await self.afind(query_bundle))
 
-    def _publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
+    def _read_and_publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
         """Return the nodes in *retrieval*, and send an event if an event handler listens."""
-        if _has_listener():
+        if _has_event_listener():
             record = build_record(retrieval, TextWriter(self._options["redact"]))
             _dispatcher.event(QueryTransformEvent(record=record))
         return _read_nodes(retrieval)
@@ -282,21 +282,21 @@ class QueryTransformRetriever(BaseRetriever):
         if not is_retriever:
             search = middleware.wrap(inner)
             return search, search
-        self._is_count_settable = _is_count_settable(inner)
+        self._can_set_node_count = _can_set_node_count(inner)
         self._never_widens = getattr(inner, "_vector_store_query_mode", None) == "mmr"
-        blocking = middleware.wrap(_Search(inner, self._is_count_settable))
+        blocking = middleware.wrap(_Search(inner, self._can_set_node_count))
         # LlamaIndex's default async method calls the sync method on the event loop. The middleware
         # calls the sync method in a thread instead, so the loop is not blocked.
         if type(inner)._aretrieve is BaseRetriever._aretrieve:
             return blocking, blocking
-        return blocking, middleware.wrap(_AsyncSearch(inner, self._is_count_settable))
+        return blocking, middleware.wrap(_AsyncSearch(inner, self._can_set_node_count))
 
     def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
         """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
 
         Returns ``None`` if no number is set.
         """
-        default_count = self._inner.similarity_top_k if self._is_count_settable else None
+        default_count = self._inner.similarity_top_k if self._can_set_node_count else None
         return next(
             (
                 node_count
@@ -352,7 +352,7 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
     Attributes:
         top_n: The number of nodes to return; by default all.
-        config: The config, as in `QueryMiddleware`. No model is ever called.
+        config: The settings, as for `QueryMiddleware`. No model is ever called.
 
     Raises:
         ConfigError: A setting is not valid.
@@ -393,12 +393,12 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 class _Search:
     """Calls *retriever* with a query and the number of nodes.
 
-    If *is_count_settable* is true, a copy of *retriever* with this number is called. Otherwise,
+    If *can_set_node_count* is true, a copy of *retriever* with this number is called. Otherwise,
     *retriever* is called, and its result is truncated.
     """
 
-    def __init__(self, retriever: BaseRetriever, is_count_settable: bool) -> None:
-        self.retriever, self.is_count_settable = retriever, is_count_settable
+    def __init__(self, retriever: BaseRetriever, can_set_node_count: bool) -> None:
+        self.retriever, self.can_set_node_count = retriever, can_set_node_count
 
     def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:
         return self.limit_nodes(
@@ -410,7 +410,7 @@ class _Search:
 
         Returns the retriever itself if *node_count* is ``None`` or cannot be set.
         """
-        if node_count is None or not self.is_count_settable:
+        if node_count is None or not self.can_set_node_count:
             return self.retriever
         # Another call may search with the same retriever now, so its own number stays unchanged.
         return _copy_with_node_count(self.retriever, node_count)
@@ -423,7 +423,7 @@ class _Search:
         Returns all *nodes* if the retriever limits the number itself, or if *node_count* is
         ``None``.
         """
-        return nodes if node_count is None or self.is_count_settable else nodes[:node_count]
+        return nodes if node_count is None or self.can_set_node_count else nodes[:node_count]
 
     def __repr__(self) -> str:
         return f"{type(self.retriever).__name__}.retrieve"
@@ -478,7 +478,7 @@ def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
     return retriever_copy
 
 
-def _is_count_settable(retriever: BaseRetriever) -> bool:
+def _can_set_node_count(retriever: BaseRetriever) -> bool:
     """Return whether the retriever's ``similarity_top_k`` can be set.
 
     Returns ``False`` if another attribute also limits the number of nodes, or if the nodes
@@ -516,7 +516,7 @@ def _takes_query_bundle(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _has_listener() -> bool:
+def _has_event_listener() -> bool:
     """Return whether an event handler receives this module's events."""
     dispatcher = _dispatcher
     while all(isinstance(handler, NullEventHandler) for handler in dispatcher.event_handlers):
@@ -573,8 +573,10 @@ def _make_node(match: Match, score: float | None) -> NodeWithScore:
     return NodeWithScore(node=TextNode(text=match.text, metadata=metadata, **fields), score=score)
 
 
-def _build_config_error(message: str, value: Any) -> ConfigError:
-    return ConfigError(message, path="retriever", value=_describe_type(value), allowed=_ACCEPTED)
+def _build_config_error(error_message: str, rejected_value: Any) -> ConfigError:
+    return ConfigError(
+        error_message, path="retriever", value=_describe_type(rejected_value), allowed=_ACCEPTED
+    )
 
 
 def _describe_type(value: Any) -> str:

@@ -34,14 +34,14 @@ def load_model(
 ) -> Any:
     """Load a sentence-transformers model, and return it.
 
-    If the hub does not answer within ten seconds, the model must have been downloaded before. The
-    library itself would try for more than a minute.
+    If the hub does not answer within ten seconds, the model must have been downloaded before.
+    Without this limit, the library would try for more than a minute.
 
     Args:
         class_name: The model's class in sentence-transformers.
         model_name: A name on the model hub, or the path of a folder.
-        make_error: Returns the exception to raise if the model cannot be loaded. It receives the
-            message.
+        make_error: Receives an error message, and returns the exception to raise if the model
+            cannot be loaded.
         **options: Arguments for the class. ``trust_remote_code`` is required.
 
     Raises:
@@ -71,7 +71,7 @@ def load_model(
                     f" ./{planted} for the folder"
                 )
                 raise make_error(message)
-        hub_answered = folder.exists() or _can_reach_hub(model_name)
+        is_hub_reachable = folder.exists() or _can_reach_hub(model_name)
         _log.info("loading %s", model_name, event="model_loading", model=model_name)
         try:
             if options["trust_remote_code"]:
@@ -79,18 +79,18 @@ def load_model(
             return getattr(sentence_transformers, class_name)(
                 # The libraries may take a relative path for a name, and then ask the hub.
                 str(folder.absolute()) if folder.exists() else model_name,
-                local_files_only=not hub_answered,
+                local_files_only=not is_hub_reachable,
                 **options,
             )
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
-            message = remove_credentials(str(error).strip()) or type(error).__name__
+            error_message = remove_credentials(str(error).strip()) or type(error).__name__
             raise make_error(
                 _explain_load_failure(
                     model_name,
-                    hub_answered=hub_answered,
+                    is_hub_reachable=is_hub_reachable,
                     is_folder=folder.exists(),
-                    message=message,
+                    error_message=error_message,
                 )
             ) from error
 
@@ -106,19 +106,19 @@ def cut_text(model: Any, text: str) -> str:
 
 
 def _explain_load_failure(
-    model_name: str, *, hub_answered: bool, is_folder: bool, message: str
+    model_name: str, *, is_hub_reachable: bool, is_folder: bool, error_message: str
 ) -> str:
-    if "trust_remote_code" in message:
+    if "trust_remote_code" in error_message:
         return (
             f"the model {model_name!r} runs its own code; to allow that, pass"
             " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
         )
-    message = message.splitlines()[0]
+    error_message = error_message.splitlines()[0]
     if is_folder:
-        return f"the model in the folder {model_name} cannot be loaded: {message}"
-    if hub_answered:
+        return f"the model in the folder {model_name} cannot be loaded: {error_message}"
+    if is_hub_reachable:
         return (
-            f"the model {model_name!r} cannot be loaded: {message}; check the name"
+            f"the model {model_name!r} cannot be loaded: {error_message}; check the name"
             " (organisation/model), or name a folder; a private model needs HF_TOKEN"
         )
     return (
@@ -129,9 +129,9 @@ def _explain_load_failure(
 
 
 def _restore_position_ids_function() -> None:
-    """Put a function that transformers 5 moved back into its old module.
+    """Make a function that transformers 5 moved available in its old module again.
 
-    The code of Jina's models imports the function from there.
+    The code of Jina's models imports the function from its old module.
     """
     module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
     name = "create_position_ids_from_input_ids"
@@ -156,7 +156,7 @@ def _is_path(model_name: str) -> bool:
 def _can_reach_hub(model_name: str) -> bool:
     """Return whether the model hub answers a request for *model_name* within `HUB_TIMEOUT` seconds.
 
-    An answer that the hub has no such model counts too.
+    Also returns ``True`` if the hub answers that it has no such model.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError

@@ -34,7 +34,7 @@ NO_KEY: Final = "none"
 A user's own server may need no key, but the SDK's client requires one.
 """
 MOST_ERROR_BYTES: Final = 1 << 16
-"""The number of bytes to keep of an error's body. The cause is in the first few hundred."""
+"""The number of bytes to keep of an error's body. The first few hundred bytes name the cause."""
 
 # A client may use one of two generations of HTTP libraries, so their classes are recognised by name
 # and neither library is imported.
@@ -201,7 +201,7 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _make_tls_context(*_: Any) -> ssl.SSLContext:
-    """Return the TLS context that all clients share. The first call makes it.
+    """Return the TLS context that all clients share. The first call makes the context.
 
     Without the cache, each client would read all certificate authorities, which takes 20 ms or
     more. The arguments serve only as the cache key.
@@ -217,9 +217,9 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
 def limit_error_bodies(http_client: Any) -> None:
     """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    *http_client* is an `httpx` client. It keeps at most `MOST_ERROR_BYTES` bytes of an error body,
-    and stops reading the body when the request's ``read`` timeout has passed since the start of the
-    request. The rest of the body is dropped. Status and headers are still reported.
+    *http_client* is an `httpx` client. The client keeps at most `MOST_ERROR_BYTES` bytes of an
+    error body, and stops reading the body when the request's ``read`` timeout has passed since the
+    start of the request. The rest of the body is dropped. Status and headers are still reported.
     """
     hooks = http_client.event_hooks
     begin, bound = (
@@ -291,12 +291,12 @@ def _should_stop_reading(body: bytearray, response: Any) -> bool:
 
 
 def read_status(error: Exception) -> int | None:
-    """Return the HTTP status of *error*; ``None`` if it has none."""
+    """Return the HTTP status of *error*; ``None`` if *error* has no status."""
     status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
 
-def has_class_named(error: Exception, class_names: frozenset[str]) -> bool:
+def has_class_name_in(error: Exception, class_names: frozenset[str]) -> bool:
     """Return whether *error* is an instance of a class whose name is in *class_names*."""
     return any(ancestor.__name__ in class_names for ancestor in type(error).__mro__)
 
@@ -311,8 +311,8 @@ def read_body_field(error: Exception, field_name: str) -> str:
 def read_identifier(error: Exception, field_name: str) -> str:
     """Return the identifier in the field *field_name* of the error's body; ``""`` if there is none.
 
-    An identifier looks like ``bad_value``. Any other text is dropped, because it may quote a key or
-    a query.
+    An identifier has 3 to 40 lower-case letters or underscores, as in ``bad_value``. Any other text
+    is dropped, because it may quote a key or a query.
     """
     value = read_body_field(error, field_name)
     return value if _IDENTIFIER.fullmatch(value) else ""
@@ -385,8 +385,8 @@ def convert_client_error(
     a reply, although providers often quote them.
 
     Args:
-        error: The client's error.
-        service: The name of the model and host, for the message.
+        error: The exception that the client raised.
+        service: The model's name and host, as the message shows them.
         address: The name of the option that sets the address.
         timeout: The names of the options that set the timeouts.
         key: The name of the environment variable with the API key.
@@ -432,16 +432,16 @@ def convert_client_error(
     return ModelError(reason, message, retry_after=wait)
 
 
-def choose_reason(status: int) -> str:
+def find_reason_for_status(status: int) -> str:
     """Return the `ModelError` reason for the HTTP *status* of an error."""
     return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
 
 
 def _choose_error_reason(error: Exception, status: int | None) -> str:
-    if has_class_named(error, TIMEOUTS):
+    if has_class_name_in(error, TIMEOUTS):
         return "timeout"
-    if has_class_named(error, _UNREADABLE):
+    if has_class_name_in(error, _UNREADABLE):
         return "unparsable"
-    reason = "unavailable" if status is None else choose_reason(status)
+    reason = "unavailable" if status is None else find_reason_for_status(status)
     # Providers send 400 for many causes, so the code in the body tells them apart.
     return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason

@@ -297,7 +297,7 @@ def _split_words(text: str) -> list[str]:
 def _split_words_and_unspaced_runs(text: str) -> tuple[list[str], list[str]]:
     """Return two lists: the words of *text* in lower case, and its runs of unspaced characters.
 
-    Unspaced characters belong to scripts without spaces between words, such as Chinese.
+    Unspaced characters are the characters of scripts without spaces between words, such as Chinese.
     """
     if text.isascii():
         return text.encode().translate(_SPACED).decode().split(), []

@@ -122,8 +122,8 @@ class Standings:
 def _is_result_weak(signals: Mapping[str, float], score_limit: float | None) -> bool:
     """Return whether both the best score and the coverage are low.
 
-    A best score is low if it is below *score_limit*. Returns false if *score_limit* or one of these
-    signals is missing.
+    A best score is low if it is below *score_limit*. Returns false if *score_limit* or one of the
+    two signals is missing.
     """
     if score_limit is None or not {"best_score", "coverage"} <= signals.keys():
         return False

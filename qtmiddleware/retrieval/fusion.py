@@ -4,7 +4,7 @@
 ``anchored``      The weighted mean of the backend's scores. First, each list is shifted to a lowest
                   score of 0 and scaled to the mean spread of all lists. A passage that a list lacks
                   gets the lowest score of this list. A variant can therefore raise the passages
-                  that it found, but never lower the others.
+                  that it found, but never lower other passages.
 ``rrf``           Reciprocal rank fusion: the sum of 1 / (k + rank), with ranks from 1 (Cormack,
                   Clarke and Büttcher, 2009).
 ``weighted_rrf``  Reciprocal rank fusion: the sum of weight / (k + rank).
@@ -43,7 +43,7 @@ class FusedPassage:
     """One passage of a fused list.
 
     Attributes:
-        key: Identifies the passage.
+        key: The passage's key. Equal keys in different rankings mean the same passage.
         item: The passage as the function returned it, from the first list that contains it. With
             ``max``, from the list with its best score.
         score: The fused score. Higher is always better.
@@ -408,7 +408,7 @@ def _merge_by_plugin_method(
 ) -> FusedList:
     """Merge *rankings* with a fusion *method* from an installed package.
 
-    Passages that the method leaves out are added at the end, in the order of the lists.
+    Passages that the method leaves out are added at the end, in the order of *rankings*.
 
     Raises:
         FusionPluginError: The method raised an error, or it returned a score that is not finite or

@@ -253,7 +253,7 @@ class Percentiles:
         return percentile
 
     def find_quantile(self, fraction: float) -> float:
-        """Return the number below which this *fraction* of the remembered numbers lies.
+        """Return the number that is higher than the given *fraction* of the remembered numbers.
 
         A *fraction* of 0.5 gives the median. At least one number must have been added.
         """

@@ -1,7 +1,7 @@
 """Find a team's glossary terms in questions, and other forms of these terms in passages.
 
 If the question contains "CR", a passage with "change request" counts like a passage with "CR". The
-question itself is not changed. A term is ignored if its meaning is uncertain.
+question is not changed. A glossary term is ignored if its meaning in the question is uncertain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qtmiddleware.retrieval.bm25 import strip_plural
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 
 MOST_OTHERS: Final = 16
-"""The most other forms of a term that are searched."""
+"""The maximum number of other forms of a term that are searched."""
 
 _WORD: Final = re.compile(r"\w+")
 # Next to one of these characters, a term is part of a code, an address or a file name.
@@ -210,7 +210,7 @@ def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
     return term._replace(meanings=tuple(fitting), is_certain=True) if len(fitting) == 1 else term
 
 
-def choose_term_meanings(
+def choose_term_meanings_and_notes(
     terms: Sequence[Term], texts: Sequence[str | None], keywords: str, language: str
 ) -> tuple[list[Term], list[str]]:
     """Choose the meaning of each term from the texts of the passages.
@@ -376,14 +376,16 @@ def find_form_ends(form: str, text: str, *, is_case_sensitive: bool = False) -> 
     """
     if not _WORD.search(form):
         return []
-    piece, is_exact, pattern = _compile_form_pattern(form, is_case_sensitive)
+    piece, is_exact, pattern = _compile_substring_and_pattern(form, is_case_sensitive)
     if piece not in (text if is_exact else text.lower()):
         return []
     return [match.end() for match in pattern.finditer(text)]
 
 
 @lru_cache(maxsize=1_024)
-def _compile_form_pattern(form: str, is_case_sensitive: bool) -> tuple[str, bool, re.Pattern[str]]:
+def _compile_substring_and_pattern(
+    form: str, is_case_sensitive: bool
+) -> tuple[str, bool, re.Pattern[str]]:
     """Return (substring, is_exact, pattern) to search texts for *form*.
 
     - pattern matches the whole form.

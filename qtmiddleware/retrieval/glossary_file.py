@@ -15,13 +15,13 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.glossary import Glossary, Row
 
 MOST_BYTES: Final = 50_000_000
-"""The most bytes of a glossary file."""
+"""The maximum size of a glossary file, in bytes."""
 MOST_ENTRIES: Final = 200_000
-"""The most entries of a glossary."""
+"""The maximum number of entries in a glossary."""
 MOST_FORMS: Final = 100
-"""The most forms of one entry."""
+"""The maximum number of forms in one entry."""
 LONGEST_FORM: Final = 200
-"""The most characters of one form."""
+"""The maximum number of characters in one form."""
 
 # In Solr's format, a backslash before a comma or a backslash makes it part of the term.
 _COMMA: Final = re.compile(r"(?<!\\),")
@@ -58,7 +58,7 @@ def _read_glossary_file(path: str) -> list[Row]:
     # No line of the other format begins with a bracket. Even broken JSON is read as JSON, so that
     # the error names its line.
     if text.lstrip().startswith(("{", "[")):
-        return list(_parse_json(text, source))
+        return list(_parse_json_glossary(text, source))
     return list(_parse_solr_synonyms(text, source))
 
 
@@ -105,14 +105,16 @@ def _read_file_text(path: str, source: str) -> str:
     return text
 
 
-def _parse_json(text: str, source: str) -> Iterator[Row]:
-    """Yield the entries of *text*, a JSON object that maps each term to one or several forms.
+def _parse_json_glossary(file_text: str, source: str) -> Iterator[Row]:
+    """Yield the glossary entries in *file_text*, a JSON object.
+
+    The object maps each term to one form, or to a list of forms.
 
     *source* is the file's name in error messages.
     """
     try:
         # The object is read as pairs. As a dict, it would lose the first of two entries for a term.
-        pairs = json.loads(text, object_pairs_hook=_Pairs)
+        pairs = json.loads(file_text, object_pairs_hook=_Pairs)
     except json.JSONDecodeError as error:
         raise _build_config_error(
             source,
@@ -136,10 +138,10 @@ def _parse_json(text: str, source: str) -> Iterator[Row]:
             or not all(isinstance(form, str) for form in forms)
         ):
             raise _build_config_error(
-                f"{_locate_term(text, term, source)}",
+                f"{_describe_term_location(file_text, term, source)}",
                 f"must be a text or a list of texts for {_quote_text(term)}",
             )
-        yield _build_row(term, forms, _LazyLocation(text, term, source))
+        yield _build_row(term, forms, _LazyLocation(file_text, term, source))
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -156,10 +158,10 @@ class _LazyLocation:
         self._location = (text, term, source)
 
     def __str__(self) -> str:
-        return _locate_term(*self._location)
+        return _describe_term_location(*self._location)
 
 
-def _locate_term(text: str, term: str, source: str) -> str:
+def _describe_term_location(text: str, term: str, source: str) -> str:
     """Return *source* and the line number of *term* in *text*, for error messages.
 
     Returns *source* alone if the term is not found.
@@ -228,7 +230,7 @@ def _split_forms(form_list: str, location: str) -> list[str]:
 
 
 def _read_configured_terms(terms: Mapping[str, str], source: str) -> Iterator[Row]:
-    """Yield the entry for each of the *terms* in the config.
+    """Yield one glossary entry per term in *terms*, the terms from the config.
 
     *source* is the config key for error messages.
     """

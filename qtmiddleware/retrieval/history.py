@@ -83,10 +83,10 @@ def read_history(history: Any) -> History:
     return History(tuple(messages), Degradation("history", "unreadable", detail))
 
 
-def opens_new_topic(query: Query, history: Sequence[Message]) -> bool:
+def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
     """Return whether *query* clearly starts a new topic.
 
-    Both of these must be true:
+    Both conditions must be met:
 
     - *query* has no word that refers back to something, such as "he", "this" or "other".
     - At least `NEW_WORDS` of its keywords, and at least the fraction `NEW_SHARE` of them, do not

@@ -1,8 +1,8 @@
 """Rerank passages by the keywords that they contain.
 
-The question's own words change the order only if some passage contains clearly more of them than
-the function's first passage. The module `question_words` scores these words. If a model added
-words, or the settings fix the weight of words, all words are scored with BM25
+The question's words change the order only if a passage contains clearly more of these words than
+the passage that the wrapped function ranked first. The module `question_words` scores these words.
+If a model added words, or if the settings fix the weight of keywords, BM25 scores all words
 (`score_by_keywords`).
 """
 
@@ -160,11 +160,11 @@ def rerank_by_keywords(
     # The passages after the candidates have no evidence, and no higher scores than the candidates.
     # They keep their order after them.
     shares = [*word_evidence.shares, *([0.0] * len(others))]
-    scores = add_evidence(fused_list.scores, shares, word_evidence.weight, spread)
+    scores = add_keyword_evidence(fused_list.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
     if word_evidence.coverage and top_k and top_k < len(order):
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
-        _lower_scores_to_order(order, scores, shares)
+        _lower_scores_to_match_order(order, scores, shares)
     rescored = [
         FusedPassage(passage.key, passage.item, score, passage.sources)
         for passage, score in zip(fused_list.items, scores, strict=True)
@@ -190,10 +190,10 @@ def _score_all_words(
 ) -> _WordEvidence | None:
     """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
 
-    *weight* is the weight of words in the settings. ``None`` chooses a weight that fits
-    *original_scores*.
+    *weight* is the weight that the settings give to words. If *weight* is ``None``, it is chosen
+    from *original_scores*.
     """
-    queries, text_terms = _count_query_terms(keywords, texts)
+    queries, text_terms = _list_and_count_query_terms(keywords, texts)
     evidence, reason = _score_texts(queries, text_terms), ""
     if evidence is None:
         return None
@@ -262,20 +262,20 @@ def _score_question_words(
 
 
 def _add_metadata_evidence(
-    word_evidence: _WordEvidence | None, metadata: MetadataEvidence
+    word_evidence: _WordEvidence | None, metadata_evidence: MetadataEvidence
 ) -> _WordEvidence:
-    """Return the sum of *word_evidence* and *metadata*.
+    """Add *metadata_evidence* to *word_evidence*, and return the sum.
 
-    A metadata value that the question names counts like a word in the passage.
+    A metadata_evidence value that the question names counts like a word in the passage.
     """
     if word_evidence is None:
-        return _WordEvidence(metadata.shares, 1.0, 0.0, "", metadata.matched)
+        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
     word_evidence.shares = [
         share + word_evidence.weight * added_share
-        for share, added_share in zip(word_evidence.shares, metadata.shares, strict=True)
+        for share, added_share in zip(word_evidence.shares, metadata_evidence.shares, strict=True)
     ]
     if word_evidence.coverage:
-        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata.matched))
+        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata_evidence.matched))
     return word_evidence
 
 
@@ -352,7 +352,9 @@ def _protect_first_passages(
     return [*first_places, *[candidate for candidate in order if candidate not in placed]]
 
 
-def _lower_scores_to_order(order: Sequence[int], scores: list[float], shares: list[float]) -> None:
+def _lower_scores_to_match_order(
+    order: Sequence[int], scores: list[float], shares: list[float]
+) -> None:
     """Lower *scores* in place until none is higher than the score before it in *order*.
 
     *shares*, the amounts that words added to the scores, are lowered by the same amounts.
@@ -415,7 +417,7 @@ def _is_sum_of_reciprocals(score: float) -> bool:
     )
 
 
-def add_evidence(
+def add_keyword_evidence(
     scores: Sequence[float], shares: Sequence[float], weight: float, spread: float
 ) -> list[float]:
     """Return each passage's score with the keyword evidence added.
@@ -440,7 +442,7 @@ def add_evidence(
 def score_by_keywords(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
-    """Return how well each text matches the keywords of several queries; higher is better.
+    """Return a score per text for the keywords of several queries; higher is better.
 
     Returns ``None`` if no text contains any keyword.
 
@@ -453,15 +455,15 @@ def score_by_keywords(
     Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
     are, from 1 (they repeat each other) to 2 (independent).
     """
-    return _score_texts(*_count_query_terms(keywords, texts))
+    return _score_texts(*_list_and_count_query_terms(keywords, texts))
 
 
 class _QueryTerms(NamedTuple):
     """The words of one query.
 
     Attributes:
-        terms: The words.
-        pairs: The pairs of neighbouring words.
+        terms: The query's words.
+        pairs: The pairs of words that are neighbours in the query.
         weight: The weight of the query in the combined score.
     """
 
@@ -470,7 +472,7 @@ class _QueryTerms(NamedTuple):
     weight: float
 
 
-def _count_query_terms(
+def _list_and_count_query_terms(
     keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
     """Return the terms of each query, and the counts of these terms in each text.

@@ -32,7 +32,8 @@ class Learned:
         lower_is_better: Whether lower scores are better.
         passage_chars: The average number of characters per passage; 0 if unknown.
         holds_text: Whether the passages contain texts; ``None`` if unknown.
-        page: The name of the argument with which a call asked for a page; ``""`` if no call did.
+        page: The name of the argument with which a call asked for a page of results; ``""`` if no
+            call asked for a page.
         problem: Why results cannot be improved, and how to fix it; ``""`` if there is no problem.
     """
 
@@ -55,7 +56,7 @@ class Learned:
         """
         self.problem = self.problem or problem
 
-    def record_passages(self, items: Sequence[Any]) -> None:
+    def update_average_length(self, items: Sequence[Any]) -> None:
         """Update the average length of the function's passages with the *items* of one response.
 
         An empty response does not change the average.

@@ -38,19 +38,20 @@ from qtmiddleware.preprocessing.dates import (
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
 WEIGHT: Final = 1.0
-"""The bonus for a value that the question names, in units of the function's score spread.
+"""The amount that a passage's score gains if the question names one of its metadata values.
 
-Any weight from .5 to 4 gives the same results within .002 on the data set used to choose it. At 1,
-with evenly spaced scores, one more matching value lifts the last passage of a list above the first.
+The unit is the typical gap between the function's high and low scores. Any weight from .5 to 4
+gives the same results within .002 on the data set used to choose the weight. At 1, with evenly
+spaced scores, one more matching value lifts the last passage of a list above the first.
 """
 NEUTRAL: Final = 0.5
 """The fraction of `WEIGHT` for "All", if the question names another value of the same field."""
 MOST_FIELDS: Final = 40
 """How many metadata fields of a passage are read."""
 MOST_CHARS: Final = 64
-"""The most characters of a value. Longer values are not read."""
+"""The maximum number of characters in a value. Longer values are not read."""
 MOST_WORDS: Final = 5
-"""The most words of a value. Values with more words are not read."""
+"""The maximum number of words in a value. Values with more words are not read."""
 MOST_LISTED: Final = 16
 """How many values of a list are read."""
 BY_MODEL: Final = 0.5
@@ -95,7 +96,8 @@ class MetadataEvidence:
     """The evidence that metadata gives for each candidate.
 
     Attributes:
-        shares: The bonus for each candidate's score, in units of the function's score spread.
+        shares: The amount to add to each candidate's score. The unit is the typical gap between the
+            function's high and low scores.
         matched: For each candidate, the fraction of the question's metadata values that it has.
         notes: Trace notes on these values, such as ``year = 2024``. Values other than dates and
             versions are left out, because they may be people's names.
@@ -169,7 +171,7 @@ class _Column:
         )
 
 
-def score_by_metadata(
+def collect_metadata_evidence(
     times: Times,
     metadata: Sequence[Mapping[str, Any]],
     rules: WordRules,
@@ -254,7 +256,7 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
     Returns an empty tuple if *fields* cannot be read.
     """
     try:
-        names = _drop_unusable_names(
+        names = _drop_unusable_field_names(
             tuple(fields) if len(fields) <= MOST_FIELDS else tuple(islice(fields, MOST_FIELDS))
         )
         return [(name, fields[name]) for name in names] if names else ()
@@ -264,9 +266,9 @@ def _list_evidence_fields(fields: Mapping[str, Any]) -> Iterable[tuple[str, Any]
 
 
 @lru_cache(maxsize=256)
-def _drop_unusable_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Return *names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
-    texts = [name for name in names if type(name) is str and len(name) <= MOST_CHARS]
+def _drop_unusable_field_names(field_names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return *field_names* without long names, private names and the names in `_SKIPPED_FIELDS`."""
+    texts = [name for name in field_names if type(name) is str and len(name) <= MOST_CHARS]
     return tuple(
         [name for name in texts if name.lower() not in _SKIPPED_FIELDS and not name.startswith("_")]
     )
@@ -376,7 +378,7 @@ class _QuestionDemands:
                 yield (
                     f"period {period}",
                     f"{field_name} = {period}",
-                    _score_passages(column, partial(_overlaps_period, period=period)),
+                    _score_passages(column, partial(_is_in_period, period=period)),
                 )
             if self._wants_newest:
                 yield "newest", f"{field_name}: newest", self._score_newness(column)
@@ -417,15 +419,17 @@ class _QuestionDemands:
             self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
         ]
 
-    def _match_words(self, field: str, column: _Column) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield one (demand, note, shares) if the question contains values of the field *field*.
+    def _match_words(
+        self, field_name: str, column: _Column
+    ) -> Iterator[tuple[str, str, list[float]]]:
+        """Yield one (demand, note, shares) if the question contains values of *field_name*.
 
         The tuple has the same meaning as in `match_field`.
         """
         is_number = column.kind == "numbers"
         if is_number and not any(
             self._find_stem(word) in self._stems
-            for word in split_date_tokens(field.replace("_", " "))
+            for word in split_date_tokens(field_name.replace("_", " "))
         ):
             return
         needs_code = column.has_no_repeats and not is_number
@@ -442,9 +446,12 @@ class _QuestionDemands:
             for words in named_values
             if not any(set(words) < set(other) for other in named_values)
         }
-        note = f"{field}: {'the value' if len(longest) == 1 else 'values'} that the question names"
+        note = (
+            f"{field_name}: {'the value' if len(longest) == 1 else 'values'} "
+            "that the question names"
+        )
         yield (
-            f"words {field}",
+            f"words {field_name}",
             note,
             _score_passages(column, lambda value: value.folded in longest),
         )
@@ -524,7 +531,7 @@ def _is_same_value(expected: _Value, value: _Value) -> bool:
     - Other values match if they have the same words.
     """
     if value.period is not None and expected.period is not None:
-        return _overlaps_period(value, expected.period)
+        return _is_in_period(value, expected.period)
     if value.version is not None and expected.version is not None:
         return value.version == expected.version
     return value.folded == expected.folded
@@ -540,7 +547,7 @@ def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
     return value.version in version_range
 
 
-def _overlaps_period(value: _Value, period: Period) -> bool:
+def _is_in_period(value: _Value, period: Period) -> bool:
     """Return whether *value* is a period that shares a day with *period*."""
     value_period = value.period
     if value_period is None or value_period.first is None or value_period.last is None:

@@ -57,9 +57,9 @@ from qtmiddleware.retrieval.fusion import (
     select_rankings,
 )
 from qtmiddleware.retrieval.gate import find_skip_reason
-from qtmiddleware.retrieval.history import opens_new_topic
+from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.keyword_evidence import AddTerms, rerank_by_keywords
-from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, score_by_metadata
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
 from qtmiddleware.retrieval.request import (
     Request,
@@ -80,12 +80,12 @@ from qtmiddleware.retrieval.responses import (
 from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
 from qtmiddleware.retrieval.searching import (
     build_glossary_variant,
-    build_variants,
+    build_variants_and_notes,
     prefer_hypothetical_passage,
     search_by_keywords,
     search_variants,
-    select_search_variants,
     select_sub_query_texts,
+    select_variants_and_notes,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -367,7 +367,7 @@ class _Pipeline:
         except ResponseShapeError as error:
             return (yield from self._return_unreadable_response(response, error))
         # Lengths are learnt because they limit how many passages later searches ask for.
-        self.learned.record_passages(
+        self.learned.update_average_length(
             original_result.ranking.items if self.request.uses_keyword_evidence else ()
         )
         if stage is not None and (not gated or self._should_ask_model(original_result)):
@@ -421,8 +421,8 @@ class _Pipeline:
     def _prepare_stage_and_transformation(self) -> tuple[TransformStage | None, Transformation]:
         """Return the stage that asks the model, and the transformation from the cache.
 
-        The stage is ``None`` if the model is not asked. The transformation is `NOTHING` if it is
-        not in the cache.
+        The stage is ``None`` if the model is not asked. The transformation is empty (`NOTHING`) if
+        the cache does not contain it.
         """
         request, trace = self.request, self.trace
         self.query = prepare_query(request.original, self.settings)
@@ -450,7 +450,7 @@ class _Pipeline:
             recent = select_recent_messages(
                 request.history, request.original, self.settings.llm.history_messages
             )
-            if opens_new_topic(self.query, recent):
+            if is_new_topic(self.query, recent):
                 self._is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
         facts = tuple(
@@ -612,7 +612,7 @@ class _Pipeline:
         """Ask the model, search the variants, and return the transformation and the results.
 
         Args:
-            stage: Asks the model. If it is ``None``, *transformation* is used instead.
+            stage: The stage that asks the model; ``None`` to use *transformation* instead.
             transformation: A transformation from the cache.
             search_width: How many passages each search asks for.
             should_search: Whether to search the variants. If false, the results are ``None``.
@@ -650,23 +650,23 @@ class _Pipeline:
                 f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
             )
         self._original_search = Search(
-            self.query.text, search_width, may_narrow=True, weight=self.original.weight
+            self.query.text, search_width, can_narrow=True, weight=self.original.weight
         )
         return self._original_search
 
-    def _perform_search(self, step: Search) -> Flow[Any]:
-        """Perform the search *step*, count its calls, and return the response.
+    def _perform_search(self, search: Search) -> Flow[Any]:
+        """Perform *search*, count its calls of the function, and return the response.
 
         Errors of the function pass through unchanged.
         """
         try:
-            return (yield step)
+            return (yield search)
         except Exception as error:
             # `run` tells this error, which it raises, from an error of qtmiddleware's own code.
             self._search_error = error
             raise
         finally:
-            self.trace.count_search(step.calls, step.reads)
+            self.trace.count_search(search.calls, search.reads)
 
     def _record_original_search(
         self, start_time: float, search_seconds: float, search_width: int | None
@@ -722,11 +722,11 @@ class _Pipeline:
         )
         question_keywords = find_question_keywords(self.query, transformation, self.settings)
         topic = question_keywords if self.settings.llm.guard else ""
-        variants, notes = build_variants(
+        variants, notes = build_variants_and_notes(
             searchable, self.query.text, self.request.fusion_settings, topic
         )
         self.trace.notes.extend(notes)
-        evidence_variants, searched = self._select_evidence_and_search_variants(variants)
+        evidence_variants, searched = self._choose_evidence_and_searched_variants(variants)
         # With `_sub_responses`, each search answers one sub-query. This variant asks the whole
         # question.
         if self._glossary_variant is not None and self._sub_responses is None:
@@ -736,7 +736,7 @@ class _Pipeline:
             self.request,
             search_width=search_width,
             # Nothing is known yet about whether a new function allows so many passages.
-            may_narrow=self._is_new,
+            can_narrow=self._is_new,
             deadline=self.deadline,
             trace=self.trace,
             degradations=self.degradations,
@@ -751,7 +751,7 @@ class _Pipeline:
             return _VariantChoice(question_keywords, (), searched), []
         return _VariantChoice(question_keywords, evidence_variants, searched), results
 
-    def _select_evidence_and_search_variants(
+    def _choose_evidence_and_searched_variants(
         self, variants: Sequence[Variant]
     ) -> tuple[Sequence[Variant], Sequence[Variant]]:
         """Return two lists: the variants for keyword evidence, and the variants to search.
@@ -781,7 +781,7 @@ class _Pipeline:
         if self._can_prefer_hypothetical_passage(variants):
             variants, notes = prefer_hypothetical_passage(variants, self.request.fusion_settings)
             self.trace.notes.extend(notes)
-        searched, notes = select_search_variants(variants, self.query.text, count)
+        searched, notes = select_variants_and_notes(variants, self.query.text, count)
         self.trace.notes.extend(notes)
         return variants, searched
 
@@ -849,7 +849,7 @@ class _Pipeline:
             )
 
     def _rerank_by_keywords(
-        self, fusion: FusionResult, transformation: Transformation, choice: _VariantChoice
+        self, fusion_result: FusionResult, transformation: Transformation, choice: _VariantChoice
     ) -> FusedList:
         """Return the fused list, reranked by keywords and by the candidates' metadata."""
         began = self.trace.measure_elapsed()
@@ -861,18 +861,20 @@ class _Pipeline:
                 transformation.standalone or request.original, self.query.language, self._get_today
             )
         ranked = rerank_by_keywords(
-            fusion.fused,
+            fusion_result.fused,
             lambda: collect_weighted_keywords(
                 choice.question_keywords, transformation, choice.evidence_variants, self.settings
             ),
             self.settings.keyword_evidence,
-            fusion.original_ranking.scores,
+            fusion_result.original_ranking.scores,
             self.trace,
             language=self.query.language,
             search_width=request.search_width or request.top_k,
             top_k=request.top_k,
             add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
-            score_metadata=partial(self._score_by_metadata, times, transformation.constraints),
+            score_metadata=partial(
+                self._collect_metadata_evidence, times, transformation.constraints
+            ),
             date_words=times.words,
         )
         if times.needs_today and times.periods and (today := self._get_today()) is not None:
@@ -930,11 +932,14 @@ class _Pipeline:
                 return None
         if glossary is None or not glossary_terms:
             return None
-        from qtmiddleware.retrieval.glossary import add_glossary_terms, choose_term_meanings
+        from qtmiddleware.retrieval.glossary import (
+            add_glossary_terms,
+            choose_term_meanings_and_notes,
+        )
 
         def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
             try:
-                settled, undecided = choose_term_meanings(
+                settled, undecided = choose_term_meanings_and_notes(
                     glossary_terms, texts, question_keywords, language
                 )
                 written = add_glossary_terms(settled, texts, glossary, question_keywords, language)
@@ -952,7 +957,7 @@ class _Pipeline:
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 
-    def _score_by_metadata(
+    def _collect_metadata_evidence(
         self, times: Times, constraints: Sequence[str], metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """Return the evidence in the candidates' metadata; ``None`` if there is none.
@@ -967,7 +972,7 @@ class _Pipeline:
         today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return score_by_metadata(times, metadata, rules, today, constraints)
+            return collect_metadata_evidence(times, metadata, rules, today, constraints)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None
@@ -986,18 +991,18 @@ class _Pipeline:
         return self._clock_reading[0]
 
     def _measure_confidence(
-        self, fusion: FusionResult, evidence: Evidence | None, question_keywords: str
+        self, fusion_result: FusionResult, evidence: Evidence | None, question_keywords: str
     ) -> Standing:
         """Return the confidence in the result, by comparison with results of earlier questions.
 
         Args:
-            fusion: The fused list, and the rankings that were fused.
+            fusion_result: The fused list, and the rankings that were fused.
             evidence: How keywords changed the order; ``None`` if keywords were not used.
             question_keywords: The keywords of the question or of its standalone form.
         """
         if self.request.page:
             return LATER_PAGE
-        ranking = fusion.question_ranking or fusion.original_ranking
+        ranking = fusion_result.question_ranking or fusion_result.original_ranking
         coverage = None if evidence is None else evidence.coverage
         if coverage is None and self.request.uses_keyword_evidence:
             texts = read_texts(ranking.items[:LEADING], self.settings.keyword_evidence.text_field)
@@ -1009,8 +1014,8 @@ class _Pipeline:
             signals, passage_count=len(ranking.keys), scores=ranking.scores
         )
 
-    def _record_text_presence(self, fusion: FusionResult, ranked_list: FusedList) -> None:
-        """Remember whether the function's passages contain texts.
+    def _record_text_presence(self, fusion_result: FusionResult, ranked_list: FusedList) -> None:
+        """Remember whether the passages of the wrapped function contain texts.
 
         Keywords and rerankers need texts. If there are no texts, a problem is recorded.
         """
@@ -1019,10 +1024,12 @@ class _Pipeline:
         ):
             return
         items, text_field = (
-            [passage.item for passage in fusion.fused.items],
+            [passage.item for passage in fusion_result.fused.items],
             self.settings.keyword_evidence.text_field,
         )
-        if ranked_list is not fusion.fused or any(has_text(item, text_field) for item in items):
+        if ranked_list is not fusion_result.fused or any(
+            has_text(item, text_field) for item in items
+        ):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
         elif len(items) > 1:

@@ -32,8 +32,8 @@ class Question:
     rounds: the first asks for the standalone form, and the second for all other texts.
 
     Attributes:
-        query: The text that the current round asks about. In the first round it is the user's
-            query, and in the second its standalone form.
+        query: The text that the current round asks about: the user's query in the first round, and
+            the standalone form of this query in the second round.
         prompts: The prompts of the current round.
         degradations: The failed calls and unusable replies.
     """
@@ -77,24 +77,26 @@ class Question:
         self._glossary_terms = tuple(glossary_terms)
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
-        self.prompts = self._add_anchors(
+        self.prompts = self._add_date_anchors(
             self._limit_prompts(build_prompts(settings, query, history, glossary_terms))
             if self._is_last_round
             else (build_standalone_prompt(settings, query, history, glossary_terms),)
         )
 
-    def _add_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
-        """Return *prompts*, with dates if the query depends on today's date."""
+    def _add_date_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
+        """Return *prompts*, with dates added if the query depends on today's date."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
 
     def _limit_prompts(
-        self, prompts: tuple[Prompt, ...], calls_made: int = 0
+        self, prompts: tuple[Prompt, ...], past_call_count: int = 0
     ) -> tuple[Prompt, ...]:
         """Return only as many *prompts* as the limit of model calls allows.
 
-        *calls_made* calls were already made for this question.
+        *past_call_count* is the number of model calls already made for this question.
         """
-        return prompts[: max(0, self._settings.escalation.max_llm_calls_per_query - calls_made)]
+        return prompts[
+            : max(0, self._settings.escalation.max_llm_calls_per_query - past_call_count)
+        ]
 
     def build_cache_key(self, model: str) -> Hashable:
         """Return the cache key of the transformation that *model* writes for this question.
@@ -149,9 +151,9 @@ class Question:
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
         prompts = self._limit_prompts(
-            build_prompts(self._settings, self.query, (), self._glossary_terms), calls_made=1
+            build_prompts(self._settings, self.query, (), self._glossary_terms), past_call_count=1
         )
-        self.prompts = self._add_anchors(prompts)
+        self.prompts = self._add_date_anchors(prompts)
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
@@ -159,7 +161,7 @@ class Question:
 
         If there is no usable reply, a degradation is recorded and ``None`` is returned.
         """
-        stage, error = f"transform.{prompt.mode}", _find_error(outcome)
+        stage, error = f"transform.{prompt.mode}", _find_model_error(outcome)
         if error is None:
             reply = outcome.value
             record_cost(trace, reply)
@@ -183,17 +185,18 @@ class Question:
         )
         return None
 
-    def guard_replies(
-        self, original_query: str, spans: Sequence[Span], language: str
+    def repair_or_drop_texts(
+        self, original_query: str, protected_spans: Sequence[Span], language: str
     ) -> Transformation:
-        """Return the model's texts, without texts that lack a required part of the query.
+        """Return the model's texts after a check that no required part of the query is missing.
 
-        If possible, such a text is repaired instead. In a conversation, the standalone form is
-        compared with the user's query, and all other texts with the standalone form.
+        A text that lacks such a part is repaired if possible, or else dropped. In a conversation,
+        the standalone form is compared with the user's query, and all other texts are compared with
+        the standalone form.
 
         Args:
             original_query: The user's query.
-            spans: The required parts of the query, such as numbers and names.
+            protected_spans: The required parts of the query, such as numbers and names.
             language: The code of the query's language, or ``auto``.
         """
         transformation = self._transformation
@@ -202,16 +205,24 @@ class Question:
         reference = original_query
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
-            guarded_form = _guard_texts(form, original_query, spans, language, self._glossary_terms)
+            guarded_form = _repair_or_drop_texts(
+                form, original_query, protected_spans, language, self._glossary_terms
+            )
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
                 transformation, standalone=guarded_form.standalone, notes=notes
             )
             if transformation.standalone:
                 reference = transformation.standalone
-                spans = find_protected_spans(reference, language=language)
-                spans = spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
-        guarded = _guard_texts(transformation, reference, spans, language, self._glossary_terms)
+                protected_spans = find_protected_spans(reference, language=language)
+                protected_spans = (
+                    protected_spans
+                    if self._anchors is None
+                    else self._anchors.drop_relative_spans(protected_spans)
+                )
+        guarded = _repair_or_drop_texts(
+            transformation, reference, protected_spans, language, self._glossary_terms
+        )
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
             other_script = any(note == "language_mismatch" for _, note in guarded.notes)
@@ -236,7 +247,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
     )
 
 
-def _find_error(outcome: Outcome) -> ModelError | None:
+def _find_model_error(outcome: Outcome) -> ModelError | None:
     """Return the failure in *outcome* as a `ModelError`; ``None`` if the model replied."""
     if outcome.late:
         return ModelError("timeout")
@@ -245,21 +256,22 @@ def _find_error(outcome: Outcome) -> ModelError | None:
     return ModelError("failed", type(outcome.error).__name__)
 
 
-def _guard_texts(
+def _repair_or_drop_texts(
     transformation: Transformation,
     query: str,
-    spans: Sequence[Span],
+    protected_spans: Sequence[Span],
     language: str,
     glossary_terms: GlossaryTerms,
 ) -> Transformation:
-    """Return *transformation* without texts that lack one of the *spans* of *query*.
+    """Return *transformation* after a check that its texts contain all *protected_spans*.
 
-    If possible, such a text is repaired instead.
+    The spans are parts of *query*. A text that lacks one of the spans is repaired if possible, or
+    else dropped.
     """
     return guard_transformation(
         transformation,
         query=query,
-        required_spans=[(span.kind, span.text) for span in spans],
+        required_spans=[(span.kind, span.text) for span in protected_spans],
         # Models may answer in English, which is easy to detect. Other languages with the same
         # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),

@@ -42,7 +42,10 @@ from qtmiddleware.retrieval.bm25 import (
 )
 
 WEIGHT: Final = 0.7
-"""The weight of each measure at full strength, in units of the function's score spread."""
+"""The weight of each measure at full strength.
+
+The unit is the typical gap between the function's high and low scores.
+"""
 LEAST_LEAD: Final = 0.1
 """The smallest lead that counts.
 
@@ -62,9 +65,9 @@ HALF: Final = 0.5
 The factor is then not applied if another passage contains all the words.
 """
 LEADING: Final = 3
-"""The number of first passages that are checked together for the question's words."""
+"""How many passages at the top of a list are searched together for the question's words."""
 HEAD_CHARS: Final = 120
-"""The most characters of a first line that count as the head of a text."""
+"""The head of a text is its first line, up to this number of characters."""
 WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
 # Words with more characters between them are not near each other, however few words these are.
@@ -135,10 +138,11 @@ class FoundWords(NamedTuple):
 
     Attributes:
         joined_text: All texts in lower case and without accents, joined into one string.
-        begins: The offset in *joined_text* at which each text begins, and one more for the end.
+        begins: The offset in *joined_text* at which each text begins. The last number is the offset
+            at which another text would begin.
         lengths: The number of characters of each text in *joined_text*.
         head_ends: The offset in *joined_text* at which the first line of each text ends.
-        offsets: For each text, the (begin, end) offsets in *joined_text* of each term that occurs.
+        offsets: For each text, the (begin, end) offsets in *joined_text* of each word that occurs.
     """
 
     joined_text: str
@@ -252,7 +256,7 @@ def _find_offsets(
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in text_ends]
     forms: dict[str, str | None] = {}
     for term in terms:
-        is_spaced = _is_in_spaced_script(term)
+        is_spaced = _is_in_script_with_spaces(term)
         # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
@@ -302,7 +306,7 @@ def _is_pair_near(
     return False
 
 
-def _is_in_spaced_script(term: str) -> bool:
+def _is_in_script_with_spaces(term: str) -> bool:
     """Return whether the script of *term* separates words with spaces."""
     return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary
 
 PAGED: Final = "paged"
-"""The reason of the degradation for a call that asks for one page. It is only reordered."""
+"""The degradation's reason if a call asks for a page of results. Such a page is only reordered."""
 
 # The kinds of variant whose words are likely to occur in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
@@ -47,7 +47,7 @@ class Request:
         history_problem: How many messages of the history could not be read; ``None`` if all were
             read.
         page: The name of the argument that selects a page of results; ``""`` if there is none.
-        page_is_known: Whether the user declared that the argument in *page* selects a page.
+        page_is_known: Whether the user declared that the argument named in *page* selects a page.
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
         model: The language model's name; ``""`` if there is no model.
         models: The models whose names are reported to observers (`steps.Models`).
@@ -63,7 +63,7 @@ class Request:
         bulkhead: The threads for work that runs at the same time as the search for the question.
         glossary: The team's glossary, if there is one.
         observation: The operation that this retrieval is part of.
-        hooks: Functions that receive the result.
+        hooks: The user's functions that receive the finished `Retrieval`.
         clock: Returns the current time, for words such as "last year". ``None`` to use the system
             clock.
         uses_keyword_evidence: Whether the candidates are scored by keywords.
@@ -110,8 +110,8 @@ class Request:
     def skip_reason(self) -> str:
         """A one-word reason not to ask the model; ``""`` if the model may be asked.
 
-        Only requests for a page of results have such a reason: their passages can only be
-        reordered. The model is asked only if the words of its texts count as keyword evidence.
+        Only requests for a page of results have such a reason. The passages of a page can only be
+        reordered, so the model is asked only if the words of its texts count as keyword evidence.
         """
         settings = self.settings
         if not self.page or settings.transformation_type == "none":
@@ -157,8 +157,8 @@ class Request:
     def keyword_search_skip_reason(self) -> str | None:
         """The reason not to search `text_fields` for the keywords, as a sentence.
 
-        ``None`` if they are searched. ``""`` if no keyword search was expected, for example because
-        no text fields are configured.
+        ``None`` if the fields are searched. ``""`` if no keyword search was expected, for example
+        because no text fields are configured.
         """
         settings = self.settings
         row, limit = settings.fusion.row, settings.limits.max_searches
@@ -181,7 +181,7 @@ class Request:
         """The problems that are known before the first search."""
         problems = [] if self.history_problem is None else [self.history_problem]
         if self.page and not self.page_is_known:
-            problems.append(Degradation("query", PAGED, build_paging_message(self.page)))
+            problems.append(Degradation("query", PAGED, build_paging_warning(self.page)))
         return problems
 
     @property
@@ -297,7 +297,7 @@ def validate_clock(clock: Clock | None) -> Clock | None:
     raise ConfigError(f"{message}; pass lambda: datetime.now(zone)", path="clock")
 
 
-def build_paging_message(argument_name: str) -> str:
+def build_paging_warning(argument_name: str) -> str:
     """Return a warning that the argument *argument_name* selects a page of results.
 
     The message says how this limits qtmiddleware, and what to set if the argument does not select a

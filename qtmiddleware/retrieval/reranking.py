@@ -67,7 +67,7 @@ def _read_rerank_scores(
     """
     if outcome.has_succeeded:
         try:
-            scores = check_scores(outcome.value, passage_count)
+            scores = check_rerank_scores(outcome.value, passage_count)
         except ModelError as error:
             outcome.error = error
         else:
@@ -83,7 +83,7 @@ def _read_rerank_scores(
     return None
 
 
-def check_scores(scores: Any, passage_count: int) -> list[float]:
+def check_rerank_scores(scores: Any, passage_count: int) -> list[float]:
     """Check a reranker's *scores*, and return them as floats.
 
     *scores* must be a list, tuple or array of *passage_count* finite numbers.

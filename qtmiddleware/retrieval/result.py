@@ -47,7 +47,7 @@ class _Passage(FusedPassage):
 
 def build_response_and_matches(
     results: Sequence[SearchResult],
-    fusion: FusionResult,
+    fusion_result: FusionResult,
     ranked_list: FusedList,
     rerank_scores: Sequence[float | None],
     request: Request,
@@ -64,7 +64,7 @@ def build_response_and_matches(
 
     Args:
         results: The responses that were read, the original's first.
-        fusion: The fused list, and the rankings that were fused.
+        fusion_result: The fused list, and the rankings that were fused.
         ranked_list: The fused list after keyword evidence and reranking.
         rerank_scores: The reranker's scores for the first passages in *ranked_list*.
         request: The query, its settings and the number of passages asked for.
@@ -85,11 +85,11 @@ def build_response_and_matches(
     # A page keeps everything that its search returned, even more than was asked for.
     top_k = None if request.page else request.top_k
     passages = _choose_passages(
-        ranked_list, fusion.original_ranking, longest if top_k is None else top_k, top_k
+        ranked_list, fusion_result.original_ranking, longest if top_k is None else top_k, top_k
     )
-    if fusion.question_ranking is not None:
+    if fusion_result.question_ranking is not None:
         _show_question_scores(
-            passages, fusion.question_ranking, settings.keyword_evidence.score_field
+            passages, fusion_result.question_ranking, settings.keyword_evidence.score_field
         )
     if shows_fused_scores:
         falling = make_scores_strictly_decreasing([passage.score for passage in passages])
@@ -102,12 +102,12 @@ def build_response_and_matches(
     )
     if request.response_only:
         return response, ()
-    kinds = [ranking.variant.kind for ranking in fusion.rankings]
+    kinds = [ranking.variant.kind for ranking in fusion_result.rankings]
     rerank_scores_by_key = dict(zip(ranked_list.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence
     return response, tuple(
         _build_match(
-            passage, _list_variant_kinds(kinds, passage.sources), options, rerank_scores_by_key
+            passage, _select_variant_kinds(kinds, passage.sources), options, rerank_scores_by_key
         )
         for passage in passages
     )
@@ -146,8 +146,8 @@ def hide_field(
 ) -> Retrieval:
     """Return *retrieval* without the field *field_name* in its passages.
 
-    This field was requested for qtmiddleware, not by the caller. If the response cannot be rebuilt,
-    *retrieval* is returned unchanged.
+    qtmiddleware requested this field for its own use; the caller did not ask for the field. If the
+    response cannot be rebuilt, *retrieval* is returned unchanged.
     """
     response = retrieval.response
     try:
@@ -316,23 +316,23 @@ def _build_match(
     )
 
 
-def _list_variant_kinds(kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
-    """Return the kinds of variant that found a passage.
+def _select_variant_kinds(variant_kinds: Sequence[str], source_bits: int) -> tuple[str, ...]:
+    """Return those *variant_kinds* whose searches found a passage.
 
     If ranking i found the passage, bit i of *source_bits* is set, and the kind of its variant is
-    ``kinds[i]``. If no bit is set, ``original`` is returned, because only the search for the
-    question, which was not fused, found the passage.
+    ``variant_kinds[i]``. If no bit is set, ``original`` is returned, because only the search for
+    the question, which was not fused, found the passage.
     """
     return tuple(
-        dict.fromkeys(kind for bit, kind in enumerate(kinds) if source_bits >> bit & 1)
+        dict.fromkeys(kind for bit, kind in enumerate(variant_kinds) if source_bits >> bit & 1)
     ) or ("original",)
 
 
 def _choose_template_result(results: Sequence[SearchResult]) -> SearchResult:
     """Return the result whose response is the template for the final response.
 
-    This is the first result, unless its response is ``None`` or an empty list, which may not show
-    the structure. The template is then the first result with passages.
+    The template is the first result. If its response is ``None`` or an empty list, which may not
+    show the structure, the template is the first result with passages.
     """
     first = results[0]
     if first.response is None or (type(first.response) in (list, tuple) and not first.response):

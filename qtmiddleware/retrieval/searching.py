@@ -50,7 +50,7 @@ LEADS_FROM: Final = 0.7
 WEIGHT_OF_EXPANDED: Final = 1.0
 
 
-def build_variants(
+def build_variants_and_notes(
     transformation: Transformation, question: str, options: FusionSettings, keywords: str = ""
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants made from the model's texts, and (kind, note) for each repeated text.
@@ -103,18 +103,20 @@ def build_variants(
     return tuple(variants), tuple(notes)
 
 
-def _measure_relevance(texts: Sequence[str], terms: Set[str]) -> float:
-    """Return how relevant *texts* are to a question with these *terms*, from 0 to 1.
+def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
+    """Return how relevant *texts* are to a question, from 0 to 1.
 
-    The relevance is the fraction of *terms* in *texts*, divided by `ON_TOPIC`, but at most 1.
-    Fewer than `TELLING` terms prove nothing, so the relevance is then 1.
+    The relevance is the fraction of *question_terms* that occur in *texts*, divided by `ON_TOPIC`,
+    but at most 1. Fewer than `TELLING` terms prove nothing, so the relevance is then 1.
     """
-    if len(terms) < TELLING:
+    if len(question_terms) < TELLING:
         return 1.0
-    return min(1.0, len(terms & find_terms(" ".join(texts))) / len(terms) / ON_TOPIC)
+    return min(
+        1.0, len(question_terms & find_terms(" ".join(texts))) / len(question_terms) / ON_TOPIC
+    )
 
 
-def select_search_variants(
+def select_variants_and_notes(
     variants: Sequence[Variant], question: str, max_searches: int | None
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
     """Return the variants to search, and (kind, note) for each variant without its own search.
@@ -224,7 +226,7 @@ def compute_max_searches(request: Request) -> int:
 def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return only the hypothetical passage of a follow-up if it is relevant enough.
+    """Drop all variants but the hypothetical passage if this passage is relevant enough.
 
     In a conversation, most candidates concern the same topic, so they all match the standalone
     form. A hypothetical passage distinguishes the candidates better.
@@ -252,7 +254,7 @@ def prefer_hypothetical_passage(
 
 
 def select_sub_query_texts(transformation: Transformation) -> Transformation:
-    """Return *transformation* with only the texts for separate searches of the sub-queries.
+    """Return *transformation* with only the texts to search if sub-queries are answered separately.
 
     These texts are the sub-queries and, in a conversation, the standalone form. If there are fewer
     than two sub-queries, *transformation* is returned unchanged.
@@ -269,7 +271,7 @@ def search_variants(
     request: Request,
     *,
     search_width: int | None,
-    may_narrow: bool = False,
+    can_narrow: bool = False,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
@@ -284,7 +286,7 @@ def search_variants(
         request: The query, its settings and the function's known limits.
         search_width: How many passages each search asks for; ``None`` for as many as the caller
             asked for.
-        may_narrow: Whether to repeat a search with the caller's number of passages if the function
+        can_narrow: Whether to repeat a search with the caller's number of passages if the function
             rejects *search_width*.
         deadline: The deadline of the searches.
         trace: Receives the durations and counts.
@@ -299,7 +301,7 @@ def search_variants(
             (Embed([variant.text for variant in variants]),), deadline, limit
         )
         if not embedded.has_succeeded:
-            degradations.append(_record_failure("embed", embedded, trace))
+            degradations.append(_record_failed_stage("embed", embedded, trace))
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.value
@@ -316,7 +318,7 @@ def search_variants(
             variant.text,
             widths.get(variant.kind, search_width),
             vector,
-            may_narrow=may_narrow,
+            can_narrow=can_narrow,
             kind=variant.kind,
             weight=variant.weight,
         )
@@ -328,7 +330,7 @@ def search_variants(
     if seconds := max([step.embed_seconds for step in steps]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_outcomes(variants, steps, outcomes, request, trace, degradations)
+    return _read_search_results(variants, steps, outcomes, request, trace, degradations)
 
 
 def search_by_keywords(
@@ -363,11 +365,11 @@ def search_by_keywords(
     outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
     trace.count_search(step.calls, step.reads)
     trace.record_stage("search.text_clause", perf_counter() - began, began=began)
-    results = _read_outcomes((variant,), (step,), outcomes, request, trace, degradations)
+    results = _read_search_results((variant,), (step,), outcomes, request, trace, degradations)
     return results, outcomes[0].error
 
 
-def _read_outcomes(
+def _read_search_results(
     variants: Sequence[Variant],
     steps: Sequence[Search],
     outcomes: Sequence[Outcome],
@@ -375,9 +377,9 @@ def _read_outcomes(
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
-    """Return the readable responses in *outcomes*.
+    """Return the responses in *outcomes* that can be read.
 
-    Failed searches and unreadable responses are recorded as degradations.
+    Failed searches and unreadable responses are recorded in *degradations*.
     """
     results: list[SearchResult] = []
     for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
@@ -395,41 +397,41 @@ def _read_outcomes(
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
-        degradations.append(_record_failure(f"search.{variant.kind}", outcome, trace))
+        degradations.append(_record_failed_stage(f"search.{variant.kind}", outcome, trace))
     return results
 
 
-def _record_failure(stage: str, outcome: Outcome, trace: Trace) -> Degradation:
-    """Record the failure of *stage* in the trace, and return a degradation for it."""
-    trace.record_stage(stage, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
-    return Degradation(stage, outcome.reason, outcome.detail)
+def _record_failed_stage(stage_name: str, outcome: Outcome, trace: Trace) -> Degradation:
+    """Record the failed stage in *trace*, and return a degradation with the failure's reason."""
+    trace.record_stage(stage_name, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
+    return Degradation(stage_name, outcome.reason, outcome.detail)
 
 
 class RunningCall:
     """A context manager that registers a running call of a wrapped function.
 
-    While the call runs, code inside the function can record details of the search in *step*. If
-    the call is repeated, *step* counts another call and drops the earlier details.
+    While the call runs, code inside the function can record details in *search*. If the call is
+    repeated, *search* counts another call and drops the earlier details.
 
     To let `is_nested_call` recognise the call, set *fn* inside the ``with`` block. Only a weak
     reference to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
 
     Attributes:
-        step: The search that the call is made for.
+        search: The search that makes the call.
         fn: The wrapped function; ``None`` before it is set and after the call.
     """
 
-    __slots__ = ("__weakref__", "_token", "fn", "step")
+    __slots__ = ("__weakref__", "_token", "fn", "search")
 
-    def __init__(self, step: Search) -> None:
-        self.step = step
+    def __init__(self, search: Search) -> None:
+        self.search = search
         self.fn: Callable[..., Any] | None = None
 
     def __enter__(self) -> RunningCall:
-        step = self.step
-        step.calls += 1
-        step.initial.clear()
-        step.reads.clear()
+        search = self.search
+        search.calls += 1
+        search.initial.clear()
+        search.reads.clear()
         running_calls = _running_calls.get()
         if running_calls:
             running_calls = tuple([call for call in running_calls if call() is not None])
@@ -463,17 +465,17 @@ def is_nested_call(fn: Callable[..., Any]) -> bool:
     )
 
 
-def _find_running_step() -> Search | None:
-    """Return the search step of the innermost running call; ``None`` if no call is running."""
+def _find_running_search() -> Search | None:
+    """Return the search that makes the innermost running call; ``None`` if no call is running."""
     running_calls = _running_calls.get()
     call = running_calls[-1]() if running_calls else None
-    return None if call is None else call.step
+    return None if call is None else call.search
 
 
-def record_embedding_time(seconds: float) -> None:
-    """Add *seconds* to the embedding time of the current search."""
-    if (step := _find_running_step()) is not None:
-        step.embed_seconds += seconds
+def record_embedding_time(embedding_seconds: float) -> None:
+    """Add *embedding_seconds* to the embedding time of the current search."""
+    if (search := _find_running_search()) is not None:
+        search.embed_seconds += embedding_seconds
 
 
 def record_read_units(response: Any) -> None:
@@ -482,8 +484,8 @@ def record_read_units(response: Any) -> None:
     Does nothing if *response* reports no read units, or if no search is running.
     """
     units = get_read_units(response)
-    if units is not None and (step := _find_running_step()) is not None:
-        step.reads.append(units)
+    if units is not None and (search := _find_running_search()) is not None:
+        search.reads.append(units)
 
 
 def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
@@ -492,14 +494,14 @@ def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
     If a list with this *list_name* was already recorded, *ranking* is appended to this list. Does
     nothing if no search is running.
     """
-    step = _find_running_step()
-    if step is None:
+    search = _find_running_search()
+    if search is None:
         return
-    if (earlier := step.initial.get(list_name)) is not None:
+    if (earlier := search.initial.get(list_name)) is not None:
         ranking = replace(
             ranking,
             keys=[*earlier.keys, *ranking.keys],
             scores=[*earlier.scores, *ranking.scores],
             items=[*earlier.items, *ranking.items],
         )
-    step.initial[list_name] = ranking
+    search.initial[list_name] = ranking

@@ -88,16 +88,18 @@ class TransformStage:
         return remembered
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
-        """Return the transformation, or an empty one if there is no reply by *llm_deadline*."""
+        """Return the transformation; an empty one if the model does not reply by *llm_deadline*."""
         if is_loading():
             # The model's time starts only once the modules that the model needs are loaded.
             llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
-        transformation, degradations = yield from self._get_shared_transformation(llm_deadline)
+        transformation, degradations = yield from self._get_shared_or_new_transformation(
+            llm_deadline
+        )
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    def _get_shared_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_shared_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
         """Return the model's transformation and the degradations.
 
         If a model call for an identical question is running, wait for its result instead of asking
@@ -105,17 +107,17 @@ class TransformStage:
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.can_share_reply:
-            return (yield from self._get_cached_or_ask_model(llm_deadline))
+            return (yield from self._get_cached_or_new_transformation(llm_deadline))
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
             role, flight = flights.join_flight(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
-                return (yield from self._get_cached_or_ask_model(llm_deadline))
+                return (yield from self._get_cached_or_new_transformation(llm_deadline))
             if role is Role.LEADER:
                 shared: Result | None = None
                 try:
-                    result = yield from self._get_cached_or_ask_model(llm_deadline)
+                    result = yield from self._get_cached_or_new_transformation(llm_deadline)
                     if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
                         shared = result
                     return result
@@ -135,7 +137,7 @@ class TransformStage:
                     ),
                 )
 
-    def _get_cached_or_ask_model(self, llm_deadline: Deadline) -> Flow[Result]:
+    def _get_cached_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
         """Return the transformation from a cache or from the model, with the degradations.
 
         A transformation from the model is cached if there are no degradations.
@@ -143,7 +145,7 @@ class TransformStage:
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
-            remembered = yield from self._read_from_redis(llm_deadline)
+            remembered = yield from self._read_transformation_from_redis(llm_deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
@@ -160,7 +162,7 @@ class TransformStage:
                 self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
                 and not llm_deadline.passed
             )
-        transformation = self._question.guard_replies(
+        transformation = self._question.repair_or_drop_texts(
             self._request.original, self._find_protected_spans(), self._language
         )
         degradations = tuple(self._question.degradations)
@@ -172,7 +174,9 @@ class TransformStage:
                 )
         return transformation, degradations
 
-    def _read_from_redis(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+    def _read_transformation_from_redis(
+        self, llm_deadline: Deadline
+    ) -> Flow[Transformation | None]:
         """Return the transformation that Redis has stored, and copy it to this process's cache.
 
         Returns ``None`` if Redis is not used, does not have the transformation, or does not reply.

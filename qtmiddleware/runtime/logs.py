@@ -243,14 +243,15 @@ class LogSampler:
         ]
 
 
-def _add_detail(reason: str, text: str, details: Mapping[str, str]) -> str:
-    """Return *text* with the detail of *reason* in brackets. *text* begins with *reason*.
+def _add_detail(reason: str, record_text: str, details_by_reason: Mapping[str, str]) -> str:
+    """Return *record_text* with the detail of *reason* in brackets after the reason.
 
-    The detail follows *reason*. If *reason* has no detail, *text* is returned unchanged.
+    *record_text* begins with *reason*. If *reason* has no detail, *record_text* is returned
+    unchanged.
     """
     # A record is one line, but an error's message may have several.
-    detail = " ".join(details.get(reason, "").split())
-    return f"{reason} ({detail}){text.removeprefix(reason)}" if detail else text
+    detail = " ".join(details_by_reason.get(reason, "").split())
+    return f"{reason} ({detail}){record_text.removeprefix(reason)}" if detail else record_text
 
 
 class Outage:

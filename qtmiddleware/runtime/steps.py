@@ -44,7 +44,7 @@ class Search(_Leaf):
             question is not a text.
         top_k: How many passages to request. ``None`` requests as many as the caller did.
         vector: The text's vector, if it is already known.
-        may_narrow: Whether the search may fall back to the caller's number of passages if the
+        can_narrow: Whether the search may fall back to the caller's number of passages if the
             function rejects *top_k*.
         fields: The document fields to search for the text's words, instead of the caller's own
             clauses.
@@ -61,7 +61,7 @@ class Search(_Leaf):
     text: str | None
     top_k: int | None = None
     vector: Sequence[float] | None = None
-    may_narrow: bool = field(default=False, kw_only=True)
+    can_narrow: bool = field(default=False, kw_only=True)
     fields: Sequence[str] = field(default=(), kw_only=True)
     kind: VariantKind = field(default="original", kw_only=True)
     weight: float = field(default=1.0, kw_only=True)

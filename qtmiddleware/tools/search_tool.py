@@ -106,10 +106,10 @@ class SearchTool:
             raise ToolFailure(f"{self.name} has no argument {format_value(unknown[0])}.")
         return await self._asearch(**{str(name): value for name, value in arguments.items()})
 
-    def _build_description(self, about: str) -> str:
-        """Return the tool's description. *about* is a sentence about the collection's content."""
+    def _build_description(self, content_sentence: str) -> str:
+        """Return the tool's description. *content_sentence* says what the collection holds."""
         fields = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
-        content = f" {about.strip().rstrip('.')}." if about.strip() else ""
+        content = f" {content_sentence.strip().rstrip('.')}." if content_sentence.strip() else ""
         return (
             f"Search {self.collection}.{content}{fields} The result is JSON: the best passages with"
             " id, title, text, score and why each was found, and whether another search could help."

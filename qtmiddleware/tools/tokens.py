@@ -13,11 +13,11 @@ from typing import Any, Final
 from qtmiddleware.preprocessing.sentences import compile_sentence_end_pattern
 
 CUT: Final = " […]"
-"""The end of a text that was cut."""
+"""The mark at the end of a text that was cut."""
 _LOOK_AHEAD: Final = 64
-"""How many characters after an offset are read to see whether a sentence ends there."""
+"""The number of characters to read after an offset to see whether a sentence ends there."""
 _LEAST_SHARE: Final = 0.5
-"""The smallest fraction of the fitting text to keep for a cut between sentences or words."""
+"""A cut at the end of a sentence or word must keep this fraction of the text that fits."""
 
 # What looks like a key or an encoded file, a word, a number, white space, and letters by how many
 # of them make a token.
@@ -42,7 +42,7 @@ _RATES: Final = {
     "marks": (0.4, 0.5),
     "letters": (0.0, 1.3),
 }
-"""The tokens per piece and per character, for pieces of text that may be cut anywhere."""
+"""For each type of piece that may be cut anywhere: the tokens per piece and per character."""
 
 
 @cache

@@ -119,7 +119,7 @@ class _Guard:
                     text for text in texts if self._is_in_query_language(text_field.name, text)
                 )
 
-    def _is_in_query_language(self, field: str, text: str) -> bool:
+    def _is_in_query_language(self, field_name: str, text: str) -> bool:
         """Return whether *text* is in the script of the query. Add a note if it is not.
 
         If `may_be_english` is false, English texts are rejected too.
@@ -127,13 +127,13 @@ class _Guard:
         if is_in_other_script(text, self.query) or (
             not self.may_be_english and detect_language(text) == "en"
         ):
-            self.notes[field, _LANGUAGE_MISMATCH] = None
+            self.notes[field_name, _LANGUAGE_MISMATCH] = None
             return False
         return True
 
-    def _repair_text(self, field: str, text: str) -> str | None:
+    def _repair_text(self, field_name: str, text: str) -> str | None:
         """Return *text*, with any lost spans appended; ``None`` if *text* must be dropped."""
-        if not self._is_in_query_language(field, text):
+        if not self._is_in_query_language(field_name, text):
             return None
         lost_spans = [
             (kind, span)
@@ -150,23 +150,23 @@ class _Guard:
             or self._is_beyond_repair(lost_spans)
             or len(repaired) > MAX_CHARS
         ):
-            self.notes[field, f"dropped: {description}"] = None
+            self.notes[field_name, f"dropped: {description}"] = None
             return None
-        self.notes[field, f"repaired: {description}"] = None
+        self.notes[field_name, f"repaired: {description}"] = None
         return repaired
 
-    def _contains_span(self, kind: str, span: str, text: str) -> bool:
+    def _contains_span(self, span_kind: str, span: str, text: str) -> bool:
         """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
-        if keeps_span(kind, span, text, query=self.query):
+        if keeps_span(span_kind, span, text, query=self.query):
             return True
         folded_span = span.casefold()
-        return kind != "negation" and any(
+        return span_kind != "negation" and any(
             (folded_span in term.casefold() or term.casefold() in folded_span)
             and _has_other_form(term, folded_span, forms, text)
             for term, forms in self.glossary
         )
 
-    def _repair_sub_queries(self, field: str, texts: list[str]) -> tuple[str, ...]:
+    def _repair_sub_queries(self, field_name: str, texts: list[str]) -> tuple[str, ...]:
         """Return the sub-queries *texts*, with lost spans appended to one of them.
 
         A span is lost if no sub-query contains it. The lost spans are appended to the sub-query
@@ -189,10 +189,10 @@ class _Guard:
             repaired = _append_lost_spans(texts[closest], lost_spans)
             if len(repaired) <= MAX_CHARS:
                 texts[closest] = repaired
-                self.notes[field, f"repaired: {self._describe_spans(lost_spans)}"] = None
+                self.notes[field_name, f"repaired: {self._describe_spans(lost_spans)}"] = None
         return tuple(texts)
 
-    def _drop_foreign_terms(self, field: str, terms: tuple[str, ...]) -> tuple[str, ...]:
+    def _drop_foreign_terms(self, field_name: str, terms: tuple[str, ...]) -> tuple[str, ...]:
         """Return the key *terms*, or ``()`` if all of them are in another script than the query.
 
         A term that the query contains does not count as foreign. A few terms in another script are
@@ -203,7 +203,7 @@ class _Guard:
             is_in_other_script(term, self.query) and term.casefold() not in folded_query
             for term in terms
         ):
-            self.notes[field, _LANGUAGE_MISMATCH] = None
+            self.notes[field_name, _LANGUAGE_MISMATCH] = None
             return ()
         return terms
 
@@ -232,8 +232,8 @@ class _Guard:
         )
 
 
-def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bool:
-    """Return whether *text* contains *span* with *term* replaced by one of its *forms*.
+def _has_other_form(term: str, span: str, other_forms: Sequence[str], text: str) -> bool:
+    """Return whether *text* contains *span* with *term* replaced by one of its *other_forms*.
 
     The words of *span* need not be adjacent in *text*.
     """
@@ -241,7 +241,7 @@ def _has_other_form(term: str, span: str, forms: Sequence[str], text: str) -> bo
     return any(
         keeps_span("identifier", form, text, query=form)
         and all(keeps_span("name", word, text, query=word) for word in other_words)
-        for form in forms
+        for form in other_forms
     )
 
 

@@ -64,12 +64,12 @@ from qtmiddleware.wrapping.order_sample import (
 )
 
 ROUNDS: Final = 3
-"""How often to time each of two calls: the caller's, and the one for more passages.
+"""How many times to time each of two calls: the caller's call, and a call for more passages.
 
 An untimed call comes first, to warm up.
 """
 LONGEST: Final = 5.0
-"""The total call time, in seconds, after which the function is not timed again."""
+"""The check stops timing calls after this total call time, in seconds."""
 # A check waits at least this long for a model and a reranker, so that a slow one is measured and
 # not abandoned.
 _PATIENCE_MS: Final = 20_000
@@ -148,7 +148,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of checking a wrapped function. Print it to read it as a report.
+    """The result of checking a wrapped function. Print it to see a report.
 
     Attributes:
         function: the name of the checked function.
@@ -228,7 +228,7 @@ def build_check_flow(
         questions: all questions if the user passed a list, beginning with the question of
             *request*.
     """
-    return _Checkup(request, invocation, questions).run()
+    return _CheckRun(request, invocation, questions).run()
 
 
 class _Obstacle(Exception):
@@ -239,7 +239,7 @@ class _Obstacle(Exception):
         self.finding = finding
 
 
-class _Checkup:
+class _CheckRun:
     """Performs one check. The methods are in the order in which they run."""
 
     def __init__(
@@ -329,12 +329,14 @@ class _Checkup:
         for feature in features:
             verdict = self._build_disabled_verdict(feature)
             if verdict is None and feature == _KEYWORDS:
-                verdict, before = yield from self._try_keywords(plain_result, widened_result)
+                verdict, before = yield from self._judge_keywords_and_list_keys(
+                    plain_result, widened_result
+                )
             elif verdict is None:
                 verdict = yield from (
-                    self._try_variants(before)
+                    self._judge_variants(before)
                     if feature == _VARIANTS
-                    else self._try_reranker(before)
+                    else self._judge_reranker(before)
                 )
             verdicts.append(verdict)
         return verdicts
@@ -406,7 +408,7 @@ class _Checkup:
         try:
             plain_result = self._read_result(outcome.value)
             return plain_result, (
-                yield from self._measure_plain_and_widened_calls(plain_result, outcome)
+                yield from self._measure_calls_and_get_widened_result(plain_result, outcome)
             )
         except ResponseShapeError as error:
             text, _, fix = str(error).partition("; ")
@@ -453,7 +455,7 @@ class _Checkup:
 
     @property
     def _query_location_text(self) -> str:
-        """The question's argument, and the types and fields of its clauses, as a phrase."""
+        """A phrase that names the question's argument, and its clauses' types and fields."""
         kinds = " and ".join(f"`{kind}`" for kind in self._query_location.get("clauses", ()))
         searched = ", ".join(f"`{name}`" for name in list_clause_fields(self.clauses))
         within = (
@@ -463,7 +465,7 @@ class _Checkup:
 
     @property
     def _query_location(self) -> dict[str, Any]:
-        """The name of the question's argument, and the types and fields of its clauses, if any."""
+        """Data for programs: the question's argument, and its clauses' types and fields, if any."""
         if not self.clauses:
             return {"argument": self.argument}
         kinds = list(dict.fromkeys(map(read_clause_type, self.clauses)))
@@ -575,7 +577,7 @@ class _Checkup:
         )
         return read_response(variant, response, self.request.shape, options=options)
 
-    def _measure_plain_and_widened_calls(
+    def _measure_calls_and_get_widened_result(
         self, plain_result: SearchResult, first_outcome: Outcome
     ) -> Flow[SearchResult]:
         """Time calls with and without more passages, and return the result with more passages.
@@ -588,7 +590,7 @@ class _Checkup:
             first_outcome: the outcome of the caller's call.
         """
         count = len(plain_result.ranking.keys)
-        self.request.learned.record_passages(plain_result.ranking.items)
+        self.request.learned.update_average_length(plain_result.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
         chars, because, fix = round(self.request.learned.passage_chars), "", ""
@@ -940,10 +942,10 @@ class _Checkup:
             order_before, self._read_result(retrieval.response).ranking.keys
         )
 
-    def _try_keywords(
+    def _judge_keywords_and_list_keys(
         self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Try the keyword rules, and return the verdict on them and the reranked passage keys.
+        """Try the keyword rules. Return the verdict on them, and the passage keys in the new order.
 
         If the rules cannot be tried, return the passage keys of the plain result.
         """
@@ -980,7 +982,7 @@ class _Checkup:
         text += _parenthesize(note)
         if len(self.questions) > 1 or any(question.relevant for question in self.questions):
             yield from self._compare_sample_orders()
-        return self._advise_on_keywords(text, is_order_changed=change.is_changed), change.after
+        return self._build_keywords_verdict(text, is_order_changed=change.is_changed), change.after
 
     def _compare_sample_orders(self) -> Flow[None]:
         """Compare the plain order and the keyword rules' order for a sample of the questions.
@@ -1038,7 +1040,7 @@ class _Checkup:
         retrieval = yield from build_retrieval_flow(request)
         return plain, read_matches(variant, retrieval.response, request)
 
-    def _advise_on_keywords(self, effect: str, *, is_order_changed: bool) -> Finding:
+    def _build_keywords_verdict(self, effect: str, *, is_order_changed: bool) -> Finding:
         """Return the verdict on the keywords.
 
         Args:
@@ -1087,7 +1089,7 @@ class _Checkup:
             trace_note.removeprefix("order kept: ") or "the scores count for more than the keywords"
         )
 
-    def _try_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
+    def _judge_variants(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the language model, and return the verdict on its variants."""
         if not self.invocation.context.components.has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
@@ -1168,7 +1170,7 @@ class _Checkup:
         self._add_finding(finding)
         return Finding(_VARIANTS, finding.state, finding.text, finding.mend)
 
-    def _try_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
+    def _judge_reranker(self, order_before: Sequence[Key]) -> Flow[Finding]:
         """Retrieve once with the reranker, and return the verdict on the reranker."""
         try:
             retrieval, change = yield from self._retrieve_and_compare_order(

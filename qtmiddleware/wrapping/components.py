@@ -201,7 +201,7 @@ class Components:
         if (
             is_same
             and config.settings.glossary.path is None
-            and self._account in (None, self._identify_account(config.settings))
+            and self._account in (None, self._compute_account_id(config.settings))
         ):
             return self
         constructor_arguments = (
@@ -280,8 +280,8 @@ class Components:
         # The account is read once, so that a key that changes in the environment is used only after
         # a reload.
         if has_default_settings and self._account is None:
-            self._account = self._identify_account(settings)
-        account = self._account if has_default_settings else self._identify_account(settings)
+            self._account = self._compute_account_id(settings)
+        account = self._account if has_default_settings else self._compute_account_id(settings)
         # Look up the clients with every model: this marks them as recently used, so that they are
         # not dropped before the models that use them.
         clients = self._clients.get_or_create_component(
@@ -312,16 +312,16 @@ class Components:
             key, create_model, has_default_settings=has_default_settings
         )
 
-    def _identify_account(self, settings: Settings) -> int | None:
+    def _compute_account_id(self, settings: Settings) -> int | None:
         """Return a number that identifies the model service's address and the API key.
 
         Returns ``None`` if the user passed a client.
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai.clients import hash_account
+        from qtmiddleware.providers.llms.openai.clients import hash_address_and_key
 
-        return hash_account(settings.llm.base_url)
+        return hash_address_and_key(settings.llm.base_url)
 
     def get_reranker(self, settings: Settings) -> Reranker | None:
         """Return the reranker, or ``None`` if *settings* do not enable reranking.

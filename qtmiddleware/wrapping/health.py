@@ -201,7 +201,7 @@ class BudgetHealth:
 class Health:
     """The health of a middleware at one moment, as known from past calls.
 
-    Print it to see one line per attribute.
+    Print this object to see one line per attribute.
 
     Attributes:
         model: the model that transforms questions. If it is also the chat model, both share one

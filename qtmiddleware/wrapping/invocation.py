@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
-from qtmiddleware.retrieval.request import Request, build_paging_message
+from qtmiddleware.retrieval.request import Request, build_paging_warning
 from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units
@@ -84,7 +84,7 @@ class Invocation:
     context: CallContext
     is_async: bool
     shadow: Callable[[Any, float], None] | None = None
-    """A function that takes the caller's response and its duration in milliseconds.
+    """Starts a shadow retrieval, given the caller's response and its duration in milliseconds.
 
     ``None`` if shadow mode is off.
     """
@@ -120,25 +120,25 @@ class Invocation:
         """The model that writes answers."""
         return self.context.chat
 
-    def search(self, step: Search) -> Any:
-        """Call the function for the text of *step*, and return its response.
+    def search(self, search: Search) -> Any:
+        """Call the function for the text of *search*, and return its response.
 
         The first call may request more passages or another field than the caller's call. If the
-        function rejects this request and *step* allows another attempt, this method calls the
+        function rejects this request and *search* allows another attempt, this method calls the
         function again without the addition. Later calls also omit the addition. Exceptions from the
         last attempt pass through.
         """
-        query: Any = step.text
-        if self._should_embed_text(step):
-            query = step.vector
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
             if query is None:
-                with self._time_embedding(step) as observation:
-                    query = observation.keep_result(self.embed((step.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(step)
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(self.embed((search.text or "",)))[0]
+        first_attempt, *further_attempts = self._list_attempts(search)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = self._run_search(step, query, attempt)
+                response = self._run_search(search, query, attempt)
                 break
             except Exception as error:
                 # Other arguments do not help if the service is down.
@@ -146,42 +146,42 @@ class Invocation:
                     raise
             attempt = next_attempt
         else:
-            response = self._run_search(step, query, attempt)
-        self._record_rejections(step, attempt, first_attempt)
+            response = self._run_search(search, query, attempt)
+        self._record_rejections(search, attempt, first_attempt)
         return response
 
-    async def asearch(self, step: Search) -> Any:
+    async def asearch(self, search: Search) -> Any:
         """Call the function as `search` does, but await its response."""
-        query: Any = step.text
-        if self._should_embed_text(step):
-            query = step.vector
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
             if query is None:
-                with self._time_embedding(step) as observation:
-                    query = observation.keep_result(await self.aembed((step.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(step)
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(await self.aembed((search.text or "",)))[0]
+        first_attempt, *further_attempts = self._list_attempts(search)
         attempt = first_attempt
         for next_attempt in further_attempts:
             try:
-                response = await self._arun_search(step, query, attempt)
+                response = await self._arun_search(search, query, attempt)
                 break
             except Exception as error:
                 if is_outage(error):
                     raise
             attempt = next_attempt
         else:
-            response = await self._arun_search(step, query, attempt)
-        self._record_rejections(step, attempt, first_attempt)
+            response = await self._arun_search(search, query, attempt)
+        self._record_rejections(search, attempt, first_attempt)
         return response
 
-    def _should_embed_text(self, step: Search) -> bool:
-        """Return whether the function gets a vector instead of the text of *step*."""
-        return self.context.embedder is not None and step.text is not None and not step.fields
+    def _should_embed_text(self, search: Search) -> bool:
+        """Return whether the function gets a vector instead of the text of *search*."""
+        return self.context.embedder is not None and search.text is not None and not search.fields
 
-    def _list_attempts(self, step: Search) -> list[_Attempt]:
+    def _list_attempts(self, search: Search) -> list[_Attempt]:
         """Return the attempts, from the largest request to the caller's own request."""
-        field, top_k = self._find_unrequested_field(), step.top_k
+        field, top_k = self._find_unrequested_field(), search.top_k
         attempts = [_Attempt(top_k, field)]
-        if step.may_narrow and not step.fields:
+        if search.can_narrow and not search.fields:
             attempts += [_Attempt(top_k, "")] if field else []
             attempts += [_Attempt(None, "")] if top_k is not None else []
         return attempts
@@ -200,45 +200,47 @@ class Invocation:
             self.args, self.kwargs, settings.keyword_evidence.text_field
         )
 
-    def _record_rejections(self, step: Search, attempt: _Attempt, first_attempt: _Attempt) -> None:
+    def _record_rejections(
+        self, search: Search, attempt: _Attempt, first_attempt: _Attempt
+    ) -> None:
         """Record what the function rejected: a larger number of passages, or a field.
 
         Args:
-            step: the search that was attempted.
+            search: the search that was attempted.
             attempt: the attempt that succeeded.
             first_attempt: the attempt with the largest request.
         """
-        learned, step.was_refused = self.context.learned, attempt is not first_attempt
+        learned, search.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
             problem = f"the index does not return keywordEvidence.textField {first_attempt.field!r}"
             learned.record_problem(f"{problem}; name a text field that the index stores")
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 
-    def _run_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
-        with RunningCall(step) as call:
+    def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+        with RunningCall(search) as call:
             call.fn = self.fn
-            response = wait_for_response(self._call_function(step, query, attempt))
+            response = wait_for_response(self._call_function(search, query, attempt))
             record_read_units(response)
             return response
 
-    async def _arun_search(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    async def _arun_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         if not self.is_async:
             # `partial`, because a lambda would create a closure cell for each of these variables
             # even if the function is awaited.
-            return await run_in_thread(partial(self._run_search, step, query, attempt))
-        with RunningCall(step) as call:
+            return await run_in_thread(partial(self._run_search, search, query, attempt))
+        with RunningCall(search) as call:
             call.fn = self.fn
-            response = await make_awaitable(self._call_function(step, query, attempt))
+            response = await make_awaitable(self._call_function(search, query, attempt))
             record_read_units(response)
             return response
 
-    def _call_function(self, step: Search, query: Any, attempt: _Attempt) -> Any:
+    def _call_function(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         """Call the function with *query* and the additions that *attempt* requests."""
         signature, args, kwargs = self.signature, self.args, self.kwargs
-        if step.fields and isinstance(signature, ClauseSignature):
+        if search.fields and isinstance(signature, ClauseSignature):
             args, kwargs = signature.replace_clauses(
-                args, kwargs, step.fields, query, attempt.top_k
+                args, kwargs, search.fields, query, attempt.top_k
             )
         # Nothing to replace: the function gets the caller's arguments as they are.
         elif query is None or (attempt.top_k is None and query is self.original):
@@ -253,7 +255,7 @@ class Invocation:
         return self.fn(*args, **kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text. An asynchronous embedder runs in the background loop."""
+        """Return one vector per text. An asynchronous embedder runs in a background event loop."""
         return self._embedder.embed(texts, self.context.settings.limits.max_concurrency)
 
     async def aembed(self, texts: Sequence[str]) -> Vectors:
@@ -267,13 +269,13 @@ class Invocation:
         return self.context.embedder
 
     @contextmanager
-    def _time_embedding(self, step: Search) -> Iterator[Observation]:
+    def _time_embedding(self, search: Search) -> Iterator[Observation]:
         began = perf_counter()
         with observe_embedding(
-            step.observation, self.context.embedder, (step.text or "",)
+            search.observation, self.context.embedder, (search.text or "",)
         ) as observation:
             yield observation
-        step.embed_seconds = perf_counter() - began
+        search.embed_seconds = perf_counter() - began
 
     def rerank(self, step: Rerank) -> Sequence[float]:
         """Return the reranker's score for each text of *step*. Higher is better."""
@@ -312,7 +314,7 @@ class Invocation:
             if not self.signature.paging.is_set_by_user:
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
-                    build_paging_message(learned.page), learned.page,
+                    build_paging_warning(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.about_problem:

@@ -21,9 +21,9 @@ from qtmiddleware.types import Match
 MOST_ASKED: Final = 10
 """The largest number of questions to ask. A longer list is sampled at even intervals."""
 FEWEST_ASKED: Final = 3
-"""The smallest number of questions for advice.
+"""The smallest number of questions for the advice to leave rules off that change no order.
 
-With fewer questions, an order that never changes means nothing.
+With fewer questions, unchanged orders are weak evidence.
 """
 MOST_EXAMPLES: Final = 2
 MOST_CHARS: Final = 80
@@ -205,21 +205,21 @@ def is_gain_significant(moved_up_count: int, moved_down_count: int) -> bool:
     return ways < SIGNIFICANT * (1 << moved)
 
 
-def read_sample_questions(value: Any) -> list[SampleQuestion] | None:
-    """Return the questions in *value*, or ``None`` if *value* is not a list of questions.
+def read_sample_questions(argument: Any) -> list[SampleQuestion] | None:
+    """Return the questions in *argument*, or ``None`` if *argument* is not a list of questions.
 
     A question is a text or ``{"question": text, "relevant": [id, ...]}``. A list with a single text
     is not a list of questions, because some functions take their only question in a list. Raises
     `InvalidQuery` if ``relevant`` is not a list of ids.
     """
     if (
-        not isinstance(value, list | tuple)
-        or not value
-        or (len(value) == 1 and isinstance(value[0], str))
+        not isinstance(argument, list | tuple)
+        or not argument
+        or (len(argument) == 1 and isinstance(argument[0], str))
     ):
         return None
     questions: list[SampleQuestion] = []
-    for item in value:
+    for item in argument:
         if isinstance(item, str):
             questions.append(SampleQuestion(item))
         elif isinstance(item, Mapping) and isinstance(item.get("question"), str):
@@ -231,18 +231,18 @@ def read_sample_questions(value: Any) -> list[SampleQuestion] | None:
     return questions
 
 
-def read_relevant_ids(value: Any) -> frozenset[str]:
-    """Return the ids of relevant passages in *value*, or no ids if *value* is ``None``.
+def read_relevant_ids(id_list: Any) -> frozenset[str]:
+    """Return the ids of relevant passages in *id_list*, or no ids if *id_list* is ``None``.
 
-    Raises `InvalidQuery` if *value* is not a list of ids.
+    Raises `InvalidQuery` if *id_list* is not a list of ids.
     """
-    if value is None:
+    if id_list is None:
         return frozenset()
-    if not isinstance(value, list | tuple | set | frozenset) or not all(
-        isinstance(id_, str | int) and not isinstance(id_, bool) for id_ in value
+    if not isinstance(id_list, list | tuple | set | frozenset) or not all(
+        isinstance(id_, str | int) and not isinstance(id_, bool) for id_ in id_list
     ):
         raise InvalidQuery('"relevant" must be a list of passage ids, such as ["a", "b"]')
-    return frozenset(map(str, value))
+    return frozenset(map(str, id_list))
 
 
 def choose_sample_questions(questions: Sequence[SampleQuestion]) -> list[SampleQuestion]:

@@ -23,7 +23,8 @@ from qtmiddleware.runtime.fields import read_annotations
 PageArgument = str | Literal[False] | None
 """The name of the argument that selects a page of results.
 
-``False`` means that there is none. ``None`` means that `Paging` looks for one.
+``False`` means that no argument selects a page. ``None`` means that `Paging` looks for such an
+argument.
 """
 
 # The names (see `_fold_name`) of a number of passages or pages, and of a token to continue from.
@@ -146,7 +147,7 @@ class Parameters(Protocol):
     """The methods and attributes of `signatures.Parameters` that this module uses."""
 
     named: dict[str, Parameter]
-    takes_any_keyword: bool
+    has_var_keyword: bool
 
     def read_value(
         self, parameter_name: str, args: Sequence[Any], kwargs: Mapping[str, Any], /
@@ -209,7 +210,7 @@ class Paging:
         )
         # Whether only some calls can show that the function has pages, because its signature does
         # not show it.
-        self.is_open = not shows_page and bool(self._homes or parameters.takes_any_keyword)
+        self.is_open = not shows_page and bool(self._homes or parameters.has_var_keyword)
 
     @property
     def is_set_by_user(self) -> bool:
@@ -220,7 +221,7 @@ class Paging:
         """Return the name of the argument that selects a page in this call, or ``""``."""
         if self._named is not None:
             return self._named or ""
-        if not (self._declared or self._homes or self._parameters.takes_any_keyword):
+        if not (self._declared or self._homes or self._parameters.has_var_keyword):
             return ""
         # Reading a user's object may raise any exception.
         with suppress(Exception):
@@ -235,7 +236,7 @@ class Paging:
             value = parameters.read_passed_value(name, args, kwargs)
             if _is_page_argument(folded_name, value) if value is not None else is_page:
                 yield name
-        if parameters.takes_any_keyword:
+        if parameters.has_var_keyword:
             named_parameters = parameters.named
             yield from (
                 name

@@ -46,16 +46,19 @@ def _read_module_name(frame: Any) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def find_import_name(fn: Any, target: object) -> str | None:
-    """Return the qualified name of *fn* if this name refers to *target* in the module of *fn*.
+def find_import_name(fn: Any, expected_object: object) -> str | None:
+    """Return the name by which *fn* can be imported, or ``None`` if there is none.
 
-    Returns ``None`` if the name is missing or refers to another object.
+    The name is the qualified name of *fn*. In the module of *fn*, the name must refer to
+    *expected_object*.
     """
     name = getattr(fn, "__qualname__", None)
-    holder: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
-    for part in name.split(".") if isinstance(name, str) and isinstance(holder, ModuleType) else ():
-        holder = getattr(holder, part, None)
-    return name if holder is target else None
+    container: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
+    for part in (
+        name.split(".") if isinstance(name, str) and isinstance(container, ModuleType) else ()
+    ):
+        container = getattr(container, part, None)
+    return name if container is expected_object else None
 
 
 def check_picklable(label: str, argument: Any, *, can_pickle_by_value: bool) -> None:

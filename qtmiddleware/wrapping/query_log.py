@@ -313,7 +313,7 @@ class QueryLog:
     while it writes a line, the next writer starts a new line.
 
     Args:
-        path: where the log file is or will be.
+        path: the path of the log file, which need not exist yet.
         query_text: whether to write query texts. If false, hashes are written and *redact* is not
             called.
         passage_text: whether to write passage texts.

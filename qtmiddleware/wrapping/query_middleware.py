@@ -275,8 +275,8 @@ class QueryMiddleware:
           with a dot, such as ``request.text``, is a field of an argument.
         - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
           is none. By default, common names such as ``page`` and ``offset`` are recognized.
-        - *embed*: the embedding function, if *fn* takes a vector. It takes one text or a list of
-          texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
+        - *embed*: the embedding function, if *fn* takes a vector. This function takes one text or a
+          list of texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
           returns the matches in a response; *write* returns a copy of the response with other
           matches.
@@ -311,7 +311,7 @@ class QueryMiddleware:
         return kind(fn, signature, source)
 
     def reload(self, config: ConfigSource) -> None:
-        """Replace the configuration. *config* takes the same values as in `QueryMiddleware`.
+        """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
 
         Calls that began before the reload keep the old settings. Later calls use the new settings,
         even if the function was wrapped before. A function that you read from `retriever` keeps its
@@ -394,8 +394,8 @@ class QueryMiddleware:
     def warm_up(self) -> None:
         """Load everything that the first question needs, and return when it is loaded.
 
-        This imports packages, reads word lists and prompts, and creates the model's client. If a
-        reranker is configured, its model is loaded. No model is called, so nothing costs money.
+        `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If
+        a reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
         If the configuration uses a model, most of the loading starts in the background when the
         middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If
@@ -572,7 +572,7 @@ class QueryMiddleware:
             )
             return (transformed_question.transformation for transformed_question in transformed)
         result: Transformation | list[Transformation] = run(
-            *self._build_transform_flow(query, options)
+            *self._build_transform_flow_and_performer(query, options)
         )
         return result
 
@@ -591,7 +591,7 @@ class QueryMiddleware:
 
         Args:
             questions: objects with a ``text`` and a ``history``.
-            config: settings that override the config for this call.
+            config: settings that override the middleware's settings for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
             pace: the rate limiter for the model calls. Several streams may share one. By default,
@@ -608,7 +608,7 @@ class QueryMiddleware:
         from qtmiddleware.runtime.pace import Pace
         from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
 
-        components, settings, model = self._resolve_call_settings(config)
+        components, settings, model = self._get_components_settings_and_model(config)
         patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
         limit = concurrency or settings.limits.max_concurrency
 
@@ -643,12 +643,12 @@ class QueryMiddleware:
     ) -> Transformation | list[Transformation]:
         """Transform one query or a list of queries without blocking the event loop.
 
-        The result and the errors are those of `transform`.
+        Returns the same result and raises the same errors as `transform`.
         """
         check_options(self.atransform, options, AskOptions.__optional_keys__)
-        return await arun(*self._build_transform_flow(query, options))
+        return await arun(*self._build_transform_flow_and_performer(query, options))
 
-    def _resolve_call_settings(
+    def _get_components_settings_and_model(
         self, config: Mapping[str, Any] | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
@@ -692,14 +692,14 @@ class QueryMiddleware:
             clock=components.clock,
         )
 
-    def _build_transform_flow(
+    def _build_transform_flow_and_performer(
         self, query: str | Collection[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
         """Return a flow that transforms *query*, and the performer that makes its model calls.
 
         *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._resolve_call_settings(options.get("config"))
+        components, settings, model = self._get_components_settings_and_model(options.get("config"))
         history = read_history(options.get("history"))
         build_request = partial(self._build_request, components, settings, model)
         performer = ModelOnly(model, components.bulkhead)
@@ -782,7 +782,7 @@ class QueryMiddleware:
 def _transform_queries(
     queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform *queries*, at most *concurrency* at once. Return the results in query order.
+    """Transform *queries*, at most *concurrency* at once. Return one result per query, in order.
 
     *requests_by_query* holds the request for each distinct query.
     """

@@ -79,10 +79,10 @@ def read_signature(
     Args:
         fn: the function whose signature to read.
         query_arg: the name of the query's parameter, with dots for a value inside it
-            (``query.inputs.text``). By default, common names such as ``query`` are tried, then the
-            first positional parameter.
+            (``query.inputs.text``). By default, qtmiddleware tries common names such as
+            ``query``, and then the first positional parameter.
         top_k_arg: the name of the parameter for the number of passages, with dots for a value
-            inside it. By default, common names such as ``top_k`` are tried.
+            inside it. By default, qtmiddleware tries common names such as ``top_k``.
         page_arg: the name of the parameter that selects a page of results; ``False`` if there is
             none. By default, `Paging` looks for one.
         takes_vector: whether *fn* takes the query's vector instead of its text.
@@ -179,9 +179,9 @@ class CallSignature:
         return self._parameters.function_name.rpartition("<locals>.")[2]
 
     @property
-    def takes_any_keyword(self) -> bool:
-        """Whether the function takes ``**kwargs``."""
-        return self._parameters.takes_any_keyword
+    def has_var_keyword(self) -> bool:
+        """Whether the function has a ``**kwargs`` parameter."""
+        return self._parameters.has_var_keyword
 
     def read_query(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the query that a call passes.
@@ -192,7 +192,7 @@ class CallSignature:
         value = self.read_passed_query(args, kwargs)
         return (
             value[0]
-            if _is_list_of_one_text(value) and value is self._find_query(args, kwargs)[1]
+            if _is_list_of_one_text(value) and value is self._find_query_argument(args, kwargs)[1]
             else value
         )
 
@@ -201,7 +201,7 @@ class CallSignature:
 
         Raises `WrapError` if the call has no query.
         """
-        key, value = self._find_query(args, kwargs)
+        key, value = self._find_query_argument(args, kwargs)
         for name in self._find_text_path(key, value):
             if (value := read_field(value, name)) is None:
                 raise self._build_missing_query_error()
@@ -212,7 +212,7 @@ class CallSignature:
 
         Returns ``None`` if this number is missing or not an integer.
         """
-        top_k = self._read_nested_top_k(*self._find_query(args, kwargs))
+        top_k = self._read_nested_top_k(*self._find_query_argument(args, kwargs))
         if self._top_k_path:
             top_k = read_value_at_path(
                 self._parameters.read_value(self._top_k_home, args, kwargs), self._top_k_path
@@ -244,7 +244,7 @@ class CallSignature:
             top_k: the new number of passages; ``None`` to keep the number.
             has_query_list: whether the call passes a list of queries, which *query* replaces.
         """
-        key, value = self._find_query(args, kwargs)
+        key, value = self._find_query_argument(args, kwargs)
         # The caller's list of queries is not a list that the function itself takes, so the query
         # is passed as a plain text.
         if has_query_list and isinstance(query, str) and isinstance(value, list | tuple):
@@ -296,22 +296,22 @@ class CallSignature:
         """
         if self._home and args:
             with suppress(WrapError):
-                key, value = self._find_query(args, kwargs)
+                key, value = self._find_query_argument(args, kwargs)
                 if key != self._home and isinstance(value, str):
                     return self.replace_arguments(args, kwargs, query=value)
         return args, kwargs
 
     def _list_query_locations(self) -> tuple[Location, ...]:
-        """Return the parameters that may hold the query, most likely first."""
+        """Return the parameters that may hold the query, from the most to the least likely."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
-        if parameters.takes_any_keyword and not self._is_named and self._name not in QUERIES:
+        if parameters.has_var_keyword and not self._is_named and self._name not in QUERIES:
             # The query's parameter was only guessed, and **kwargs may hold a better match.
             return (*((name, None) for name in QUERIES), query_location)
         return (
             (query_location,)
-            if parameters.takes_any_position
+            if parameters.can_take_positional
             else (query_location, parameters.first_location)
         )
 
@@ -361,7 +361,7 @@ class CallSignature:
     def _query_location(self) -> Location:
         return self._name, self._parameters.find_position(self._name)
 
-    def _find_query(
+    def _find_query_argument(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[ArgumentKey, Any]:
         """Return the keyword or position of the query in a call, and the query's value."""
@@ -423,10 +423,10 @@ class CallSignature:
         )
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
-        """Return the name of the parameter for the number of passages, or ``None``."""
+        """Return the name of the parameter for the number of passages; ``None`` if missing."""
         if self._top_k_path:
             return None
-        if self.top_k_argument is not None or not self._parameters.takes_any_keyword:
+        if self.top_k_argument is not None or not self._parameters.has_var_keyword:
             return self.top_k_argument
         return next((name for name in TOP_KS if name in kwargs), None)
 
@@ -559,7 +559,7 @@ class ClauseSignature(CallSignature):
         return clauses.are_vector_clauses(self.read_clauses(args, kwargs))
 
     def read_clauses(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        """Return the clauses of this call, or ``()`` if they cannot be read.
+        """Return the ``score_by`` clauses of this call, or ``()`` if they cannot be read.
 
         The clauses may come from the caller or from a `functools.partial`.
         """
@@ -623,13 +623,13 @@ class ClauseSignature(CallSignature):
         Returns ``None`` if there is no such text.
         """
         parameters, first_position = self._parameters, self._parameters.first_location[1] or 0
-        if not parameters.takes_any_keyword:
+        if not parameters.has_var_keyword:
             for name in QUERIES:
                 if name in kwargs and name not in parameters.named:
                     return name
         return (
             first_position
-            if not parameters.takes_any_position and len(args) > first_position
+            if not parameters.can_take_positional and len(args) > first_position
             else None
         )
 
@@ -722,11 +722,11 @@ class Parameters:
     Attributes:
         function_name: the function's name, with the name of its class.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
-        takes_any_keyword: whether the function takes ``**kwargs``.
+        has_var_keyword: whether the function has a ``**kwargs`` parameter.
         first_location: the location of the first positional argument after ``self`` or ``cls``.
         has_positional: whether at least one named parameter may be passed by position.
-        takes_any_position: whether at least one argument may be passed by position, also through
-            ``*args``.
+        can_take_positional: whether at least one argument may be passed by position, to a named
+            parameter or to ``*args``.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the query.
         is_pinecone_search: whether the function has the parameters of Pinecone's search.
     """
@@ -744,7 +744,7 @@ class Parameters:
             for name, parameter in all_parameters.items()
             if parameter.kind not in _VARIADIC
         }
-        self.takes_any_keyword = any(
+        self.has_var_keyword = any(
             parameter.kind is parameter.VAR_KEYWORD for parameter in all_parameters.values()
         )
         any_position = any(
@@ -760,10 +760,10 @@ class Parameters:
         self._positional = by_position[first_position:]
         self.first_location: Location = ("", first_position)
         self.has_positional = bool(self._positional)
-        self.takes_any_position = self.has_positional or any_position
+        self.can_take_positional = self.has_positional or any_position
         free = self.named.keys() - self._fixed.keys() - {"self", "cls"}
         can_hold = not free.isdisjoint((*self._positional, *QUERIES, *VECTORS))
-        self.is_loose = (any_position or self.takes_any_keyword) and not can_hold
+        self.is_loose = (any_position or self.has_var_keyword) and not can_hold
         self.is_pinecone_search = {
             "inputs",
             "namespace",
@@ -791,7 +791,7 @@ class Parameters:
         return self._choose_positional_query_name(takes_vector)
 
     def find_top_k_name(self, top_k_arg: str | None) -> str | None:
-        """Return the name of the parameter for the number of passages, or ``None``.
+        """Return the name of the parameter for the number of passages; ``None`` if missing.
 
         Raises `WrapError` if *top_k_arg* is not a parameter.
         """
@@ -944,7 +944,7 @@ class Parameters:
 
         The error message mentions *option_name*, the option that names this parameter.
         """
-        if parameter_name in self.named or parameter_name in self._inner or self.takes_any_keyword:
+        if parameter_name in self.named or parameter_name in self._inner or self.has_var_keyword:
             return
         from difflib import get_close_matches
 
@@ -1003,7 +1003,7 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_list_of_one_text(value: Any) -> bool:
-    """Return whether *value* is a list with a single text, as Chroma takes a query."""
+    """Return whether *value* is a list with a single text, which is how Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 

@@ -26,9 +26,9 @@ CALL_MS: Final = 60_000
 It is long because nobody waits for a single reply.
 """
 SPARE: Final = 4
-"""How many more questions than concurrent model calls are in progress.
+"""How many questions are in progress in addition to one per concurrent model call.
 
-These questions call the model while other questions wait for a retry.
+These additional questions call the model while other questions wait for a retry.
 """
 _NO_LIMIT_MS: Final = 30 * 24 * 3_600_000
 _THREADS: Final = 10_000

@@ -116,10 +116,10 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
 class Wrapped(Generic[P, R]):
     """A synchronous retrieval function wrapped with the middleware.
 
-    Call this object as you would call the function: it returns the function's return type.
-    `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and their
-    asynchronous variants return the language model's answer, based on the passages found. These
-    methods take the function's arguments and three more keywords:
+    Call this object with the function's own arguments. It returns the type that the function
+    returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and
+    their asynchronous variants return the language model's answer, based on the passages found. All
+    of these methods take the function's arguments and three more keywords:
 
     - *history*: the conversation so far, oldest message first. If the function has a parameter of
       that name, the function gets the conversation too.
@@ -127,8 +127,8 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
-    If the function calls its wrapped version while it searches, these inner calls return the plain
-    function's results.
+    If the function calls its wrapped version during a search, this inner call returns the plain
+    function's result.
     """
 
     is_async = False
@@ -145,7 +145,7 @@ class Wrapped(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return self._fn(*args, **kwargs)
         if (probability := self._find_shadow_probability()) is not None:
@@ -155,7 +155,9 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -167,7 +169,7 @@ class Wrapped(Generic[P, R]):
         qtm_config: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Retrieval:
-        """Search with these arguments, and return the passages and a record of the search.
+        """Search with the given arguments, and return the passages and a record of the search.
 
         If the query is blank, too long or not a text (such as a vector or an id), the call passes
         through unchanged, and ``degradations`` says why.
@@ -175,15 +177,16 @@ class Wrapped(Generic[P, R]):
         Args:
             *args: the function's own positional arguments.
             history: the conversation so far, oldest message first.
-            config: settings that override the config for this call.
-            qtm_config: settings that override the config for this call, for a function that has its
-                own ``config`` parameter.
+            config: settings that override the middleware's settings for this call.
+            qtm_config: the same as *config*, for a function that has its own ``config`` parameter.
             **kwargs: the function's own keyword arguments.
 
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation))
 
     @_type_as_ask_method
@@ -199,7 +202,9 @@ class Wrapped(Generic[P, R]):
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, invocation = self._prepare_request(args, kwargs, history, config, qtm_config)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, history, config, qtm_config
+        )
         return invocation.finish_retrieval(await arun(build_retrieval_flow(request), invocation))
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
@@ -239,13 +244,13 @@ class Wrapped(Generic[P, R]):
             ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answer_flow, invocation = self._build_answer_flow(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
         return run(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
-        answer_flow, invocation = self._build_answer_flow(args, kwargs)
+        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
         return await arun(answer_flow.build_flow(), invocation)
 
     @_type_as_ask_method
@@ -253,7 +258,7 @@ class Wrapped(Generic[P, R]):
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._build_answer_flow(args, kwargs))
+        return AnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
@@ -263,7 +268,7 @@ class Wrapped(Generic[P, R]):
         """
         from qtmiddleware.answering import AsyncAnswerStream
 
-        return AsyncAnswerStream(*self._build_answer_flow(args, kwargs))
+        return AsyncAnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report whether qtmiddleware can improve this function, and what changes for a question.
@@ -285,11 +290,11 @@ class Wrapped(Generic[P, R]):
             InvalidQuery: if ``relevant`` is not a list of ids. Exceptions from the function are
                 reported, not raised.
         """
-        return run(*self._build_check_flow(args, kwargs))
+        return run(*self._build_check_flow_and_invocation(args, kwargs))
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Check the function as `check` does, without blocking the running event loop."""
-        return await arun(*self._build_check_flow(args, kwargs))
+        return await arun(*self._build_check_flow_and_invocation(args, kwargs))
 
     def as_tool(
         self,
@@ -321,7 +326,7 @@ class Wrapped(Generic[P, R]):
 
     @property
     def middleware(self) -> Any:
-        """The `QueryMiddleware`. Use it to call `health`, `ready`, `reload` or `close`."""
+        """The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`."""
         return self._source.middleware
 
     @property
@@ -340,7 +345,7 @@ class Wrapped(Generic[P, R]):
         return None if name is None or "." in name else name
 
     def configured(self, config: Mapping[str, Any]) -> Self:
-        """Return a copy of this wrapped function with *config* overriding its settings.
+        """Return a copy of this wrapped function whose settings *config* overrides.
 
         The copy does not inherit the facts that this function has learned from its calls.
 
@@ -350,7 +355,7 @@ class Wrapped(Generic[P, R]):
         """
         return type(self)(self._fn, self._signature, self._source.copy_with_config(config))
 
-    def _build_answer_flow(
+    def _build_answer_flow_and_invocation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[AnswerFlow, Invocation]:
         """Return the flow that answers the query, and the invocation that performs the searches."""
@@ -358,7 +363,7 @@ class Wrapped(Generic[P, R]):
         from qtmiddleware.answering import AnswerFlow
 
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
@@ -368,7 +373,7 @@ class Wrapped(Generic[P, R]):
             replace(request, page=""), invocation.chat, invocation.finish_retrieval
         ), invocation
 
-    def _build_check_flow(
+    def _build_check_flow_and_invocation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Flow[Check], Invocation]:
         """Return the flow that checks the function, and the invocation that does the searches."""
@@ -386,7 +391,7 @@ class Wrapped(Generic[P, R]):
                 args, kwargs, query=questions[0].text, has_query_list=True
             )
         reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._prepare_request(args, kwargs, *reserved)
+        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
         # A check is not a retrieval that the user asked for, so their hooks are not called.
         request = replace(request, hooks=())
         if request.problem is None and not request.embeds:
@@ -417,7 +422,7 @@ class Wrapped(Generic[P, R]):
         for query in queries:
             yield signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
 
-    def _prepare_request(
+    def _build_request_and_invocation(
         self,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -558,7 +563,7 @@ class Wrapped(Generic[P, R]):
         if should_start_shadow_retrieval(probability):
             # The caller already has a response. An error here must not take it away.
             with suppress(Exception):
-                request, invocation = self._prepare_request(args, kwargs)
+                request, invocation = self._build_request_and_invocation(args, kwargs)
                 if request.problem is None:
                     invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
 
@@ -572,7 +577,7 @@ class Wrapped(Generic[P, R]):
         try:
             return self._source.get_context(overrides)
         except ConfigError as error:
-            if not is_config_ambiguous or not self._signature.takes_any_keyword:
+            if not is_config_ambiguous or not self._signature.has_var_keyword:
                 raise
             name = self._signature.function_name
             message = (
@@ -743,7 +748,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with these arguments, and return its response with better matches."""
+        """Call the function with the given arguments, and improve the matches in its response."""
         if self._should_pass_through():
             return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
         if (probability := self._find_shadow_probability()) is not None:
@@ -753,7 +758,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._prepare_request(args, kwargs, is_response_only=True)
+        request, invocation = self._build_request_and_invocation(
+            args, kwargs, is_response_only=True
+        )
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response

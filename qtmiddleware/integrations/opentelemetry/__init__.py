@@ -1,11 +1,11 @@
 """Record retrievals as OpenTelemetry spans and metrics. Only opentelemetry-api is needed.
 
-A span starts in the context of its operation, and is the current span there. When the span ends,
-two background threads process it:
+A span starts in the context of its operation, and is the current span in that context. When the
+span ends, two background threads process it:
 
 - The first thread collects the span's attributes and records the metrics. In the caller's thread,
-  this could deadlock: the SDK takes locks while it records, and an operation may end during a
-  garbage collection that started while the thread held such a lock.
+  these steps could deadlock: the SDK takes locks while it records, and an operation may end during
+  a garbage collection that started while the thread held such a lock.
 - The second thread ends the span. This calls the span processors, which may block while they export
   the span.
 
@@ -26,7 +26,7 @@ from time import monotonic
 from typing import Any, Final, NamedTuple
 from weakref import WeakSet
 
-from qtmiddleware.integrations import find_version, require_package
+from qtmiddleware.integrations import find_installed_version, require_package
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Answer, Degradation, Operation, Retrieval, Stage, Trace
@@ -86,7 +86,7 @@ class _OpenSpan(NamedTuple):
     """The span of a running operation.
 
     Attributes:
-        span: The span.
+        span: The OpenTelemetry span of the operation.
         context_token: The token that restores the previous context; ``None`` if *span* was not made
             the current span.
         operation_token: The token that restores the previous current operation; ``None`` if *span*
@@ -153,8 +153,8 @@ _current_operation: Final[ContextVar[int]] = ContextVar("inside", default=0)
 class OpenTelemetryObserver:
     """Creates OpenTelemetry spans and metrics for each retrieval.
 
-    Use it as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``. Importing this module
-    raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
+    Use the observer as ``QueryMiddleware(..., observers=[OpenTelemetryObserver()])``. Importing
+    this module raises `MissingExtra` if opentelemetry-api is missing or older than 1.30.
 
     A daemon thread passes ended spans to the provider's processors, so a slow exporter does not
     delay your calls. At most 2,048 spans are queued. Further spans are dropped and counted in the
@@ -186,7 +186,7 @@ class OpenTelemetryObserver:
         self._captures_content = capture_content
         self._provider_name = provider_name
         self._source_id = data_source_id
-        scope = find_version("qtmiddleware"), SCHEMA_URL
+        scope = find_installed_version("qtmiddleware"), SCHEMA_URL
         self._tracer = get_tracer("qtmiddleware", scope[0], tracer_provider, scope[1])
         meter = get_meter("qtmiddleware", scope[0], meter_provider, scope[1])
         self._instruments: dict[Metric, Any] = {
@@ -259,7 +259,7 @@ class OpenTelemetryObserver:
             or self._has_meter
             or not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics.")
         ):
-            self._ended.put(
+            self._ended.put_task(
                 partial(self._finish_operation, operation, span, self._read_usage(operation))
             )
         if operation.parent is None:
@@ -292,7 +292,7 @@ class OpenTelemetryObserver:
         if span is not None:
             end_time = round((operation.began + operation.seconds) * 1e9)
             attributes = dict(self._list_end_attributes(operation, usage))
-            self._spans.put(partial(_end_span, span, attributes, operation.outcome, end_time))
+            self._spans.put_task(partial(_end_span, span, attributes, operation.outcome, end_time))
         self._record_metrics(operation, span, usage)
         if operation.parent is None:
             self._spans.start_thread()

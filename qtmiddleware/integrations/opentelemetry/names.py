@@ -91,9 +91,9 @@ class Metric:
     """The definition of one metric.
 
     Attributes:
-        name: The metric's name.
-        unit: The metric's unit.
-        description: The metric's description.
+        name: The name of the metric in OpenTelemetry.
+        unit: The unit of the values, such as ``s`` for seconds.
+        description: A phrase that says what the metric measures.
         boundaries: The bucket boundaries of a histogram; empty for a counter.
     """
 
@@ -208,7 +208,7 @@ class SpanRow:
         kind: The span's kind in OpenTelemetry.
         operation: The span's ``gen_ai.operation.name``; empty if the conventions define no name.
         is_current: Whether the span is the current span during the operation, so that external
-            code, such as a client, adds its spans below. If false, the span only groups other
+            code, such as a client, adds its spans below it. If false, the span only groups other
             spans. The span of a streamed answer must not stay current in the code that reads the
             stream.
     """

@@ -22,32 +22,32 @@ _TASKS_PER_START: Final = 64
 class Outbox:
     """A queue of tasks that a daemon thread runs one after another.
 
-    If the queue is full, a new task is dropped, and *count_dropped* is called. A forked process
-    starts with an empty queue.
+    If the queue is full, a new task is dropped, and *count_dropped_task* is called. A forked
+    process starts with an empty queue.
 
     No method takes a lock, because a garbage collection may call a method at any time, even while
-    its thread holds the lock.
+    the interrupted thread holds the lock.
     """
 
-    def __init__(self, count_dropped: Callable[[], None]) -> None:
-        self._count_dropped = count_dropped
+    def __init__(self, count_dropped_task: Callable[[], None]) -> None:
+        self._count_dropped_task = count_dropped_task
         self._threads = Threads()
         self.reset_state()
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Replace the queue by an empty queue. Called in each forked process."""
+        """Replace the queue by an empty queue. Each forked process calls this method."""
         self._waiting: deque[Callable[[], object]] = deque()
         # The thread that takes this token runs the tasks.
         self._turn: deque[None] = deque((None,))
 
-    def put(self, task: Callable[[], object]) -> None:
+    def put_task(self, task: Callable[[], object]) -> None:
         """Queue *task*, or drop *task* if the queue is full.
 
         When 64 tasks are waiting, the background thread starts. `start_thread` starts it earlier.
         """
         if len(self._waiting) >= MAX_WAITING:
-            self._count_dropped()
+            self._count_dropped_task()
             return
         self._waiting.append(task)
         if len(self._waiting) % _TASKS_PER_START == 0:

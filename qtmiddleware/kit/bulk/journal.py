@@ -22,7 +22,7 @@ from qtmiddleware.kit.bulk.queries import MOST_BYTES, InputQuery, read_lines
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileType,
-    describe_error,
+    describe_sqlite_error,
     limit_value_size,
     open_file,
 )
@@ -86,7 +86,7 @@ class Journal:
         digest = (
             self._digests[line] if line < len(self._digests) else self._far_digests.get(line, 0)
         )
-        if digest and digest != self._compute_digest(query.to_record()):
+        if digest and digest != self._compute_question_digest(query.to_record()):
             raise _build_output_error(
                 f"line {line} of the input is not the question that {self._path} holds for it: the"
                 " output is of another input, or of one that has changed"
@@ -166,11 +166,11 @@ class Journal:
             record = json.loads(output_line) if output_line.endswith(b"\n") else None
             if not _is_finished_record(record):
                 return None
-            return record["line"], self._compute_digest(record)
+            return record["line"], self._compute_question_digest(record)
         except (ValueError, RecursionError):
             return None
 
-    def _compute_digest(self, record: Mapping[str, Any]) -> int:
+    def _compute_question_digest(self, record: Mapping[str, Any]) -> int:
         """Return a hash of the question in *record*, as a number above 0."""
         identity = json.dumps([record.get("id"), record["query"], record.get("history")])
         digest = hashlib.blake2b(identity.encode(), digest_size=_LINE_BYTES, key=self._key).digest()
@@ -196,13 +196,13 @@ def open_journal(
     ends for any reason, the operating system releases the lock.
 
     Args:
-        path: The output file.
+        path: The path of the output file.
         fingerprint: The settings and prompt versions that affect the transformations.
         overwrite: Whether to replace an existing output.
 
     Raises:
-        ConfigError: If *path* is not a file. Without *overwrite*, also if the output was written
-            with other settings, or if ``<path>.run`` is missing.
+        ConfigError: If *path* is not a file. Without *overwrite*, also if other settings produced
+            the output, or if ``<path>.run`` is missing.
         StoreError: If the output is in use or cannot be written.
     """
     with _convert_write_errors(path):
@@ -253,7 +253,7 @@ def _convert_run_file_errors(run_path: Path) -> Iterator[None]:
     try:
         yield
     except (*FAILURES, ValueError) as error:
-        reason = describe_error(error)
+        reason = describe_sqlite_error(error)
         raise StoreError(f"{run_path} cannot be used ({reason}); {_RUN_FILE.remedy}") from None
 
 

@@ -79,7 +79,7 @@ def read_queries(
     skipped, but count in line numbers. Raises `OSError` if reading fails.
 
     Args:
-        file: The open input file.
+        file: The input file, opened for reading bytes.
         settings: The settings, which limit the length of a question.
         has_json: Whether each line is JSON. If false, each line is a question in plain text. If
             ``None``, the first line decides.

@@ -44,7 +44,7 @@ Record = dict[str, Any]
 ShowBulk = Callable[["BulkReport"], None]
 """A function that receives the report when the run begins and after each line.
 
-It always receives the same report object, which is updated.
+Each call gets the same report object, which the run keeps up to date.
 """
 
 
@@ -143,9 +143,9 @@ def transform_file(
     all results so far; repeat the call to continue.
 
     Args:
-        source: The input file; ``-`` is standard input.
-        out: The output file.
-        config: The config.
+        source: The path of the input file; ``-`` stands for standard input.
+        out: The path of the output file.
+        config: The config with the settings of the run.
         client: The language model, in any form that `QueryMiddleware` accepts.
         concurrency: The maximum number of model calls at a time. During an overload of the service,
             fewer calls run at a time; see `runtime.pace`.
@@ -224,7 +224,7 @@ def _transform_with_engine(
     If an error ends a worker's batch of questions early, yields the finished records of this batch,
     then raises the error.
     """
-    build = partial(build_transformer, config, concurrency)
+    build = partial(build_batch_transformer, config, concurrency)
     for batch in engine.map(build, _split_into_batches(queries, concurrency * ROUNDS)):
         yield from batch.records
         if batch.error is not None:
@@ -252,7 +252,7 @@ class TransformedBatch:
     error: ModelError | None = None
 
 
-def build_transformer(
+def build_batch_transformer(
     config: Config, concurrency: int
 ) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
     """Return a function that transforms a batch of questions with the model in *config*.
@@ -279,21 +279,21 @@ def build_transformer(
     return transform_batch
 
 
-def build_record(transformed: Transformed[InputQuery], keywords: str) -> Record:
+def build_record(transformed_query: Transformed[InputQuery], keywords: str) -> Record:
     """Return a question's output record, with the transformation, the token counts and the cost.
 
     *keywords* are the keywords that rules extracted from the question.
     """
-    replies = transformed.replies
+    replies = transformed_query.replies
     return {
-        **transformed.question.to_record(),
-        **({"error": transformed.failure} if transformed.failure else {}),
+        **transformed_query.question.to_record(),
+        **({"error": transformed_query.failure} if transformed_query.failure else {}),
         "preprocessed": keywords,
-        **asdict(transformed.transformation),
+        **asdict(transformed_query.transformation),
         "calls": sum(reply.calls for reply in replies),
         "input_tokens": sum(reply.input_tokens for reply in replies),
         "output_tokens": sum(reply.output_tokens for reply in replies),
-        "cost_usd": transformed.cost_usd,
+        "cost_usd": transformed_query.cost_usd,
     }
 
 

@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def _repair_streams() -> None:
-    """Open missing standard streams, and let all streams replace characters they cannot encode."""
+    """Open missing standard streams, and make all streams replace characters they cannot encode."""
     # The caller may have closed these streams. The replacements stay open until the process ends,
     # as the streams would have.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -24,8 +24,8 @@ class Outcome:
         answer: The answer, or ``None`` if there is no answer.
         error: The error of the search or the answer; ``None`` if both succeeded.
         seconds: The duration of the whole call, in seconds.
-        streamed: The text of the answer that the user saw while the model generated it. The text
-            is incomplete if the stream broke off, and empty without streaming.
+        streamed: The answer's text as it was streamed to the user. The text is incomplete if the
+            stream broke off, and empty without streaming.
     """
 
     question: str = field(repr=False)
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
-        """The steps that failed or were skipped, each listed once."""
+        """The steps that failed or were skipped, without duplicates."""
         retrieved = () if self.retrieval is None else self.retrieval.degradations
         return tuple(
             dict.fromkeys(

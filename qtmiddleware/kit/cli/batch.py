@@ -1,4 +1,4 @@
-"""Run the steps of ``--batch``, which send questions to a Batch API and collect the replies."""
+"""Run the steps that ``--batch`` names: submit questions to a Batch API, or collect replies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BatchTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:
-    """The values of ``--batch`` and its related options.
+    """The values of ``--batch`` and the related options.
 
     Creating the options raises `ConfigError` if two values exclude each other.
 
@@ -90,7 +90,7 @@ class BatchOptions:
         return self.command is not None or self.tokens is not None
 
     def run_step(self, work: BatchWork) -> BatchStatus:
-        """Run the step `command` on *work*, and return the new status of its batches."""
+        """Run the step `command` on *work*, and return the new status of the batches."""
         match self.command:
             case BatchCommand.SUBMIT:
                 return work.submit(self.tokens)
@@ -111,7 +111,7 @@ def run_transform_batch(
         config: The settings of the model and of the transformation.
         question_file: The path of the file that contains the questions.
         output_file: The path of the file for the transformed questions.
-        options: The step to run, and its options.
+        options: The step to run, and the options of the step.
 
     Raises:
         typer.Exit: A question failed, or ``collect`` left open requests. The exit code is 1.
@@ -146,7 +146,7 @@ def run_bench_batch(
         systems: The settings of the systems, by name.
         dataset_path: The path of the data set.
         bench_options: The options for opening the data set.
-        batch_options: The step to run, and its options.
+        batch_options: The step to run, and the options of the step.
 
     Raises:
         typer.Exit: ``collect`` left open requests. The exit code is 1.
@@ -192,7 +192,7 @@ def show_batch_status(
         out.print(summarize_bulk_report(report))
     for line in _describe_batch_status(status, command):
         out.print(line)
-    for line in _describe_problems(status):
+    for line in _describe_batch_problems(status):
         write_note(escape_line(line))
 
 
@@ -270,14 +270,14 @@ def _describe_cost(cost: Cost) -> str:
     return f"{tokens}: ${cost.batch:,.4f} by batch, ${cost.live:,.4f} with single calls"
 
 
-def _describe_problems(status: BatchStatus) -> Iterator[str]:
+def _describe_batch_problems(status: BatchStatus) -> Iterator[str]:
     """Yield lines on rejected batches, failed requests, and unreadable or skipped replies."""
     tally = status.tally
     for part in status.parts:
         # A rejected batch may have many errors; one is shown, and the rest are counted.
         for error in part.errors[:1]:
             suffix = f" and {len(part.errors) - 1:,} more" if len(part.errors) > 1 else ""
-            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_fix(error)}"
+            yield f"part {part.number} was rejected: {error}{suffix}{_suggest_batch_fix(error)}"
     if tally.failures:
         failed = ", ".join(
             f"{count:,} {problem}" for problem, count in tally.failures.most_common()
@@ -296,7 +296,7 @@ def _describe_problems(status: BatchStatus) -> Iterator[str]:
             yield f"{count:,} replies {problem} and were skipped"
 
 
-def _suggest_fix(error_message: str) -> str:
+def _suggest_batch_fix(error_message: str) -> str:
     """Return advice on how to fix a rejected batch, or ``""`` if no advice is known."""
     if not error_message.startswith("token_limit_exceeded"):
         return ""

@@ -289,7 +289,7 @@ def bench_command(
     if judged_answers is not None:
         comparison = replace(comparison, notes=(*comparison.notes, judged_answers.summary()))
     _report_benchmark_result(
-        comparison, opened_bench, judged_answers, gating, report, json_output=json_output
+        comparison, opened_bench, judged_answers, gating, report, should_write_json=json_output
     )
 
 
@@ -300,7 +300,7 @@ def _report_benchmark_result(
     gating: Gating,
     report_folder: Path | None,
     *,
-    json_output: bool,
+    should_write_json: bool,
 ) -> None:
     """Show the results of a run and, if *report_folder* is set, write the reports to that folder.
 
@@ -313,7 +313,7 @@ def _report_benchmark_result(
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
     with suppress(BrokenPipeError, SystemExit) if is_worse else nullcontext():
-        if json_output:
+        if should_write_json:
             write_json(json_values)
         else:
             _show_benchmark_result(comparison, judged_answers, gate_result)
@@ -322,20 +322,20 @@ def _report_benchmark_result(
 
 
 def _check_option_combinations(
-    generate: int | None,
+    generated_count: int | None,
     docs: Sequence[Path] | None,
-    judge: int | None,
+    judged_count: int | None,
     recordings: Path | None,
     baseline: Path | None,
 ) -> None:
     """Raise `ConfigError` if two options exclude each other, or if a required option is missing."""
-    if (generate is None) != (docs is None):
+    if (generated_count is None) != (docs is None):
         raise ConfigError("--generate needs --docs, and --docs needs --generate")
-    if judge is not None and recordings is not None:
+    if judged_count is not None and recordings is not None:
         raise ConfigError(
             "--judge needs a language model, because recordings hold no answers", path="judge"
         )
-    if generate is not None and baseline is not None:
+    if generated_count is not None and baseline is not None:
         raise ConfigError(
             "--baseline cannot be used with --generate, which writes new questions",
             path="--baseline",
@@ -343,10 +343,10 @@ def _check_option_combinations(
 
 
 def _refuse_index_options(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if any of *options* is set, because ``--function`` excludes them.
+    """Raise `ConfigError` if an option is set that ``--function`` excludes.
 
     Args:
-        options: The values of the options that only an index can use, by option name.
+        options: The values of the excluded options, by option name.
     """
     if needless := [option for option, value in options.items() if value]:
         message = (
@@ -439,7 +439,8 @@ def _find_shared_settings(
 def _build_explicit_system(config: Config) -> System:
     """Return a system with the settings that *config* sets, without default values.
 
-    Fixed settings override those of the cache and the log, so that all systems share both.
+    Fixed settings replace the config's settings of the cache and the log, so that all systems share
+    the cache and the log.
     """
     values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
     return {
@@ -463,8 +464,8 @@ def _select_systems(
         own_systems: One system per config file of the user.
 
     Raises:
-        ConfigError: A system needs a model and there is none, or a system that the user chose has
-            no recorded replies.
+        ConfigError: A system needs a model but no model is configured, or a system that the user
+            chose has no recorded replies.
     """
     systems = dict(
         named_systems
@@ -741,7 +742,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
 
 
 def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:
-    """Return a dict from each name that is too long for a narrow table to a letter."""
+    """Return a one-letter abbreviation for each name that is too long for a narrow table."""
     long = [name for name in names if cell_len(name) > _MAX_NAME_COLUMNS]
     return dict(zip(long, ascii_uppercase, strict=False))
 

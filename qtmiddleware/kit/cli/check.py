@@ -1,4 +1,4 @@
-"""``qtm check``: show how qtmiddleware uses a function, and how it changes the results."""
+"""``qtm check``: show how qtmiddleware uses a function and changes the function's results."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def import_function(target: str) -> Any:
 def parse_argument(name_and_value: str) -> tuple[str, Any]:
     """Return the name and the value of an argument such as ``limit=10``.
 
-    The value is parsed as JSON if it is valid JSON, and is text otherwise. Raises
+    Parses a value that is valid JSON, and returns any other value as text. Raises
     `typer.BadParameter` if *name_and_value* does not have the form ``name=value``.
     """
     name, equals, value = name_and_value.partition("=")

@@ -184,7 +184,7 @@ def compare_command(
                 seed=seed,
                 progress=update_progress,
             )
-    _report_comparison(comparison, report, json_output=json_output)
+    _report_comparison(comparison, report, should_write_json=json_output)
 
 
 def _collect_questions(
@@ -203,8 +203,8 @@ def _collect_questions(
             ``None``, the function reads all questions.
 
     Raises:
-        ConfigError: There is neither a question nor a file, there are both, or *reference* or
-            *history* is given with a file.
+        ConfigError: The user gave neither a question nor a file, or gave both, or set *reference*
+            or *history* together with a file.
     """
     path, limit = file_and_limit
     if (question is None) == (path is None):
@@ -242,7 +242,7 @@ def _read_search_arguments(
 
 
 def _report_comparison(
-    comparison: SideBySide, report_file: Path | None, *, json_output: bool
+    comparison: SideBySide, report_file: Path | None, *, should_write_json: bool
 ) -> None:
     """Show *comparison* and, if *report_file* is set, write the report to that file.
 
@@ -252,7 +252,7 @@ def _report_comparison(
         from qtmiddleware.kit.evaluation.reporting import ranking_page
 
         write_report(report_file.parent, {report_file.name: ranking_page(comparison)})
-    if json_output:
+    if should_write_json:
         write_json(_build_comparison_dict(comparison))
     else:
         for position, asked_question in enumerate(comparison.questions):
@@ -312,8 +312,8 @@ def _open_search(
 ) -> Iterator[tuple[Any, Config]]:
     """Yield a wrapped search, and the search's config.
 
-    The search is the function that *function* names. If *function* is ``None``, the search is that
-    of the index.
+    Wraps the function that *function* names. If *function* is ``None``, yields the search of the
+    index.
     """
     if function is None:
         loaded = load_config(config_name, assignments)
@@ -344,8 +344,8 @@ def _ask_systems(
 ) -> SideBySide:
     """Ask every system every question, and return the results side by side.
 
-    Errors of this package and `TimeoutError` pass through. Any other exception becomes a
-    `WrapError` that names the user's *function*, or the index if *function* is ``None``.
+    qtmiddleware's errors and `TimeoutError` pass through. Any other exception becomes a `WrapError`
+    that names the user's *function*, or the index if *function* is ``None``.
     """
     try:
         return ask_systems(search, questions, system_names, **options)
@@ -407,8 +407,8 @@ def _choose_system_names(
         is_judged: Whether a judge ranks the answers.
 
     Raises:
-        ConfigError: The user named a system that needs a model and there is no model, or named too
-            many systems for the judge.
+        ConfigError: The user named a system that needs a model without configuring a model, or
+            named too many systems for the judge.
     """
     if names_option is None:
         default_systems = [name for name in SHOWN if has_model or not asks_a_model(name)]

@@ -200,7 +200,7 @@ def _show_rank_tables(
 ) -> None:
     """Show each passage's rank and movement in each system, as a table.
 
-    On a narrow terminal, the systems are split into several tables.
+    On a narrow terminal, several tables show a few systems each.
     """
     cells: dict[str, dict[Key, Text]] = {}
     for answer in asked_question.systems:
@@ -267,17 +267,17 @@ def _show_rank_tables(
 
 
 def _format_rank_change(movement: Movement) -> Text:
-    """Return a passage's rank and its change, such as ``2 +1``."""
+    """Return a passage's rank and the change in rank, such as ``2 +1``."""
     change = movement.change
     kind = "new" if change is None else "up" if change > 0 else "down" if change < 0 else ""
     text = "new" if change is None else f"{change:+d}" if change else ""
     return Text.assemble(f"{movement.place} ", (f"{text:<4}", _COLORS.get(kind, "")))
 
 
-def _shorten_to_width(text: str, columns: int) -> str:
-    """Return *text* in at most *columns* columns. A shortened text ends with ``...``."""
+def _shorten_to_width(text: str, max_columns: int) -> str:
+    """Return *text* in at most *max_columns* columns. A shortened text ends with ``...``."""
     # Characters differ in width, so the text gets shorter step by step.
-    while measure_width(text) > columns:
+    while measure_width(text) > max_columns:
         text = (
             text[: max(0, len(text) - 4)].rstrip() + "..."
             if not text.endswith("...")
@@ -346,7 +346,7 @@ def _describe_answer(
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the message of *error*. For an error of another package, begin with the class name.
+    """Return the message of *error*, after the class name if another package raised *error*.
 
     The message alone may say little: a ``KeyError`` says only ``'id'``.
     """
@@ -391,7 +391,7 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
 
 def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
-    """Yield lines with the judge's opinion of one answer, and the systems that gave the answer."""
+    """Yield lines with the judge's verdict on one answer, and the systems that gave the answer."""
     standing = standings[0]
     scores = ", ".join(f"{name} {score:g}" for name, score in standing.scores.items())
     yield f"  {standing.rank}. {' = '.join(standing.system for standing in standings)}" + (

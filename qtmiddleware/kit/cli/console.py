@@ -25,7 +25,7 @@ from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters,
 from qtmiddleware.runtime.control_characters import escape_json
 
 ShowProgress = Callable[[str, int, int], None]
-"""Shows progress. Takes a step's name, its number of finished items and its total of items."""
+"""Shows progress. Takes a step's name, the number of finished items and the total number."""
 
 
 class PlainConsole(Console):
@@ -208,12 +208,12 @@ def open_progress_bar(
     current: str | None = None
     with ExitStack() as stack:
 
-        def update_bar(step: str, finished_count: int, total: int) -> None:
+        def update_bar(step_name: str, finished_count: int, total: int) -> None:
             nonlocal current
             is_first = current is None
-            if step != current:
-                bars.reset(task, description=step, total=total)
-                current = step
+            if step_name != current:
+                bars.reset(task, description=step_name, total=total)
+                current = step_name
             if is_first:
                 # The bar starts here, because the command may first ask something at the terminal.
                 stack.enter_context(bars)

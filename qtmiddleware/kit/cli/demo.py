@@ -153,8 +153,8 @@ def demo_command(
 
 
 def _serve_playground(
-    model: str,
-    index: Path,
+    model_name: str,
+    index_path: Path,
     *,
     should_replay: bool,
     record_file: Path | None,
@@ -165,14 +165,14 @@ def _serve_playground(
     require_web()
     with open_socket(port) as listener, ExitStack() as stack:
         language_model, origin = _open_described_model(
-            model, should_replay=should_replay, record_file=record_file
+            model_name, should_replay=should_replay, record_file=record_file
         )
         is_recorded = isinstance(language_model, RecordedModel)
         if is_recorded:
             origin = (
                 "Recorded replies of a large language model, each given after"
                 f" {_REPLY_SECONDS * 1e3:.0f} ms as if it had thought so long; tokens and money are"
-                f" estimated by the prices of {model}."
+                f" estimated by the prices of {model_name}."
             )
         embedder = find_embedder("all-MiniLM-L6-v2")
         pages: dict[str, Page] = {}
@@ -184,13 +184,13 @@ def _serve_playground(
         for folder, dataset in data_by_folder.items():
             with open_progress_bar() as update:
                 store = stack.enter_context(
-                    open_index(dataset, index.parent, embedder, progress=update)
+                    open_index(dataset, index_path.parent, embedder, progress=update)
                 )
             recording = load_recorded_model(folder) if is_recorded else None
             client = (
                 language_model
                 if recording is None
-                else DelayedModel(EstimatedModel(recording, model), _REPLY_SECONDS)
+                else DelayedModel(EstimatedModel(recording, model_name), _REPLY_SECONDS)
             )
             # The demo ignores the user's settings, so that everybody sees the same results.
             config = Config.load({"topK": 5}, environ={})
@@ -305,7 +305,7 @@ def _find_question(dataset: Dataset, question_id: str) -> Question:
 
 
 def _show_retrieval_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Write to stdout, step by step, how the passages for *question* were retrieved."""
+    """Write to stdout the steps of the retrieval for *question*, with the passages of each step."""
     relevant = dataset.qrels.get(question.id, {})
     out.print(f"\nStep by step: question {question.id} with {_EXAMPLE!r}")
     for turn in question.history:

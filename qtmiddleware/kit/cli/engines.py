@@ -18,7 +18,7 @@ MOST_WORKERS: Final = 10_000
 
 
 class EngineName(StrEnum):
-    """Where a command runs its work: in local processes or on a Ray cluster."""
+    """The engine that runs a command's work: local processes or a Ray cluster."""
 
     LOCAL = "local"
     RAY = "ray"

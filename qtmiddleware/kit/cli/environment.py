@@ -50,13 +50,14 @@ def load_dotenv_file() -> None:
     """Set the environment variables in `CREDENTIALS` from the file ``.env`` in the current folder.
 
     Variables that are already set keep their values. A note on stderr names the new variables, but
-    not their values. ``${NAME}`` in a value is not replaced. Parent folders are not searched.
+    not their values. The function neither replaces ``${NAME}`` in a value nor searches parent
+    folders.
 
-    The file is skipped, with a note on stderr, if it:
+    The function skips the file and writes a note to stderr if the file:
 
-    - cannot be read or is not UTF-8
+    - is unreadable or not UTF-8
     - is a link, or belongs to another account
-    - can be written by other accounts
+    - is writable for other accounts
     """
     path = Path(".env").absolute()
     try:
@@ -74,7 +75,7 @@ def load_dotenv_file() -> None:
 
 
 def load_config(
-    file: str | None,
+    config_name: str | None,
     assignments: Sequence[str] | None = None,
     *,
     transformation_type: str | None = None,
@@ -84,23 +85,24 @@ def load_config(
 
     The config file is the first of these:
 
-    1. *file*.
+    1. *config_name*, which may also be a preset.
     2. The file that ``QTM_CONFIG`` names.
     3. The first of `CONFIG_FILES` that the current folder contains. The file must belong to the
        user, and must not choose the code to run or the servers that receive texts and keys. A note
        on stderr names the file.
 
     Args:
-        file: The file or preset that ``--config`` names.
-        assignments: The values of ``--set``, which override the file.
+        config_name: The file or preset that ``--config`` names.
+        assignments: The values of ``--set``, which override the values in the file.
         transformation_type: The value of ``--type``, or ``None``.
         report_config_path: Receives the path of the config file, if there is one. This replaces
             the note on stderr.
 
     Raises:
-        ConfigError: A setting is not valid, or is not allowed in a file found by default.
+        ConfigError: A setting is not valid, or a file that the user did not name must not contain
+            the setting.
     """
-    path = file or os.environ.get("QTM_CONFIG") or None
+    path = config_name or os.environ.get("QTM_CONFIG") or None
     default_file = _find_default_config() if path is None else None
     if report_config_path is not None and (file_used := path or default_file):
         report_config_path(file_used)
@@ -108,7 +110,9 @@ def load_config(
         _write_escaped_note(
             f"Loading config {default_file} (found in this folder; --config names another)"
         )
-    loaded = Config.load(file if default_file is None else default_file).assigned(assignments or ())
+    loaded = Config.load(config_name if default_file is None else default_file).assigned(
+        assignments or ()
+    )
     if default_file:
         _check_default_config(loaded, default_file)
     return (
@@ -140,9 +144,9 @@ def _find_default_config() -> str | None:
 
 
 def _check_default_config(config: Config, file_name: str) -> None:
-    """Raise `ConfigError` if *config* sets a key that needs a config file named by the user.
+    """Raise `ConfigError` if *config* sets a key that a file found by default must not set.
 
-    *file_name* is the file that contains *config*. The current folder contains the file.
+    *file_name* is the file in the current folder that contains *config*.
     """
     # Only the file's own keys are checked: the user typed the values of --set.
     origin = f"file {file_name}"
@@ -161,7 +165,7 @@ def _check_default_config(config: Config, file_name: str) -> None:
 
 
 def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[str]:
-    """Yield a phrase for each of *keys* that needs a config file named by the user."""
+    """Yield a phrase for each of *keys* that a config file found by default must not set."""
     settings = config.settings
     yield from (key.name for key in find_marked_keys("named") if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
@@ -238,8 +242,8 @@ def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, 
 
     Args:
         config: The command's config.
-        is_ingest: Whether the command ingests documents. If so, it uses a ledger of the documents;
-            if not, a query log.
+        is_ingest: Whether the command ingests documents. An ingest uses a ledger of the documents.
+            Other commands use a query log.
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == "call"

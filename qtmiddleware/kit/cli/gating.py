@@ -39,7 +39,7 @@ class Gating:
     """The options for comparing a benchmark run with an earlier run, the baseline.
 
     Attributes:
-        baseline: The earlier run. If ``None``, nothing is compared.
+        baseline: The earlier run; ``None`` to compare nothing.
         rule: The condition in ``--fail-if``, under which the run counts as worse; ``None`` if the
             option is not set.
         comment: The Markdown file for the comparison, or ``None`` to write no file.
@@ -53,7 +53,7 @@ class Gating:
     def from_options(
         cls, baseline_file: Path | None, rule_text: str | None, comment_file: Path | None
     ) -> Gating:
-        """Read the baseline from *baseline_file*, and return it with the other options.
+        """Return the options, after reading the baseline from *baseline_file*.
 
         Raises `ConfigError` if an option or the file is not valid, or if an option needs a
         baseline and there is none.
@@ -75,7 +75,7 @@ class Gating:
             self.baseline.check_dataset(dataset)
 
     def check_systems(self, system_names: Collection[str], *, is_deep: bool) -> None:
-        """Raise `ConfigError` if the baseline lacks all systems of this run or the rule's metric.
+        """Raise `ConfigError` if the baseline lacks the rule's metric, or all systems of this run.
 
         Args:
             system_names: The names of the systems in this run.

@@ -1,4 +1,4 @@
-"""``qtm mcp``: offer the user's function, or the search of the index, as a tool to agents."""
+"""``qtm mcp``: offer the user's function or the index to agents as a search tool."""
 
 from __future__ import annotations
 

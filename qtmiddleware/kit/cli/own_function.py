@@ -18,7 +18,7 @@ from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
 COUNTED: Final = ("retrieval degraded",)
-"""The degradations that a result table counts. No warning about them is shown."""
+"""The degradations that a result table counts. The command shows no warnings about them."""
 MOST_UNASKED: Final = 1_000
 """The maximum number of searches by the user's function without confirmation."""
 _PRICE: Final = "To see the cost, set store.readPrice to the US dollars per million reads"

@@ -224,7 +224,7 @@ def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMi
 
 
 def parse_filter(filter_json: str | None) -> Mapping[str, Any] | None:
-    """Return the metadata filter in the JSON text *filter_json*; ``None`` if that is ``None``.
+    """Return the metadata filter in the JSON text *filter_json*, or ``None`` without a filter.
 
     Raises `typer.BadParameter` if *filter_json* is not a JSON object.
     """

@@ -1,4 +1,4 @@
-"""Write report files, and check in advance that the files can be written."""
+"""Write report files, and check in advance that a command can write the files."""
 
 from __future__ import annotations
 
@@ -21,35 +21,33 @@ def require_jinja() -> None:
         raise MissingExtra("jinja2", "eval") from error
 
 
-def check_files_writable(folder: Path, file_names: Sequence[str], option: str) -> None:
+def check_files_writable(folder: Path, file_names: Sequence[str], option_name: str) -> None:
     """Create *folder*, and check that the command can write *file_names* to this folder.
 
-    Raises `ConfigError` if the command cannot write a file. The error names *option*, the
+    Raises `ConfigError` if the command cannot write a file. The error contains *option_name*, the
     command-line option that sets the folder.
     """
     # Creating a file shows on every system whether the folder is writable.
-    with name_option_in_errors(folder, option):
+    with name_option_in_errors(folder, option_name):
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder):
             pass
     for name in file_names:
-        with name_option_in_errors(folder / name, option):
+        with name_option_in_errors(folder / name, option_name):
             refuse_link(folder / name)
         if (folder / name).exists() and not (folder / name).is_file():
             message = (
                 f"{folder / name} cannot be written, because it is not a file; name another place"
-                f" with {option}"
+                f" with {option_name}"
             )
-            raise ConfigError(message, path=option, value=str(folder / name))
+            raise ConfigError(message, path=option_name, value=str(folder / name))
 
 
 def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
-    """Write the files of a report to *folder*, and name the folder on stderr.
+    """Write the files of a report to *folder*, and a note that names *folder* to stderr.
 
-    An interrupt leaves no incomplete file. The files get the default permissions, because teams
-    share reports.
-
-    *text_by_name* contains the text of each file, by file name.
+    *text_by_name* contains the text of each file, by file name. An interrupt leaves no incomplete
+    file. The files get the default permissions, because teams share reports.
     """
     for name, text in text_by_name.items():
         with name_option_in_errors(folder / name, "--report"):
@@ -60,11 +58,11 @@ def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def name_option_in_errors(path: Path, option: str) -> Iterator[None]:
-    """Turn an `OSError` into a `ConfigError` that names *path* and the *option* to change."""
+def name_option_in_errors(path: Path, option_name: str) -> Iterator[None]:
+    """Turn an `OSError` into a `ConfigError` that names *path* and the option to change."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        message = f"{path} cannot be written: {reason}; name another place with {option}"
-        raise ConfigError(message, path=option, value=str(path)) from error
+        message = f"{path} cannot be written: {reason}; name another place with {option_name}"
+        raise ConfigError(message, path=option_name, value=str(path)) from error

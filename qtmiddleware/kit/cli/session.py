@@ -53,8 +53,7 @@ class Session:
         is_chat: Whether to send each question together with the conversation so far.
         choose_transformation_type: Asks the user for another transformation type, as
             `choose_transformation_type_or_line` does. ``None`` without a terminal.
-        lock_reason: The reason why the user cannot change the transformation type; empty if the
-            user can.
+        lock_reason: Why the transformation type is locked; empty if the user can change the type.
         should_stream_answers: Whether to write each answer while the model generates the answer.
         should_show_questions: Whether to write each question above its answer.
         should_write_json: Whether to write one JSON object per question. If true, all other output
@@ -205,7 +204,7 @@ class Session:
                 else:
                     self._set_transformation_type(kind)
             case "config":
-                self._show_config(includes_defaults=argument == "all")
+                self._show_config(should_include_defaults=argument == "all")
             case "clear":
                 self._messages.clear()
                 write_note("The conversation was cleared.")
@@ -214,17 +213,17 @@ class Session:
             case _:
                 write_note(f"There is no command :{command_name}; :help lists them.")
 
-    def _show_config(self, *, includes_defaults: bool) -> None:
+    def _show_config(self, *, should_include_defaults: bool) -> None:
         """Show the settings that differ from the defaults, or all settings."""
         config = self._config.overridden(
             {"transformationType": self.transformation_type}, origin="this conversation"
         )
         for key, value, origin in config.rows():
-            if includes_defaults or origin != "default":
+            if should_include_defaults or origin != "default":
                 self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
 
     def _show_explanation(self) -> None:
-        """Show how the last question's passages were found."""
+        """Explain how the search for the last question found the passages."""
         if self._last is None:
             write_note("No question has been asked yet.")
             return
@@ -250,19 +249,19 @@ def find_transformation_type(
 
 
 def choose_transformation_type_or_line(
-    keyboard: Keyboard, default: TransformationType, own_types: Sequence[str] = ()
+    keyboard: Keyboard, default_type: TransformationType, own_types: Sequence[str] = ()
 ) -> tuple[TransformationType, str]:
     """Ask the user for a transformation type, and return the type and an empty string.
 
-    If the user types a question or a command instead, returns *default* and the typed line. Asks
-    again if the line looks like a mistyped type.
+    If the user types a question or a command instead, returns *default_type* and the typed line.
+    Asks again if the line looks like a mistyped type.
     """
     show_transformation_types(own_types)
     write_note("\nPress Enter to keep the type in brackets, or type your question.")
     while True:
-        text = keyboard.read_choice(f"Select transformation type [{default}]: ")
+        text = keyboard.read_choice(f"Select transformation type [{default_type}]: ")
         line = text.strip()
-        kind = find_transformation_type(line, own_types) if line else default
+        kind = find_transformation_type(line, own_types) if line else default_type
         if kind is not None:
             return kind, ""
         if line == "tt":
@@ -281,7 +280,7 @@ def choose_transformation_type_or_line(
         else:
             # `read_choice` saves nothing, but this line is a question.
             keyboard.save_question(text)
-            return default, text
+            return default_type, text
 
 
 def show_transformation_types(own_types: Sequence[str] = ()) -> None:
@@ -319,7 +318,7 @@ class EditingKeyboard(Keyboard):
     """Reads lines with full line editing. The up arrow shows earlier questions.
 
     Args:
-        history_file: The file that keeps the questions. If ``None``, memory keeps the questions.
+        history_file: The file for the questions; ``None`` to keep the questions in memory only.
     """
 
     def __init__(self, history_file: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""``qtm shadow``: report what shadow mode recorded in its query log."""
+"""``qtm shadow``: report on the searches in a query log that shadow mode wrote."""
 
 from __future__ import annotations
 

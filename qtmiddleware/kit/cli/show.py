@@ -37,7 +37,7 @@ LABELS: Final = {
 def open_piece_writer() -> Iterator[Callable[[str], None]]:
     """Yield a function that writes each piece of an answer to stdout.
 
-    On a terminal, a spinner is shown until the first piece.
+    A terminal shows a spinner until the first piece arrives.
     """
     has_written = False
     wrapper = LineWrapper(sys.stdout)
@@ -93,7 +93,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
-    """Yield lines that explain how the passages in *outcome* were found with *settings*."""
+    """Yield lines that explain how a search with *settings* found the passages in *outcome*."""
     retrieval = outcome.retrieval
     if retrieval is None:
         yield f"Nothing was retrieved: {outcome.error}"
@@ -140,7 +140,7 @@ def explain_outcome(outcome: Outcome, settings: Settings) -> Iterator[str]:
 
 
 def _list_sources(outcome: Outcome) -> Iterator[str]:
-    """Yield one line per passage that the answer cites. If it cites none, list all passages."""
+    """Yield one line per cited passage. If the answer cites no passage, yield a line for each."""
     answer = outcome.answer
     cited_matches = (
         {}
@@ -180,8 +180,8 @@ def _describe_variants(retrieval: Retrieval) -> Iterator[str]:
 def list_variant_texts(retrieval: Retrieval) -> Iterator[str]:
     """Yield one line per variant of the question.
 
-    Variants with a separate search come first. The lines of the other variants say why they had no
-    separate search.
+    Variants with a separate search come first. Each line on another variant says why that variant
+    had no separate search.
     """
     searched_variants = [
         variant for variant in retrieval.variants if variant.kind not in ("original", JOINED)
@@ -220,9 +220,9 @@ def _summarize_outcome(outcome: Outcome, trace: Trace) -> str:
 
 
 def _format_searches(trace: Trace) -> str:
-    """Return the number of searches, the read units and their cost, such as ``2 searches``.
+    """Return the number of searches, with read units and cost, as text such as ``2 searches``.
 
-    The text omits the read units if each search used one unit, and the cost if it is unknown.
+    The text omits the read units if each search used one unit, and omits an unknown cost.
     """
     text = format_count(trace.searches, "search", "searches")
     if trace.read_units != trace.searches:
@@ -342,7 +342,7 @@ def describe_passage_source(match: Match) -> str:
 
 
 def _get_score(match: Match) -> float | None:
-    """Return the fused score of *match*. If there is none, return the store's score."""
+    """Return the fused score of *match* or, without a fused score, the store's score."""
     return match.score if match.fused_score is None else match.fused_score
 
 

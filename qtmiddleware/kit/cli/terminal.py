@@ -34,7 +34,7 @@ _MAX_WORD_COLUMNS: Final = 20
 def strip_control_characters(text: str) -> str:
     """Return *text* without control characters, except line feeds and tabs.
 
-    Characters that hide text or change its direction are removed too.
+    Also removes characters that hide text or change the direction of text.
     """
     return _CONTROLS.sub("", text)
 
@@ -52,10 +52,10 @@ class LineWrapper:
 
     - Near the end of a line, the wrapper holds back an incomplete word until the word is complete.
     - A continued line has the indentation of its paragraph or list item.
-    - Words are never broken.
+    - The wrapper never breaks a word.
 
     Args:
-        stream: The output. If it is not a terminal, no text is wrapped.
+        stream: The output. If the stream is not a terminal, the text is not wrapped.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -68,17 +68,17 @@ class LineWrapper:
         self._space = self._word = ""
 
     def add_piece(self, piece: str) -> str:
-        """Add a *piece* of text, and return the wrapped text that can be written now."""
+        """Add a *piece* of text, and return the wrapped text that is ready for output."""
         return "".join(map(self._wrap_token, _TOKENS.findall(piece))) if self._width else piece
 
     def flush(self) -> str:
-        """Return the text that was held back. Call this at the end of the whole text."""
+        """Return the text that was held back, for use at the end of the whole text."""
         output = self._release_word()
         self._is_within_word = False
         return output
 
     def _wrap_token(self, token: str) -> str:
-        """Add *token* (a line feed, spaces or a word), and return the text that can be written."""
+        """Add *token* (a line feed, spaces or a word), and return the text ready for output."""
         if token == "\n":
             output = self.flush() + token
             self._start_line()
@@ -133,7 +133,7 @@ def measure_width(text: str) -> int:
 
 
 def _find_terminal_width(stream: TextIO) -> int:
-    """Return the width of *stream* in columns; 0 if it is not a terminal."""
+    """Return the width of *stream* in columns; 0 if *stream* is not a terminal."""
     try:
         return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
     except (OSError, ValueError):

@@ -128,7 +128,7 @@ def transform_command(
     by_batch = batch is not None or batch_tokens is not None
     refuse_unused_engine(engine, workers, is_engine_used=file is not None and not by_batch)
     if by_batch or file is not None or output is not None:
-        check_file_options(file, output, query=query, history=history)
+        check_file_options(file, output, questions=query, history=history)
         report_default_files({}, named_config=config)
         options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
         transform = (
@@ -137,10 +137,10 @@ def transform_command(
             else partial(
                 transform_question_file,
                 concurrency=concurrency,
-                overwrite=overwrite,
+                should_overwrite=overwrite,
                 should_write_json=json_output,
-                engine=engine,
-                workers=workers,
+                engine_name=engine,
+                worker_count=workers,
             )
         )
         transform(loaded, file or "", output or "")
@@ -183,8 +183,8 @@ def transform_command(
 def _has_usable_reply(row: Mapping[str, Any]) -> bool:
     """Return whether the model's reply contains a text, or says that no text is needed.
 
-    *row* is the transformation as a dict. Its notes tell if no text is needed, for example because
-    there is nothing to split.
+    *row* is the transformation as a dict. The notes in *row* say if no text is needed, for example
+    because there is nothing to split.
     """
     return any(row[name] for name in TEXT_FIELDS) or any(
         remark in (NONE_NEEDED, SAME) for _, remark in row["notes"]

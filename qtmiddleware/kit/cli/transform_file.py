@@ -30,10 +30,10 @@ _SECONDS_BETWEEN_LOOKS: Final = 0.1
 
 
 def check_file_options(
-    file: str | None,
-    output: str | None,
+    question_file: str | None,
+    output_file: str | None,
     *,
-    query: Sequence[str] | None,
+    questions: Sequence[str] | None,
     history: Sequence[str] | None,
 ) -> None:
     """Raise `ConfigError` if the options of ``qtm transform`` contradict each other.
@@ -41,13 +41,13 @@ def check_file_options(
     ``--file`` needs ``--out``, and ``--out`` needs ``--file``. Both exclude ``--history``, and
     questions on the command line.
     """
-    if file is None or output is None:
-        missing, present = ("--out", "--file") if output is None else ("--file", "--out")
+    if question_file is None or output_file is None:
+        missing, present = ("--out", "--file") if output_file is None else ("--file", "--out")
         raise ConfigError(
             f"{present} needs {missing}: the results of a file of questions are written to a file",
             path=missing,
         )
-    if query:
+    if questions:
         raise ConfigError("pass questions or --file, not both", path="--file")
     if history:
         raise ConfigError(
@@ -62,18 +62,18 @@ def transform_question_file(
     output_file: str,
     concurrency: int,
     *,
-    overwrite: bool,
+    should_overwrite: bool,
     should_write_json: bool,
-    engine: EngineName = EngineName.LOCAL,
-    workers: int = 1,
+    engine_name: EngineName = EngineName.LOCAL,
+    worker_count: int = 1,
 ) -> None:
     """Transform the questions in *question_file*, and append the results to *output_file*.
 
     Shows the progress on stderr, and a summary of the run on stdout.
 
     Raises:
-        typer.Exit: A question failed or a line could not be read. The exit code is 1.
-        ModelError: The model stopped the run. The results so far are in *output_file*.
+        typer.Exit: A question failed or a line was unreadable. The exit code is 1.
+        ModelError: A model error stopped the run. *output_file* contains the results so far.
     """
     report = BulkReport()
 
@@ -83,10 +83,14 @@ def transform_question_file(
         show(new_report)
 
     try:
-        with open_bulk_progress() as show, show_warnings(), open_engine(engine, workers) as opened:
+        with (
+            open_bulk_progress() as show,
+            show_warnings(),
+            open_engine(engine_name, worker_count) as opened,
+        ):
             options: dict[str, Any] = {
                 "concurrency": concurrency,
-                "overwrite": overwrite,
+                "overwrite": should_overwrite,
                 "engine": opened,
             }
             transform_file(question_file, output_file, config=config, show=update_report, **options)
@@ -101,7 +105,7 @@ def transform_question_file(
         if report.made:
             _write_continuation_note(question_file, output_file)
         raise
-    for line in _describe_problems(report, question_file):
+    for line in _describe_failures(report, question_file):
         write_note(escape_line(line))
     if should_write_json:
         console.write_json(report.to_dict())
@@ -123,7 +127,7 @@ def summarize_bulk_report(report: BulkReport) -> str:
     )
     return (
         f"{format_count(report.done, 'line')}: {', '.join(phrases)}\n"
-        f"{tokens}, {_describe_cost(report)};"
+        f"{tokens}, {_describe_run_cost(report)};"
         f" {report.seconds:.1f} s ({_compute_rate(report):.1f} per second)"
     )
 
@@ -132,8 +136,8 @@ def summarize_bulk_report(report: BulkReport) -> str:
 def open_bulk_progress() -> Iterator[ShowBulk]:
     """Yield a function that shows the progress, rate, cost and remaining time of a bulk run.
 
-    On a terminal, the function updates a bar. Otherwise, it writes a line to stderr at most every
-    10 seconds.
+    On a terminal, the function updates a bar. Otherwise, the function writes a line to stderr at
+    most every 10 seconds.
     """
     if not notes.is_terminal:
         yield _make_throttled_progress(
@@ -179,7 +183,7 @@ def _describe_progress(report: BulkReport) -> str:
     phrases = [
         f"{report.done:,}{total_text} questions",
         f"{_compute_rate(report):.1f} per second",
-        _describe_cost(report),
+        _describe_run_cost(report),
     ]
     if report.failed:
         phrases.append(f"{report.failed.total():,} failed")
@@ -191,11 +195,11 @@ def _describe_progress(report: BulkReport) -> str:
 
 
 def _compute_rate(report: BulkReport) -> float:
-    """Return the number of questions that this run transforms per second."""
+    """Return the number of questions that the run transforms per second."""
     return report.made / report.seconds if report.seconds else 0.0
 
 
-def _describe_cost(report: BulkReport) -> str:
+def _describe_run_cost(report: BulkReport) -> str:
     if report.cost_usd is None:
         return "cost not known"
     # A few calls of a cheap model cost something, so rounding must not show $0.0000.
@@ -214,7 +218,7 @@ def _format_duration(seconds: float) -> str:
     )
 
 
-def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
+def _describe_failures(report: BulkReport, question_file: str) -> Iterator[str]:
     """Yield messages about failed questions and unreadable lines."""
     if report.broken_lines:
         lines = "; ".join(f"line {number}: {reason}" for number, reason in report.broken)
@@ -233,7 +237,7 @@ def _describe_problems(report: BulkReport, question_file: str) -> Iterator[str]:
 
 
 def _write_continuation_note(question_file: str, output_file: str) -> None:
-    """Write a note on how many results *output_file* holds, and how to continue the run."""
+    """Write a note with the number of results in *output_file*, and how to continue the run."""
     condition = (
         "the same questions and the same command" if question_file == STDIN else "the same command"
     )

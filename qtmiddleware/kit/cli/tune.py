@@ -221,9 +221,9 @@ def _load_plain_function_source(
 def _confirm_tuning(
     opened_bench: OpenedBench, source: FunctionSource, seed: int, *, is_confirmed: bool
 ) -> None:
-    """Show how many searches the tuning makes at most, and ask the user to confirm a large number.
+    """Show the maximum number of searches, and ask the user to confirm a large number.
 
-    If *is_confirmed* is true, the user is not asked.
+    If *is_confirmed* is true, does not ask the user.
     """
     bench = cast(OwnFunction, opened_bench.bench)
     forecast = forecast_tuning(
@@ -239,10 +239,10 @@ def _confirm_tuning(
 
 
 def _check_output_paths(out_file: Path, report_folder: Path | None, *, can_overwrite: bool) -> None:
-    """Check that the result files can be written, before any model call costs money.
+    """Check before the first model call that the command can write the result files.
 
-    Raises `ConfigError` if a file cannot be written, or if *out_file* exists and *can_overwrite* is
-    false.
+    Raises `ConfigError` if the command cannot write a file, or if *out_file* exists and
+    *can_overwrite* is false.
     """
     if out_file.is_dir():
         raise ConfigError(
@@ -315,15 +315,13 @@ def _choose_tier_names(opened_bench: OpenedBench) -> Sequence[str]:
 
 
 def _build_config_values(result: Tuned, config: Config) -> dict[str, Any]:
-    """Return the tuned settings, together with some settings of *config*.
-
-    The settings of *config* are:
+    """Return the tuned settings, together with these settings of *config*.
 
     - the embedding model
-    - how results are read
-    - the language model, if the tuned settings call it
+    - the settings for reading results
+    - the language model, if the tuned settings call a model
 
-    Default values are omitted, except the transformation type and the language model's name.
+    Omits default values, except the transformation type and the language model's name.
     """
     kind = result.config.get("transformationType", "none")
     has_model_calls = kind != "none"
@@ -363,7 +361,7 @@ def _format_headline(result: Tuned, config_values: dict[str, Any] | None) -> str
 
 
 def _build_decision(result: Tuned, config_values: dict[str, Any] | None) -> Decision:
-    """Return whether the tuned settings are recommended, and why, for a report."""
+    """Return the report's decision: whether to use the tuned settings, and why."""
     from qtmiddleware.kit.evaluation.reporting import Decision
 
     return Decision(

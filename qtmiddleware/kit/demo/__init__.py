@@ -36,7 +36,7 @@ EXAMPLES: Final[Mapping[str, Mapping[str, str]]] = {
         "typo": "s6",
     },
 }
-"""The id of each example question on the playground, by collection and type of example."""
+"""The id of each example question in the playground, by collection and type of question."""
 
 
 def load_dataset(folder: str = "data") -> Dataset:
@@ -50,7 +50,7 @@ def load_dataset(folder: str = "data") -> Dataset:
 
 
 class DelayedModel:
-    """A model that delays the replies of another model, to imitate a service's response time."""
+    """A model that delays another model's replies, to imitate the response time of a service."""
 
     def __init__(self, inner_model: LanguageModel, delay_seconds: float) -> None:
         """Delay each reply of *inner_model* by *delay_seconds*, but not beyond the deadline."""
@@ -59,7 +59,7 @@ class DelayedModel:
 
     @property
     def name(self) -> str:
-        """The name of the inner model."""
+        """The name of the model whose replies are delayed."""
         return self._inner.name
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
@@ -73,7 +73,7 @@ class DelayedModel:
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the inner model's reply to *prompt* after the delay.
 
-        Works like `complete`, but does not block the event loop.
+        Works as `complete` does, but does not block the event loop.
         """
         await asyncio.sleep(min(self._delay_seconds, deadline.remaining()))
         return await self._inner.acomplete(prompt, deadline)

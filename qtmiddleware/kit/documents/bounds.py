@@ -21,7 +21,7 @@ Text files have 1 character per byte, Office files and books about 10. A CSV fil
 names and short numbers has 50.
 """
 SPARE_CHARS: Final = 1 << 26
-"""The number of characters by which all documents of a run may exceed `CHARS_PER_BYTE`."""
+"""The number of characters by which the documents of a run may exceed their limits in total."""
 
 _SPARE_SECONDS: Final = 120.0
 _SECONDS_PER_MB: Final = 120.0

@@ -98,7 +98,7 @@ def cut_into_chunks(
             value=overlap,
             allowed=allowed,
         )
-    text = _TextWindow(_drop_if_blank(pieces))
+    text = _TextWindow(_drop_pieces_if_blank(pieces))
     return (
         _cut_at_fixed_positions(text, size, overlap)
         if boundary == "character"
@@ -115,7 +115,7 @@ class _TextWindow:
         self._text_start = 0
 
     def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters of the text from position *start*, or fewer at its end.
+        """Return *length* characters from position *start*, or fewer at the end of the text.
 
         Text before *start* is dropped, and cannot be read again.
         """
@@ -130,7 +130,7 @@ class _TextWindow:
         return self._text[start - self._text_start : start - self._text_start + length]
 
 
-def _drop_if_blank(pieces: Iterable[str]) -> Iterator[str]:
+def _drop_pieces_if_blank(pieces: Iterable[str]) -> Iterator[str]:
     """Yield all *pieces*, or nothing if all of them contain only white space."""
     iterator = iter(pieces)
     blank: list[str] = []
@@ -273,22 +273,22 @@ def _find_text_ends(boundary_kind: str, window: str, start: int) -> Iterator[int
 
 
 def _find_chunk_starts(
-    boundary_kind: str, window: str, earliest: int, latest: int
+    boundary_kind: str, window: str, min_start: int, max_start: int
 ) -> Iterator[int]:
     """Yield the first position after a boundary at which a chunk may begin, or nothing.
 
     Args:
         boundary_kind: the kind of boundary, such as ``"sentence"``.
         window: the text to search.
-        earliest: the lowest position to yield.
-        latest: the highest position to yield.
+        min_start: the lowest position to yield.
+        max_start: the highest position to yield.
     """
     tried = 0
-    for end in _find_text_ends(boundary_kind, window, max(0, earliest - _LOOK_BACK)):
-        start = _skip_white_space(window, end, latest)
-        if end > latest or tried == _TRIES:
+    for end in _find_text_ends(boundary_kind, window, max(0, min_start - _LOOK_BACK)):
+        start = _skip_white_space(window, end, max_start)
+        if end > max_start or tried == _TRIES:
             return
-        if start >= earliest and not window[start].isspace():
+        if start >= min_start and not window[start].isspace():
             tried += 1
             if _is_cluster_boundary(window, start):
                 yield start

@@ -324,8 +324,8 @@ def _read_non_blank_pieces(
     """
     extension = path.suffix.casefold()
     if extension in _ZIPPED:
-        restart_timer(_check_zip_size(path, file) / (1 << 20) * _SECONDS_PER_MB)
-    read = READERS.get(extension) or partial(_read_with_package, extension)
+        restart_timer(_check_and_get_zip_size(path, file) / (1 << 20) * _SECONDS_PER_MB)
+    read = READERS.get(extension) or partial(_read_with_package_reader, extension)
     pieces = (piece for piece in read(path, file))
     first_piece = next((piece for piece in pieces if piece.text.strip()), None)
     if first_piece is None:
@@ -333,7 +333,7 @@ def _read_non_blank_pieces(
     yield from chain([first_piece], pieces)
 
 
-def _read_with_package(extension: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
+def _read_with_package_reader(extension: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the pieces of *file*, using an installed package's reader for *extension*.
 
     Raises `UnreadableDocument` if the package's reader fails.
@@ -348,7 +348,7 @@ def _read_with_package(extension: str, path: Path, file: BinaryIO) -> Iterator[P
     yield from call_reader(lambda path: read(path, file), path) or ()
 
 
-def _check_zip_size(path: Path, file: BinaryIO) -> int:
+def _check_and_get_zip_size(path: Path, file: BinaryIO) -> int:
     """Check that the zip archive *file* can be read, and return its unpacked size in bytes.
 
     Raises `UnreadableDocument` if *file* is empty, encrypted or too large.

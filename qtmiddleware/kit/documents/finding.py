@@ -22,13 +22,13 @@ _ALLOWED: Final = (
 )
 
 
-def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Path]:
+def find_documents(data_path: str | Path, *, should_include_all_files: bool = False) -> list[Path]:
     """Return the sorted paths of all documents at *data_path*: a file, a folder or a glob pattern.
 
     - A file that exists is always a document, even if its name looks like a pattern.
     - From a folder or a pattern, only files that `is_document` accepts are returned, or all files
-      if *all_files* is true. Hidden files and folders are skipped. Links to folders are not
-      followed, unless *data_path* itself is such a link.
+      if *should_include_all_files* is true. Hidden files and folders are skipped. Links to folders
+      are not followed, unless *data_path* itself is such a link.
 
     Raises `ConfigError` if there are no documents, or if a folder cannot be read. If an unreadable
     folder were skipped, its documents would count as deleted.
@@ -40,7 +40,7 @@ def find_documents(data_path: str | Path, *, all_files: bool = False) -> list[Pa
     with suppress(RuntimeError):
         path = path.expanduser()
     try:
-        documents = sorted(set(_select_documents(path, all_files)))
+        documents = sorted(set(_select_documents(path, should_include_all_files)))
     except (OSError, ValueError, NotImplementedError) as error:
         where, reason = getattr(error, "filename", None), getattr(error, "strerror", None) or error
         message = (
@@ -68,31 +68,30 @@ def count_unsupported_files_by_extension(data_path: str | Path) -> dict[str, int
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def format_file_counts(extension_counts: Mapping[str, int]) -> str:
+def format_file_counts(file_counts: Mapping[str, int]) -> str:
     """Format the number of files per extension, such as ``3 .html, 1 .csv``.
 
     Only the first eight extensions are listed. The files with other extensions follow as a sum,
     such as ``5 others``.
     """
     shown_counts = [
-        f"{count} {extension or 'without an ending'}"
-        for extension, count in extension_counts.items()
+        f"{count} {extension or 'without an ending'}" for extension, count in file_counts.items()
     ]
-    rest_count = sum(list(extension_counts.values())[_MOST_ENDINGS:])
+    rest_count = sum(list(file_counts.values())[_MOST_ENDINGS:])
     return ", ".join(
         [*shown_counts[:_MOST_ENDINGS], *([f"{rest_count} others"] if rest_count else [])]
     )
 
 
-def _select_documents(path: Path, all_files: bool) -> Iterable[Path]:
+def _select_documents(path: Path, should_include_all_files: bool) -> Iterable[Path]:
     """Return the documents at *path*: a file, a folder or a glob pattern.
 
     A file is always returned. From a folder or a pattern, only files with the file extension of a
-    document are returned, or all files if *all_files* is true.
+    document are returned, or all files if *should_include_all_files* is true.
     """
     if os.path.lexists(path) and not path.is_dir():
         return [path]
-    return (file for file in _find_files(path) if all_files or is_document(file))
+    return (file for file in _find_files(path) if should_include_all_files or is_document(file))
 
 
 def _find_files(path: Path) -> Iterable[Path]:

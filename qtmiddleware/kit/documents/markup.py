@@ -89,7 +89,7 @@ _TAG: Final = re.compile(
 _RAW_ENDS: Final = {
     name: re.compile(rf"</{name}(?=[\t\n\f\r />])", re.IGNORECASE) for name in ("script", "style")
 }
-"""The pattern that ends the content of each of these elements. Such content has no tags."""
+"""For each element whose content has no tags, such as ``script``, the pattern of its end tag."""
 # Python refuses to parse longer numbers, and no character has such a number.
 _LONG_NUMBER: Final = re.compile(r"&#[0-9]{4000,}+;?")
 

@@ -12,7 +12,7 @@ from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, Piece
 
 Reader = Callable[[Path], "str | Iterable[str | tuple[str, Mapping[str, str | int]]] | None"]
-"""The user's own reader: a function of a path that returns the file's text.
+"""The user's own reader: a function that takes a path and returns the text of the file.
 
 The result is one text, several texts, several (text, location) pairs, or ``None`` for a file that
 the built-in readers should read.

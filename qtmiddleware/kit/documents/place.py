@@ -8,22 +8,23 @@ from typing import Any
 from qtmiddleware.catalogue import PLACES
 
 
-def describe_chunk_location(metadata: Mapping[str, Any]) -> str:
+def describe_chunk_location(chunk_metadata: Mapping[str, Any]) -> str:
     """Return a chunk's location as text, such as ``page 3`` or ``sheet Costs, rows 12-31``.
 
-    *metadata* is the chunk's metadata. Returns ``""`` if the metadata has no location. A heading is
-    used only if the metadata has no other location, such as a page, because readers find a page
-    faster.
+    *chunk_metadata* is the chunk's metadata. Returns ``""`` if the metadata has no location. A
+    heading is used only if the metadata has no other location, such as a page, because readers find
+    a page faster.
     """
-    names = [name for name in PLACES if _is_location_value(metadata.get(name))]
+    names = [name for name in PLACES if _is_location_value(chunk_metadata.get(name))]
     names = [name for name in names if name != "heading"] or names
-    first_values = {name: _format_value(metadata[name]) for name in names}
+    first_values = {name: _format_value(chunk_metadata[name]) for name in names}
     last_values = {
-        name: _format_value(metadata.get(f"last_{name}", metadata[name])) for name in names
+        name: _format_value(chunk_metadata.get(f"last_{name}", chunk_metadata[name]))
+        for name in names
     }
     changed_names = [name for name in names if first_values[name] != last_values[name]]
     # If only one number differs, a range is shorter than two locations.
-    if len(changed_names) == 1 and isinstance(metadata[changed_names[0]], int | float):
+    if len(changed_names) == 1 and isinstance(chunk_metadata[changed_names[0]], int | float):
         name = changed_names[0]
         return ", ".join(
             f"{other}s {first_values[other]}-{last_values[other]}"

@@ -145,18 +145,19 @@ def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
 def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
 
-    See `_read_record` for the fields. If a record has no text, yields one line per value, like
-    `read_json`.
+    See `_convert_record_to_pieces` for the fields. If a record has no text, yields one line per
+    value, like `read_json`.
     """
     for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
-        yield from _read_record(record, number)
+        yield from _convert_record_to_pieces(record, number)
 
 
 def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the text of each row in a Parquet file, with the other columns as metadata.
 
-    See `_read_record` for the columns. Nested columns other than ``metadata`` are skipped. Only a
-    few hundred rows are in memory at a time. Raises `MissingExtra` if pyarrow is not installed.
+    See `_convert_record_to_pieces` for the columns. Nested columns other than ``metadata`` are
+    skipped. Only a few hundred rows are in memory at a time. Raises `MissingExtra` if pyarrow is
+    not installed.
     """
     try:
         import pyarrow as pa
@@ -174,10 +175,10 @@ def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
     batches = parquet.iter_batches(_ROWS, columns=columns, use_threads=False)
     rows = chain.from_iterable(batch.to_pylist() for batch in batches)
     for number, row in enumerate(rows, 1):
-        yield from _read_record(row, number)
+        yield from _convert_record_to_pieces(row, number)
 
 
-def _read_record(record: Any, record_number: int) -> Iterator[Piece]:
+def _convert_record_to_pieces(record: Any, record_number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, to be put into chunks of its own.
 
     The piece's location contains the record's number (``record``), id (``record_id``), title and

@@ -16,7 +16,7 @@ _OPENAI: Final = "openai/"
 
 
 def find_embedder(model_name: str, *, dimensions: int | None = None) -> Embedder:
-    """Return an embedder that uses the model called *model_name*.
+    """Return an embedder that uses the model *model_name*.
 
     - ``all-MiniLM-L6-v2`` runs on this machine with numpy.
     - ``text-embedding-...`` and ``openai/...`` run at OpenAI, or on the server at

@@ -17,13 +17,13 @@ class Engine(Protocol):
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        If a batch fails, its exception is raised here, and the run ends.
+        If a batch fails, raises the batch's exception and ends the run.
 
         Args:
             build: Returns the function that processes a batch. Each worker calls *build* once.
                 *build* must be picklable.
             batches: The batches. Only a few per worker are read in advance. Batches may finish in
-                another order, so each result must identify its batch.
+                any order, so each result must identify its batch.
         """
 
     def close(self) -> None:

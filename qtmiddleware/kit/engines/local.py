@@ -157,7 +157,7 @@ class _WorkerPool:
         self._is_closed = False
 
     def put_batch(self, pickled_batch: bytes) -> None:
-        """Queue *pickled_batch* for the workers. Start a worker if fewer than allowed are running.
+        """Queue *pickled_batch* for the workers, and start another worker if the limit allows it.
 
         Raises `EngineError` if the workers were stopped or no worker can be started.
         """
@@ -304,7 +304,7 @@ def serve() -> None:
     This is the main function of each worker process. It runs until the parent process exits or
     kills the worker.
     """
-    requests, replies = _take_pipes()
+    requests, replies = _take_standard_pipes()
     todo: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_queue_messages, args=(requests, todo), daemon=True).start()
     build, work = todo.get(), None
@@ -319,7 +319,7 @@ def serve() -> None:
         replies.flush()
 
 
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def _take_standard_pipes() -> tuple[BinaryIO, BinaryIO]:
     """Return the pipe that reads from the parent process, and the pipe that writes to the parent.
 
     Afterwards, this process's standard input is empty, and its standard output goes to standard

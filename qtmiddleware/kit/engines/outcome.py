@@ -13,10 +13,10 @@ from qtmiddleware.errors import EngineError
 class Outcome:
     """The outcome of one batch: a result or an error.
 
-    A batch that was already done before has neither.
+    A batch that was already done before has neither a result nor an error.
 
     Attributes:
-        number: The number of the batch.
+        number: The batch's position in a Ray run, from 0. Always 0 in a `LocalEngine`.
         result: The result of the batch function; ``None`` if the function failed.
         error: The exception of the batch function; ``None`` if the function raised none.
     """

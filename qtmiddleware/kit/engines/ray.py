@@ -60,8 +60,8 @@ class RayEngine:
     If this process is already connected to a cluster, the engine uses that cluster and leaves it
     running. Otherwise, the engine connects to the cluster at *address*. If there is no address, the
     engine starts a cluster on this machine, and `close` stops it. Only the current user can access
-    that cluster's files and sockets. Its ports listen on all interfaces and require the token in
-    ``~/.ray/auth_token``.
+    that cluster's files and sockets. The cluster's ports listen on all interfaces and require the
+    token in ``~/.ray/auth_token``.
 
     On a cluster of several machines, install the same version of this package on each machine. Set
     the API keys in each machine's environment, because this process does not send its environment.
@@ -85,9 +85,9 @@ class RayEngine:
     def map(self, build: Callable[[], Callable[[B], R]], batches: Iterable[B]) -> Iterator[R]:
         """Yield the result of each batch, in the order in which the batches finish.
 
-        *build* returns the function that processes a batch. The function's exceptions are raised
-        here. At most `AHEAD` batches per worker are read in advance. Batches and results are
-        pickled.
+        *build* returns the function that processes a batch. If the function raises an exception,
+        the run ends with that exception. At most `AHEAD` batches per worker are read in advance.
+        Batches and results are pickled.
 
         If a worker dies, its batch is retried up to `RETRIES` times. Then `EngineError` is raised.
         """
@@ -230,7 +230,7 @@ class _Feed:
             self._changed.notify_all()
 
     async def drop_batch(self, batch_number: int) -> None:
-        """Remove the batch with the number *batch_number*, which is done."""
+        """Remove the finished batch with the number *batch_number*."""
         self._payloads.pop(batch_number, None)
 
     async def wait_for_batch(self, batch_number: int) -> bool:
@@ -244,8 +244,8 @@ class _Feed:
             )
         return batch_number < self._added_count
 
-    async def take_batch(self, batch_number: int) -> tuple[bytes, int]:
-        """Return a pickled batch by its number, and how often the batch was taken before.
+    async def take_batch_and_death_count(self, batch_number: int) -> tuple[bytes, int]:
+        """Return the pickled batch *batch_number*, and how many workers died while processing it.
 
         If the batch is already done, the bytes are empty.
         """
@@ -255,7 +255,7 @@ class _Feed:
 
 
 class _Source:
-    """Yields the number of each batch in *feed*, each as a table with one row.
+    """Yields one table per batch in *feed*, with the batch's number in a single row.
 
     If Ray restarts this task, the task begins again at batch 0.
     """
@@ -289,7 +289,7 @@ class _Worker:
         import ray
 
         batch_number = table["number"][0].as_py()
-        pickled_batch, deaths = ray.get(self._feed.take_batch.remote(batch_number))
+        pickled_batch, deaths = ray.get(self._feed.take_batch_and_death_count.remote(batch_number))
         outcome: Outcome = Outcome(batch_number)
         if deaths > RETRIES:
             outcome = Outcome(

@@ -44,12 +44,12 @@ from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 logger: Final = get_logger("qtmiddleware")
 
 PATIENCE: Final = 10.0
-"""Default number of seconds to wait for the word search after the vector search is done."""
+"""The default number of seconds to wait for the word search after the vector search has ended."""
 
 Search = Callable[..., Any]
 """A search function: takes the query and the number of passages, and returns a response.
 
-If the call has a filter, the function also gets ``filter=``. The response may have any shape that
+For a search with a filter, the function also gets ``filter=``. The response may have any shape that
 the middleware reads.
 """
 
@@ -79,7 +79,7 @@ class _SearchResults:
         )
 
     def build_record(self, passage_key: Key) -> Record:
-        """Return the record of the passage with this key, with the score 0.
+        """Return a record with score 0 for the passage with this key.
 
         Raises `KeyError` if the search did not find the passage.
         """
@@ -328,7 +328,7 @@ def _merge_results(
 
 
 def _merge_passage_records(passage_key: Key, search_results: Sequence[_SearchResults]) -> Record:
-    """Return the record of the passage with this key, with the score 0.
+    """Return a record with score 0 for the passage with this key.
 
     The record comes from the first of the *search_results* with this passage. If its text or
     metadata is empty, the other search's text or metadata is used.

@@ -143,7 +143,7 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 def _build_search_and_embedder(
     store: Store, embedder: Embedder | None, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
-    """Return a function that searches *store*, and the embedder for the queries it takes.
+    """Return a function that searches *store*, and the embedder for the search queries.
 
     The embedder is ``None`` if the function takes texts, not vectors.
     """

@@ -16,7 +16,7 @@ CLIENTS: Final = {
     "cursor": ("mcpServers", ".cursor/mcp.json of your project, or ~/.cursor/mcp.json"),
     "vscode": ("servers", ".vscode/mcp.json of your project"),
 }
-"""For each client, the key for servers in its config file, and the path of the file."""
+"""The key for servers in each client's config file, and the path of the file."""
 
 
 def build_server_entry(
@@ -37,7 +37,7 @@ def build_server_entry(
 
 
 def find_qtm_command() -> str:
-    """Return the path of the command ``qtm``, or its name if the path is not found.
+    """Return the path of the command ``qtm``, or ``qtm`` itself if the path is not found.
 
     A client's config file needs the path, because clients start servers outside the active
     Python environment.

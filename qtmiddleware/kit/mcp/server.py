@@ -112,7 +112,7 @@ _running: Final[set[asyncio.Task[str]]] = set()
 async def _call_tool(
     tool: AgentTool, arguments: Mapping[str, Any], timeout_seconds: float
 ) -> tuple[str, bool]:
-    """Call *tool*, and return the result or error as text, and whether the call failed.
+    """Call *tool*. Return the result or the error as text, and ``True`` if the call failed.
 
     Cancels the call after *timeout_seconds*, or if the client disconnects.
     """

@@ -1,1 +1,1 @@
-"""The playground: a local web page that compares the search results of several configurations."""
+"""Serve the playground, a local web page that compares the results of several configurations."""

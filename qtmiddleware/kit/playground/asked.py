@@ -120,7 +120,7 @@ class PageState:
     ) -> PageState:
         """Return the state that the query parameters of an address describe.
 
-        Ignores invalid parameters, which `problems` then describes.
+        Ignores invalid parameters. The state's `problems` describe these parameters.
 
         Args:
             parameters: The names and values of the query parameters.

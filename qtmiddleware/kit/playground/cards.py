@@ -27,7 +27,7 @@ from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_te
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
-"""The maximum number of characters shown of a passage or a searched text."""
+"""The maximum number of characters that the page shows of a passage or a searched text."""
 SAME: Final = "The same list"
 """The summary of a tier whose result equals that of the plain search."""
 _TITLE: Final = 90
@@ -81,8 +81,7 @@ class Search:
         text: The searched text.
         weight: The weight of the search's list in the fusion.
         found: The number of passages that the search returned.
-        moves: A drawing with a line per passage, from its rank in this search to its rank in the
-            result.
+        moves: A drawing that connects each passage's ranks in the search and in the result.
         spoken: A description of the drawing for screen readers.
     """
 
@@ -114,12 +113,12 @@ class Card:
         rows: The passages of the result.
         dropped: The passages of the plain search that dropped out.
         moves: The drawing of all movements.
-        searches: The searches, if there were several.
+        searches: The tier's searches, if there were several.
         texts: The model's texts, each with its label.
         figures: The name and the value of each time and cost.
-        degradations: A description of each degradation.
+        degradations: One line per step that failed or was skipped.
         bars: The bars of the timeline, one per stage.
-        overlap: How long the search and the model call overlapped, in milliseconds.
+        overlap: How long the question's search and a model call overlapped, in milliseconds.
         total_ms: The duration of the whole call, in milliseconds.
         decision: The reason why the model was called or not called.
         notes: The notes in the result's trace.
@@ -340,7 +339,7 @@ def _find_title_and_source(match: Match) -> tuple[str, str]:
 
 
 def _find_question_and_model_words(state: PageState, retrieval: Retrieval) -> tuple[str, str]:
-    """Return the question's keywords as one string, and those of the model's texts as another.
+    """Return two strings: the question's keywords, and the keywords of the model's texts.
 
     Spaces separate the keywords. Both strings omit function words such as "the".
     """

@@ -14,7 +14,7 @@ from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
 Way = Literal["new", "up", "down", "same", "gone", "hit"]
-"""How a passage moved. ``hit`` means that one search ranked the passage high."""
+"""How a passage moved. ``hit`` means that a search ranked the passage high."""
 
 ROW: Final = 26.0
 """The height of a row, in pixels at the default font size. The page's script adjusts the height."""
@@ -29,7 +29,7 @@ class Node:
     Attributes:
         x: The horizontal position, in pixels.
         y: The vertical position, in pixels.
-        text: The rank; a dash if the passage is not in the list.
+        text: The rank as text; a dash if the passage is not in the list.
         way: The direction in which the passage moved.
         key: Identifies the passage on the page.
         is_shown: Whether the passage has a row. If not, the passage is drawn below the last row.
@@ -66,8 +66,8 @@ class MovementDrawing:
 
     Attributes:
         headings: The horizontal position and the text of each list's heading.
-        nodes: The passages in each list.
-        lines: One line per passage.
+        nodes: The passages in each list, with their positions.
+        lines: The lines that connect the ranks, one per passage.
         width: The width of the drawing, in pixels.
         height: The height of the drawing, in pixels.
         rows: The number of rows.
@@ -122,7 +122,7 @@ def draw_movements(movements: Movements, list_distance: float = 40.0) -> Movemen
 def draw_search_movements(movements: Movements, search_index: int) -> MovementDrawing:
     """Draw how each passage of the result moved from one search's list to the result.
 
-    *search_index* is the index of the search.
+    *search_index* is the index of the search in the tier's searches.
     """
     passages = movements.passages
     places = [
@@ -165,8 +165,8 @@ def _find_original_rank(movement: Movement) -> int | None:
 def find_last_rank(movement: Movement) -> int | None:
     """Return the passage's rank in the result.
 
-    If the passage dropped out, returns its last known rank: after reranking, keyword evidence or
-    fusion. Returns ``None`` if no stage ranked the passage.
+    If the passage dropped out, returns the passage's last known rank: after reranking, keyword
+    evidence or fusion. Returns ``None`` if no stage ranked the passage.
     """
     return (
         movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
@@ -174,7 +174,7 @@ def find_last_rank(movement: Movement) -> int | None:
 
 
 def _count_rows(movements: Movements) -> int:
-    """Return the number of rows to draw: the length of the longer of the two lists."""
+    """Return the number of rows to draw, which is the length of the longer list."""
     return max(len(movements.passages), movements.depth)
 
 
@@ -275,7 +275,7 @@ _STAGES: Final[Mapping[str, tuple[str, str]]] = {
     "keyword_evidence": ("weigh words", "own"),
     "rerank": ("rerank", "model"),
 }
-"""The name on the page and the type of work of each stage."""
+"""The name of each stage on the page, and the stage's type of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,14 +363,14 @@ def measure_overlap(trace: Trace) -> float:
 _SNIPPET: Final = 150
 """The maximum number of characters of a snippet."""
 _CODE: Final = re.compile(r"(?=\S*\d)(?=\S*[^\W\d_])\w+(?:[-./_:]\w+)+")
-"""Matches a code of letters and digits with a sign inside, such as L-15."""
+"""Matches a code of letters and digits with a punctuation mark inside, such as L-15."""
 _LETTER: Final = re.compile("[A-Za-z]")
 _SIGNS: Final = re.compile("[-‐–/_]+")
 
 Segment = tuple[str, str]
-"""A piece of a text, and its owner.
+"""A piece of a text, and the piece's owner.
 
-The owner is ``question`` or ``model`` if the piece is a keyword of theirs, else empty.
+The owner is ``question`` or ``model`` if the piece is a keyword from there, else empty.
 """
 
 
@@ -385,7 +385,7 @@ def mark_words(
     """Split *text* into segments: the keywords, each with its owner, and the text between them.
 
     Args:
-        text: The text.
+        text: The passage's text.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
         language: The language whose word forms are recognised; none by default.
@@ -403,11 +403,11 @@ def cut_snippet(
 ) -> str:
     """Return the excerpt of *text* with the most keywords, on one line.
 
-    A short *text* is returned whole.
+    Returns all of a short *text*.
 
     Args:
-        text: The text.
-        question_words: The question's keywords, separated by spaces. They count double.
+        text: The passage's text.
+        question_words: The question's keywords, separated by spaces. These keywords count double.
         model_words: The model's keywords, separated by spaces.
         length: The maximum number of characters of the excerpt.
         language: The language whose word forms are recognised; none by default.
@@ -421,17 +421,17 @@ def cut_snippet(
             full_text, question_words, model_words, language
         )
     ]
-    start = _find_densest_window(weighted_positions, max(1, length - 30))
+    start = _find_densest_window_start(weighted_positions, max(1, length - 30))
     # Begin at a whole word, a little before the first keyword.
     start = full_text.rfind(" ", 0, max(0, start - 12)) + 1 if start > 20 else 0
     cut = full_text[start : start + length]
     return ("… " if start else "") + cut + (" …" if start + length < len(full_text) else "")
 
 
-def _find_densest_window(weighted_positions: Sequence[tuple[int, int]], length: int) -> int:
+def _find_densest_window_start(weighted_positions: Sequence[tuple[int, int]], length: int) -> int:
     """Return the start of the window of *length* characters with the highest total weight.
 
-    *weighted_positions* contains the position and the weight of each keyword, in order.
+    *weighted_positions* contains the position and the weight of each keyword, in order of position.
     """
     best = highest = worth_in_window = end = 0
     for start, worth in weighted_positions:
@@ -469,8 +469,8 @@ def _locate_owned_keywords(
 def _locate_words(words: str, text: str, language: str) -> list[tuple[int, int]]:
     """Return the start and the end of each occurrence of *words* in *text*.
 
-    *words* are separated by spaces. A code such as L-15 must match as a whole, because 15 alone
-    means something else.
+    Spaces separate *words*. A code such as L-15 must match as a whole, because 15 alone means
+    something else.
     """
     codes = dict.fromkeys(word for word in words.split() if _CODE.fullmatch(word))
     plain_words = " ".join(word for word in words.split() if word not in codes)

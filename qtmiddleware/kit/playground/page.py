@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import jinja2
 
 FEW: Final = 6
-"""The number of examples shown at once. The other examples are folded."""
+"""The number of examples that the page shows at first. A click shows the other examples."""
 UNANSWERABLE: Final = "unanswerable"
 """The ``type`` in the metadata of a question that no passage answers."""
 
@@ -32,7 +32,7 @@ class Example:
     """An example question on the page.
 
     Attributes:
-        question: The question.
+        question: The question to ask.
         kind: The type of the question, such as ``typo``; empty if unknown.
         link: The address of the page with this question.
     """

@@ -97,7 +97,7 @@ def list_rarest_keywords(
     - The list omits keywords that occur in every passage, unless all keywords do.
 
     Args:
-        movement: Identifies the passage.
+        movement: The movement of the passage to explain.
         movements: The movements of all passages.
         question_words: The question's keywords, separated by spaces.
         model_words: The model's keywords, separated by spaces.
@@ -139,7 +139,7 @@ def _explain_fall(movement: Movement, retrieval: Retrieval) -> str:
 
 
 def _explain_overtaking(movement: Movement, retrieval: Retrieval) -> Iterator[str]:
-    """Yield one clause on how other passages overtook this passage, such as ", by the reranker".
+    """Yield one clause on how other passages overtook a passage, such as ", by the reranker".
 
     Yields nothing if the cause is not known.
     """

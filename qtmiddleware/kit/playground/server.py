@@ -42,15 +42,15 @@ logger: Final = get_logger("qtmiddleware.playground")
 LOOPBACK: Final = "127.0.0.1"
 """The IP address at which only this machine can reach a server."""
 PORT: Final = 8765
-"""The default port of the playground. If this port is taken, a free port is used."""
+"""The default port of the playground. If the port is taken, the playground uses a free port."""
 MOST_CONNECTIONS: Final = 64
-"""The maximum number of open connections. One more closes the oldest idle connection."""
+"""The maximum number of open connections. A new connection then closes the oldest idle one."""
 RUNS: Final = 4
 """The maximum number of questions that run at the same time, over all browser tabs."""
 MOST_ADDRESS_BYTES: Final = 1 << 20
 """The maximum size of a request's head, in bytes.
 
-A question and a conversation of 8,000 characters each fit in.
+The head has room for a question of 8,000 characters after a conversation of the same length.
 """
 _POLICY: Final = (
     "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; img-src data:;"
@@ -100,7 +100,7 @@ def make_token() -> str:
 
 
 def list_local_hosts(port: int) -> list[str]:
-    """Return the names at which this machine reaches its *port*, such as ``localhost:8765``."""
+    """Return the local host names with *port*, such as ``localhost:8765``."""
     return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
 
 
@@ -224,11 +224,11 @@ class Server:
         """Set up the application.
 
         Args:
-            page: The page, served at ``/<token>/``.
+            page: The page at ``/<token>/``.
             token: The secret part of the address.
             port: The port of the server.
             close: An async function to call when the server ends, or ``None``.
-            other_pages: Further pages by name, served at ``/<token>/<name>/``.
+            other_pages: Further pages by name. A page's address is ``/<token>/<name>/``.
 
         Raises:
             MissingExtra: starlette is not installed.

@@ -25,7 +25,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Bound
 
 SECONDS: Final = 30.0
-"""The default time limit per tier, in seconds. It stops a function that hangs."""
+"""The default time limit per tier, in seconds. The limit stops a function that hangs."""
 AT_ONCE: Final = 2
 """The maximum number of tiers that call a model at the same time.
 
@@ -120,7 +120,7 @@ class Tiers:
         """Build one tier per standard system, preset and transform from one wrapped function.
 
         Args:
-            wrapped_function: The wrapped function.
+            wrapped_function: The user's function, wrapped by qtmiddleware.
             has_own_tier: Whether to add a tier with the user's own config.
             should_cache_replies: Whether to cache the model's replies. With the cache, the user can
                 change a weight without a new model call.
@@ -130,7 +130,7 @@ class Tiers:
                 the given messages. ``None`` if the model can reply to every question.
 
         Raises:
-            ConfigError: The function's settings cannot be overridden.
+            ConfigError: The settings of *wrapped_function* cannot be overridden.
         """
         self.has_model: bool = wrapped_function._context.components.has_model
         self.timeout_seconds = timeout_seconds
@@ -158,7 +158,7 @@ class Tiers:
         )
 
     def _build_tier(self, name: str, wrapped_function: Any) -> Tier:
-        """Return the tier called *name*, with *wrapped_function* under the tier's settings."""
+        """Return the tier *name*, which runs *wrapped_function* with the tier's settings."""
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
@@ -217,7 +217,7 @@ class Tiers:
         """Load the data that the first question needs, and learn the function's usual scores.
 
         Args:
-            examples: The questions to learn the usual scores from.
+            examples: The questions whose results show the usual scores.
             should_search_examples: Whether to search *examples*. If false, the method learns
                 nothing. Use true only if a search costs nothing.
         """
@@ -298,12 +298,12 @@ class Tiers:
                 )
         # A tier that fails shows its error, and the other tiers still show their results.
         except Exception as error:
-            problem = self._describe_error(error, is_late=limit.expired())
+            problem = self._describe_error(error, has_timed_out=limit.expired())
         return TierAnswer(tier, retrieval, problem, perf_counter() - start)
 
-    def _describe_error(self, error: Exception, *, is_late: bool) -> str:
+    def _describe_error(self, error: Exception, *, has_timed_out: bool) -> str:
         """Return a short description of *error*, without secrets."""
-        if is_late:
+        if has_timed_out:
             return f"did not answer within {self.timeout_seconds:g} seconds and was stopped"
         message = " ".join(hide_secrets(str(error)).split())
         return f"raised {type(error).__name__}" + (

@@ -1,4 +1,4 @@
-"""Say for each tier whether it ranks the answer better than the plain search, and at what cost."""
+"""Compare each tier's rank of the answer with the plain search's rank, and show the costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qtmiddleware.preprocessing.text import format_count
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000
-"""A rank below all shown passages, for an answer that is not shown."""
+"""The assumed rank of an answer that the page does not show, below all shown passages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def format_headline(cards: Sequence[Card]) -> str:
 def _describe_answer_ranks(baseline: Card, cards: Sequence[Card]) -> str:
     """Return a sentence on the answer's rank in the plain search and in the other tiers.
 
-    Of the other tiers, the sentence names only those with a better or worse rank.
+    The sentence omits tiers that rank the answer as the plain search does.
     """
     subject = "The answer" if baseline.answers == 1 else f"The first of {baseline.answers} answers"
     ways: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _describe_list_changes(cards: Sequence[Card]) -> Iterator[str]:
 
 
 def _build_rank_verdict(card: Card, baseline: Card) -> TierVerdict:
-    """Return a verdict that says whether *card* ranks the answer better than *baseline* does."""
+    """Return whether *card* ranks the answer better or worse than *baseline*, as a verdict."""
     way = "none"
     if not card.is_baseline and not card.problem:
         place, before = card.answer or _BEYOND, baseline.answer or _BEYOND

@@ -31,8 +31,8 @@ _JUNCTIONS: Final = ("$and", "$or")
 def build_matcher(filter: Mapping[str, Any]) -> Matcher:  # noqa: A002
     """Return a function that checks whether a passage's metadata meets *filter*.
 
-    The returned function never raises an exception. Raises `InvalidQuery` for an invalid filter,
-    with a message that does not quote the filter's values.
+    The returned function never raises an exception. For an invalid filter, `build_matcher` itself
+    raises `InvalidQuery`, with a message that does not quote the filter's values.
 
     ``{"field": value}`` is short for ``{"field": {"$eq": value}}``. If a mapping has several keys,
     the metadata must meet the conditions of all keys. The operators are:

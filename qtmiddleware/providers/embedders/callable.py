@@ -1,7 +1,7 @@
 """Embed texts with a function, a client's method or an object of another library.
 
 An embedding function takes either one text or a list of texts. The function's signature usually
-shows which type of argument it takes. If not, the first calls find out.
+shows the type of the argument. Otherwise, the first calls find out the type.
 
 A call with the wrong type of argument may succeed. Given a list, a function for single texts often
 returns the vector of the first text. Given a text, a function for lists returns one vector per
@@ -34,7 +34,7 @@ from qtmiddleware.errors import EmbeddingError, WrapError, is_outage
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.embedders.vectors import (
     Vectors,
-    check_vectors,
+    check_and_convert_vectors,
     read_input_tokens,
     read_vectors,
 )
@@ -80,7 +80,7 @@ _MISUSE: Final = (
     AssertionError,
     NotImplementedError,
 )
-"""The exceptions that a wrong argument causes. All others come from the function's service."""
+"""The exceptions that a wrong argument causes. Others come from the function's service."""
 _DRAIN_SECONDS: Final = 0.02
 """The maximum time in seconds for cancelled calls to clean up."""
 
@@ -99,10 +99,11 @@ class CallableEmbedder:
     """Embeds texts with a function, or with an object of another library.
 
     The function takes one text and returns its vector, or takes a list of texts and returns one
-    vector per text. It may be a method, partial or callable object, and it may be async. Vectors
-    are lists, tuples, arrays or tensors. The function may also return a response of OpenAI's
-    ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are LangChain's
-    ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any `Embedder`.
+    vector per text. The function may be a method, partial or callable object, and it may be async.
+    Vectors are lists, tuples, arrays or tensors. The function may also return a response of
+    OpenAI's ``embeddings.create`` or Pinecone's ``inference.embed``. Accepted objects are
+    LangChain's ``Embeddings``, LlamaIndex embeddings, sentence-transformers models and any
+    `Embedder`.
 
     The annotation of the function's parameter (``str``, ``list[str]``, ``Sequence[str]``) shows
     whether the function takes a text or a list. Without an annotation, the first call passes a
@@ -111,7 +112,7 @@ class CallableEmbedder:
     Thread-safe if the function is. Exceptions of the function pass through unchanged.
 
     Args:
-        function_or_model: The function or object.
+        function_or_model: The function or object that embeds texts.
         name: The name to store in an index; by default the name of the function or model.
         dimension: The length of the vectors; by default the length of the first vectors.
         for_queries: Whether to call the object's method for questions instead of its method for
@@ -147,7 +148,7 @@ class CallableEmbedder:
 
     @property
     def name(self) -> str:
-        """The argument *name*, or else the name of the function or model."""
+        """The embedder's name: the argument *name*, or else the name of the function or model."""
         return self._name
 
     @property
@@ -157,7 +158,7 @@ class CallableEmbedder:
 
     @property
     def dimension(self) -> int:
-        """The length of every vector. If the length is unknown, one word is embedded to find it."""
+        """The length of every vector. If the length is unknown, embeds one word to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
@@ -178,7 +179,7 @@ class CallableEmbedder:
         """Return one vector per text, in the order of *texts*.
 
         An async function runs in the background loop. A function that takes one text per call gets
-        up to *max_concurrency* calls at a time, in threads if it is synchronous.
+        up to *max_concurrency* calls at a time, in threads if the function is synchronous.
         """
         if not texts:
             return []
@@ -224,7 +225,7 @@ class CallableEmbedder:
     ) -> list[Any]:
         """Call *fn* once per item of *arguments*, and return the results.
 
-        At most *max_concurrency* calls run at the same time. If a call fails, the others are
+        At most *max_concurrency* calls run at the same time. If a call fails, the other calls are
         cancelled.
         """
         if len(arguments) == 1:
@@ -270,7 +271,7 @@ class CallableEmbedder:
     def _embed_in_separate_calls(self, texts: list[str]) -> _Embedding:
         vectors = Vectors()
         for result in (yield texts):
-            vectors.add(
+            vectors.append_vectors(
                 self._read_result_vectors(
                     result, 1, len(vectors[0]) if vectors else self._dimension
                 )
@@ -405,7 +406,9 @@ class CallableEmbedder:
             if text_count > 1:
                 raise EmbeddingError(f"{self._name} returned one vector for {text_count} texts")
             result = [result]
-        return check_vectors(result, text_count, dimension=dimension, model_name=self._name)
+        return check_and_convert_vectors(
+            result, text_count, dimension=dimension, model_name=self._name
+        )
 
 
 class _Attempt(NamedTuple):
@@ -427,7 +430,7 @@ async def _await_result(awaitable: Awaitable[Any]) -> Any:
 
 
 def _convert_iterator_to_list(result: Any) -> Any:
-    """Return the items of *result* as a list if it is an iterator, else *result* unchanged."""
+    """Return *result* as a list if *result* is an iterator, else *result* unchanged."""
     return list(result) if isinstance(result, Iterator) else result
 
 
@@ -440,7 +443,7 @@ def _find_embedding_methods(
     function itself is returned. The async version is ``None`` if there is none. If there is only an
     async method, both items are that method.
 
-    Raises `WrapError` if *embedder* is no function and has none of the methods.
+    Raises `WrapError` if *embedder* is not a function and has none of the methods.
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
@@ -514,7 +517,7 @@ def _find_keyword_and_argument_type(fn: Callable[..., Any]) -> tuple[str, Argume
 def _read_argument_type(annotation: Any) -> ArgumentType | None:
     """Return whether a parameter with this *annotation* takes one text or a list of texts.
 
-    Returns ``None`` if the annotation does not show it.
+    Returns ``None`` if the annotation does not show the type.
     """
     if annotation is str:
         return ArgumentType.ONE_TEXT

@@ -21,7 +21,11 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, explain_client_errors
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.providers.embedders.vectors import Vectors, check_vectors, read_vectors
+from qtmiddleware.providers.embedders.vectors import (
+    Vectors,
+    check_and_convert_vectors,
+    read_vectors,
+)
 from qtmiddleware.providers.openai_client import (
     DEFAULT_ADDRESS,
     KEY_VARIABLE,
@@ -31,7 +35,7 @@ from qtmiddleware.providers.openai_client import (
     convert_client_error,
     copy_without_retries,
     find_provider,
-    has_class_named,
+    has_class_name_in,
     is_async_client,
     is_vendor_client,
     make_client,
@@ -85,16 +89,17 @@ class OpenAIEmbedder:
 
     The service rejects empty texts, so an empty text is sent as one space. A text is cut to 24,573
     bytes (about 8,191 tokens). If the service still rejects the text as too long, the embedder cuts
-    it in half, repeatedly if necessary.
+    the text in half, repeatedly if necessary.
 
     A failed request is retried up to ``max_retries`` times, a setting of the client (default: 2).
     If the service asks for a pause, the embedder waits that long. The SDK's own retries are not
     used, because they ignore the timeout. Thread-safe.
 
     Args:
-        model: The model's name.
-        client: An ``openai.OpenAI``, which is never closed or changed. By default, a client is made
-            on first use with the key from ``OPENAI_API_KEY``. A user's own server needs no key.
+        model: The name of an embedding model, such as ``text-embedding-3-small``.
+        client: An ``openai.OpenAI``, which is never closed or changed. By default, the embedder
+            makes a client on first use with the key from ``OPENAI_API_KEY``. A user's own server
+            needs no key.
         base_url: The address of the service; by default ``OPENAI_BASE_URL``, else the SDK's
             default.
         dimensions: The length of the vectors, for models that can shorten them. By default, the
@@ -146,12 +151,12 @@ class OpenAIEmbedder:
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
         return read_host_and_port(
-            self._find_address() or (DEFAULT_ADDRESS if self._user_client is None else "")
+            self._find_server_address() or (DEFAULT_ADDRESS if self._user_client is None else "")
         )
 
     @property
     def dimension(self) -> int:
-        """The length of every vector. If the length is unknown, one word is embedded to find it."""
+        """The length of every vector. If the length is unknown, embeds one word to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
@@ -169,7 +174,7 @@ class OpenAIEmbedder:
             client, retries = copy_without_retries(client), int(client.max_retries)
         vectors = Vectors()
         for batch in group_texts(texts, self._batch_size):
-            vectors.add(self._embed_batch(client, batch, retries))
+            vectors.append_vectors(self._embed_batch(client, batch, retries))
         return vectors
 
     def close(self) -> None:
@@ -179,9 +184,9 @@ class OpenAIEmbedder:
     @property
     def _host(self) -> str:
         """The server's host, without path, user or password."""
-        return read_host(self._find_address())
+        return read_host(self._find_server_address())
 
-    def _find_address(self) -> str:
+    def _find_server_address(self) -> str:
         return (
             str(getattr(self._user_client, "base_url", ""))
             if self._user_client is not None
@@ -215,7 +220,7 @@ class OpenAIEmbedder:
             return make_client(address=address)
 
     def _embed_batch(self, client: Any, texts: list[str], max_retries: int) -> Vectors:
-        """Return the vectors of *texts*. If the service rejects the request as too long, split it.
+        """Return the vectors of *texts*. Split a request that the service rejects as too long.
 
         Raises `EmbeddingError` if a request fails for another reason.
         """
@@ -233,14 +238,14 @@ class OpenAIEmbedder:
                 raise EmbeddingError(str(service_error)) from None
         else:
             received = read_vectors(answer, len(texts), self._model)
-            vectors = check_vectors(
+            vectors = check_and_convert_vectors(
                 received, len(texts), dimension=self._dimension, model_name=self._model
             )
             self._dimension = len(vectors[0])
             return vectors
         halves = Vectors()
         for batch in smaller_batches:
-            halves.add(self._embed_batch(client, batch, max_retries))
+            halves.append_vectors(self._embed_batch(client, batch, max_retries))
         return halves
 
     def _send_with_retries(self, client: Any, texts: list[str], max_retries: int) -> Any:
@@ -363,7 +368,7 @@ def _choose_pause_seconds(error: Exception, failed_try_count: int) -> float:
     """
     status = read_status(error)
     if status is None:
-        is_temporary = has_class_named(error, _CONNECTIONS | TIMEOUTS)
+        is_temporary = has_class_name_in(error, _CONNECTIONS | TIMEOUTS)
     else:
         is_temporary = (status in {408, 409, 429} or status >= 500) and not _is_quota_error(error)
     if not is_temporary:

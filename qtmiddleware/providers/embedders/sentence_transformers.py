@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.providers.embedders.vectors import check_vectors
+from qtmiddleware.providers.embedders.vectors import check_and_convert_vectors
 from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.runtime.forking import ForkLock
 
@@ -27,8 +27,8 @@ class SentenceTransformersEmbedder:
         batch_size: The number of texts per batch.
         trust_remote_code: Whether to run code that comes with the model. Some models need their own
             code.
-        dimensions: The length to which vectors are cut; by default they are not cut. Use it with
-            models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
+        dimensions: The length to which vectors are cut; by default, vectors are not cut. Set this
+            only for models trained for shorter vectors (Matryoshka, Kusupati et al. 2022).
 
     Raises:
         MissingExtra: The extra ``models`` is missing at the first use.
@@ -73,7 +73,7 @@ class SentenceTransformersEmbedder:
 
     @property
     def dimension(self) -> int:
-        """The length of every vector. If the length is unknown, one word is embedded to find it."""
+        """The length of every vector. If the length is unknown, embeds one word to find it."""
         if self._dimension is None:
             return len(self.embed(["dimension"])[0])
         return self._dimension
@@ -96,14 +96,14 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self._name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = check_vectors(
+        vectors = check_and_convert_vectors(
             returned, len(texts), dimension=self._dimension, model_name=self._name
         )
         self._dimension = len(vectors[0])
         return vectors
 
     def _load_model_once(self) -> Any:
-        """Return the model. The first call loads it, and other threads wait."""
+        """Return the model. The first call loads the model; meanwhile, other threads wait."""
         if self._model is None:
             self._model = load_model(
                 "SentenceTransformer",

@@ -29,13 +29,13 @@ class Vectors(list[list[float]]):
         super().__init__(vectors)
         self.input_tokens = input_tokens
 
-    def add(self, vectors: Vectors) -> None:
+    def append_vectors(self, vectors: Vectors) -> None:
         """Append *vectors*, and add their `input_tokens` to the total."""
         self.extend(vectors)
         self.input_tokens += vectors.input_tokens
 
 
-def check_vectors(
+def check_and_convert_vectors(
     result: Any, text_count: int, *, dimension: int | None, model_name: str
 ) -> Vectors:
     """Check a model's *result*, and return its vectors as lists of floats.
@@ -75,7 +75,10 @@ def check_vectors(
 
 
 def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
-    """Return *vector* as a list of floats. Raise `TypeError` or `ValueError` if it is no vector."""
+    """Return *vector* as a list of floats.
+
+    Raises `TypeError` or `ValueError` if *vector* is not a vector of numbers.
+    """
     # A string is a sequence too, and "123" would become three numbers.
     if isinstance(vector, str | bytes):
         raise TypeError("a text instead of a vector")
@@ -85,8 +88,8 @@ def _convert_to_floats(vector: Sequence[Any]) -> list[float]:
 def read_vectors(answer: Any, text_count: int, model_name: str) -> Vectors:
     """Return the vectors and the token count in a service's *answer*.
 
-    The vectors are in the order of the texts. Their lengths and numbers are not checked here; use
-    `check_vectors`.
+    The vectors are in the order of the texts. This function does not check their lengths and
+    numbers; `check_and_convert_vectors` does.
 
     Args:
         answer: The response body in bytes, a mapping, or the client's response object.

@@ -31,7 +31,7 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
 
     *client_or_model* is one of:
 
-    - ``None``: an ``openai`` client is made.
+    - ``None``: the model makes an ``openai`` client on first use.
     - An object with ``name``, ``complete`` and ``acomplete``: it is returned unchanged.
     - An ``openai`` client, or a pair of a sync and an async client.
     - A client of another supported vendor.

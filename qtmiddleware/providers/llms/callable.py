@@ -17,12 +17,12 @@ from qtmiddleware.errors import ModelError, build_safe_error
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
-from qtmiddleware.providers.llms.defects import find_defect
+from qtmiddleware.providers.llms.defects import convert_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.providers.llms.openai.replies import (
     has_reasoning,
     make_reply,
-    raise_if_error,
+    raise_if_gateway_error,
     raise_if_refused,
     read_reply,
     read_text,
@@ -47,12 +47,12 @@ class CallableModel:
     """Calls a function, a LangChain chat model or chain, or a LlamaIndex LLM.
 
     A function gets the messages ``[{"role", "content"}, ...]`` in its parameter ``messages``, or in
-    its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, it gets one
-    text with the instructions and the question. The result may be awaitable. `read_answer` reads
-    it.
+    its first parameter. If the parameter is called ``prompt`` or is annotated ``str``, the function
+    gets one text with the instructions and the question. The result may be awaitable. `read_answer`
+    reads the result.
 
     - An async function is awaited in the caller's event loop. For a synchronous caller, it runs in
-      the background loop. At the deadline, it is cancelled.
+      the background loop. At the deadline, the call is cancelled.
     - A synchronous function runs in the caller's thread. For an async caller, it runs in a daemon
       thread. It cannot be stopped: at the deadline, the async caller only stops waiting.
 
@@ -140,7 +140,7 @@ class CallableModel:
         return read_answer(answer, prompt, self._label, self._prices)
 
     def _convert_error(self, error: Exception) -> ModelError:
-        if (defect := find_defect(error, self._label, self._fn)) is not None:
+        if (defect := convert_defect(error, self._label, self._fn)) is not None:
             return defect
         if isinstance(error, ModelError):
             return build_safe_error(error, self._label)
@@ -174,7 +174,7 @@ def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def _build_sync_and_async_callers(fn: Any, model: str) -> tuple[Call | None, Call | None, bool]:
-    """Return a synchronous and an async function that call *fn*, and whether they pass *model*.
+    """Return a sync and an async function that call *fn*, and whether *fn* gets *model*.
 
     For a chat model, both functions are returned. For an async *fn*, the synchronous function is
     ``None``. For a synchronous *fn*, the async function is ``None``.
@@ -196,12 +196,12 @@ def _build_sync_and_async_callers(fn: Any, model: str) -> tuple[Call | None, Cal
             lambda prompt: fn.achat(make_chat_messages(prompt)),
             False,
         )
-    call, takes_model = _build_caller(fn, model)
+    call, takes_model = _build_caller_and_model_flag(fn, model)
     return (None, call, takes_model) if is_async(fn) else (call, None, takes_model)
 
 
-def _build_caller(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
-    """Return a function that calls *fn* with a prompt, and whether it passes *model*."""
+def _build_caller_and_model_flag(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
+    """Return a function that calls *fn* with a prompt, and whether *fn* gets *model*."""
     try:
         parameters = list(read_parameters(fn).values())
     except (ValueError, TypeError):  # Some builtins have no readable signature.
@@ -326,7 +326,7 @@ def _is_legacy_completion(answer: Any) -> bool:
 
 
 def _convert_to_reply(answer: Any, fn_name: str) -> Reply:
-    raise_if_error(answer)
+    raise_if_gateway_error(answer)
     choices = read_field(answer, "choices")
     inner = choices[0] if isinstance(choices, list | tuple) and choices else None
     holders = (

@@ -1,4 +1,4 @@
-"""Limit the time of model calls, and call async models from synchronous code."""
+"""Limit how long model calls may take, and call async models from synchronous code."""
 
 from __future__ import annotations
 

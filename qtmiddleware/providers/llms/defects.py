@@ -56,8 +56,10 @@ _log = get_logger("qtmiddleware")
 _reported: dict[tuple[object, str], object] = {}
 
 
-def find_defect(error: BaseException, fn_name: str, fn: Any) -> ModelError | None:
-    """Return a `ModelError` ``failed`` if *error* shows a bug in *fn*, else ``None``.
+def convert_defect(error: BaseException, fn_name: str, fn: Any) -> ModelError | None:
+    """Return a `ModelError` with the reason ``failed`` if *error* shows a bug in *fn*.
+
+    Returns ``None`` if *error* is not a bug.
 
     Python's own errors, such as `TypeError` and `KeyError`, are bugs, unless a network library
     raised them. The first bug per function and error type is logged at ERROR with its stack. This
@@ -66,7 +68,7 @@ def find_defect(error: BaseException, fn_name: str, fn: Any) -> ModelError | Non
 
     Args:
         error: The exception that *fn* raised.
-        fn_name: The name of *fn* in messages.
+        fn_name: The name to use for *fn* in messages.
         fn: The user's function or model.
     """
     kind, this_call = type(error).__name__, object()
@@ -117,11 +119,11 @@ def _is_defect(error: BaseException) -> bool:
         return False
     return not (
         isinstance(error, _CONNECTION_ERRORS)
-        and _find_library(error.__traceback__) in _NETWORK_LIBRARIES
+        and _find_raising_package(error.__traceback__) in _NETWORK_LIBRARIES
     )
 
 
-def _find_library(traceback: TracebackType | None) -> str:
+def _find_raising_package(traceback: TracebackType | None) -> str:
     """Return the top-level package that raised the exception; ``""`` if it is unknown."""
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next

@@ -13,7 +13,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import REASONS, ConfigError, ModelError, build_safe_error, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.calls import require_seconds_left
-from qtmiddleware.providers.llms.defects import find_defect
+from qtmiddleware.providers.llms.defects import convert_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
@@ -41,16 +41,16 @@ def is_builtin_model(model: object) -> bool:
 class GovernedModel:
     """Calls *inner*, unless the circuit breaker is open or the budget is used up.
 
-    If the breaker is open, a call raises `ModelError` ``circuit_open`` at once. If the budget is
-    used up, a call raises `ModelError` ``over_budget`` at once.
+    If the breaker is open, a call raises `ModelError` at once, with the reason ``circuit_open``. If
+    the budget is used up, the reason is ``over_budget``.
 
     The breaker counts each call as one of:
 
     - a success: a reply, or an answer that is refused, empty or too long;
     - a failure: a timeout of a call that had at least half of the time that *settings* allow, or an
       error that this list does not name;
-    - neither: a timeout of a call that had less time, a cancelled call, a bug in the user's code,
-      or a lack of threads.
+    - neither: a timeout of a call that had less than half of that time, a cancelled call, a bug in
+      the user's code, or a lack of threads.
 
     If the service asks for a pause (429 with Retry-After), the model is not called until the pause
     ends.
@@ -101,7 +101,8 @@ class GovernedModel:
     def find_blocking_error(self) -> ModelError | None:
         """Return the error that a call would raise now, or ``None`` if calls are allowed.
 
-        The error is ``circuit_open`` or ``over_budget``. This method does not call the model.
+        The reason of the error is ``circuit_open`` or ``over_budget``. This method does not call
+        the model.
         """
         rest = self.breaker.wait_seconds
         if rest > 0:
@@ -203,7 +204,7 @@ class GovernedModel:
 class _RunningCall:
     """One running model call.
 
-    It reports its success or failure to the model's circuit breaker, and its cost to the budget.
+    Reports the call's success or failure to the circuit breaker, and the call's cost to the budget.
     """
 
     def __init__(
@@ -263,7 +264,7 @@ class _RunningCall:
             self._attempt.report_success()
         elif not isinstance(error, Exception):
             self._record_abandonment()
-        elif find_defect(error, self._model.name, self._model.inner):
+        elif convert_defect(error, self._model.name, self._model.inner):
             self._attempt.report_unknown_result()
         else:
             self._attempt.report_failure()

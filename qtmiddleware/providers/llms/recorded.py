@@ -147,7 +147,7 @@ class _Entry:
     fields: dict[str, Any] = field(default_factory=dict)
     fields_by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add_record(self, record: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in record.items() if value}
         self.fields.update(fields)
         if mode := record.get("mode"):
@@ -163,7 +163,8 @@ class RecordedModel:
     The model finds a record by the question's text and history, because follow-ups such as "Why?"
     occur in several conversations. White space is ignored. Among records with the same text, the
     model uses the record whose last messages match the prompt's history best. If two records match
-    equally well, neither is used. A question can also match the ``standalone`` text of a record.
+    equally well, neither record is used. A question can also match the ``standalone`` text of a
+    record.
 
     The reply is JSON with the requested fields. A field without a recorded value is omitted. The
     field ``standalone`` is also omitted if the prompt has no history.
@@ -171,7 +172,7 @@ class RecordedModel:
     Args:
         records: The records, as `read_records` yields them.
         queries: The query set: ``{"_id", "text", "metadata": {"history"}}`` per query.
-        name: The model's name.
+        name: The name that the model reports.
 
     Raises:
         ConfigError: No record names its question, so the model cannot answer any prompt.
@@ -189,7 +190,7 @@ class RecordedModel:
         self._name = name
         self._by_text: dict[str, dict[Any, _Entry]] = {}
         self._by_standalone: dict[str, _Entry] = {}
-        queries_by_id = {str(query["_id"]): _read_query(query) for query in queries}
+        queries_by_id = {str(query["_id"]): _read_text_and_history(query) for query in queries}
         total = 0
         for total, record in enumerate(records, 1):  # noqa: B007
             self._add_record(record, queries_by_id)
@@ -221,10 +222,10 @@ class RecordedModel:
         """Return the recorded reply to *prompt*.
 
         Raises:
-            ModelError: ``unrecorded`` if no record matches; ``empty`` if the record has none of the
-                requested fields.
+            ModelError: The reason is ``unrecorded`` if no record matches, and ``empty`` if the
+                record has none of the requested fields.
         """
-        entry = self._find_entry(prompt)
+        entry = self._find_matching_entry(prompt)
         if entry is None:
             raise ModelError("unrecorded", "no recorded reply for this query")
         requested = [
@@ -261,11 +262,11 @@ class RecordedModel:
             # If the history is unknown, the id tells records of equal text apart.
             entry_key = history if history is not None else ("unknown", key)
             entry = self._by_text.setdefault(text, {}).setdefault(entry_key, entry)
-        entry.add(record)
+        entry.add_record(record)
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
-    def _find_entry(self, prompt: Prompt) -> _Entry | None:
+    def _find_matching_entry(self, prompt: Prompt) -> _Entry | None:
         """Return the best record for *prompt*; ``None`` if none matches or two match equally."""
         text = normalise_spaces(prompt.query)
         entries = self._by_text.get(text, {}).values()
@@ -288,14 +289,14 @@ class RecordedModel:
         )
 
 
-def _read_query(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _read_text_and_history(query: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """Return the text of *query*, an item of a query set, and the texts of its history."""
     text = normalise_spaces(str(query["text"]))
     return text, read_message_texts((query.get("metadata") or {}).get("history") or (), text)
 
 
 def _rank_shared_ending(messages: Sequence[str], other_messages: Sequence[str]) -> tuple[int, bool]:
-    """Return how many of their last messages two conversations share, and whether they are equal.
+    """Return the number of last messages that two conversations share, and whether both are equal.
 
     A greater tuple means a better match.
     """
@@ -327,7 +328,7 @@ class RecordingModel:
     owner can read a new file. An existing file keeps its permissions.
 
     If a reply has no usable JSON object, or the file cannot be written, the reply is returned but
-    not recorded. A warning is logged; it contains no text of the reply.
+    not recorded. The logged warning contains no text of the reply.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:

@@ -49,7 +49,8 @@ JsonObject = Mapping[str, Any]
 class Vendor(ABC):
     """Translates requests and answers between OpenAI's format and one vendor's client.
 
-    A *resource* is the object inside the client whose methods call the service.
+    A *resource* is an object inside the client, such as ``client.messages``. Its methods call the
+    service.
     """
 
     name: str
@@ -96,7 +97,7 @@ class Vendor(ABC):
 
     @abstractmethod
     def find_resource(self, client: Any, *, is_async: bool) -> Any:
-        """Return the object inside *client* whose methods call the service.
+        """Return the resource of *client*: an object whose methods call the service.
 
         If *is_async* is true, the methods must be asynchronous.
         """
@@ -107,9 +108,9 @@ class Vendor(ABC):
 
     @abstractmethod
     def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
-        """Return a copy of the client's resource that uses *http_client* and does not retry.
+        """Return a copy of the resource in *client*.
 
-        *http_client* is an `httpx` client.
+        The copy uses *http_client*, an `httpx` client, and does not retry.
         """
 
     @abstractmethod
@@ -167,7 +168,7 @@ def make_chunk(
     """Return a chunk or a completion with *text*, in OpenAI's format.
 
     Args:
-        text: The text.
+        text: The text that the model wrote.
         finish_reason: The reason for the end of the answer; ``None`` if the answer continues.
         usage: The token counts, as returned by `make_usage`; ``None`` if they are unknown.
         message_key: ``delta`` makes a chunk, ``message`` makes a completion.
@@ -185,7 +186,7 @@ def make_usage(input_tokens: int | None, output_tokens: int | None) -> JsonObjec
 
 @dataclass
 class _CopiedResource:
-    """A copy of a client's resource, and its HTTP client. Closing this object closes both."""
+    """A copy of a client's resource and the copy's HTTP client. Closing this object closes both."""
 
     resource: Any
     http: Any
@@ -200,8 +201,8 @@ class _CopiedResource:
 class VendorClients(Clients):
     """Provides copies of the resources in a user's clients.
 
-    A resource is the object inside a client whose methods call the service. The user's clients are
-    never closed or changed.
+    A resource is an object inside a client, such as ``client.messages``. Its methods call the
+    service. The user's clients are never closed or changed.
 
     For a synchronous call, the copy shares the client's connections and limits error bodies. In a
     forked process, and in each event loop, the copy has its own connections. If a client's HTTP
@@ -218,10 +219,10 @@ class VendorClients(Clients):
     @property
     def host(self) -> str:
         """The server's host, without path, user or password."""
-        address = self._find_address()
+        address = self._find_server_address()
         return read_host(address) if address else self._vendor.name
 
-    def _find_address(self) -> str:
+    def _find_server_address(self) -> str:
         client = (
             self._user_sync_client
             if self._user_sync_client is not None
@@ -236,7 +237,7 @@ class VendorClients(Clients):
     def get_sync_client(self) -> Any:
         """Return the resource for a synchronous call.
 
-        This is a copy of the user's resource, or the resource itself if it cannot be copied.
+        This is a copy of the user's resource, or the resource itself if no copy can be made.
         """
         client = self._user_sync_client
         http = self._find_http_client(client, is_async=False)
@@ -315,7 +316,7 @@ class VendorModel(OpenAIModel):
         self, request: dict[str, Any], deadline: Deadline, stack: ExitStack
     ) -> Received:
         seconds = find_request_timeout(deadline)
-        with _convert_errors():
+        with _convert_vendor_errors():
             answer = self._vendor.send_request(
                 self._clients.get_sync_client(), request, seconds, is_async=False
             )
@@ -330,7 +331,7 @@ class VendorModel(OpenAIModel):
 
     def _read_events(self, first_event: Any, later_events: Iterator[Any]) -> Iterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
-        with _convert_errors():
+        with _convert_vendor_errors():
             while first_event is not None:
                 if (chunk := read_chunk(first_event)) is not None:
                     yield chunk
@@ -341,7 +342,7 @@ class VendorModel(OpenAIModel):
     ) -> Received:
         resource = await self._clients.get_async_client()
         seconds = find_request_timeout(deadline)
-        with _convert_errors():
+        with _convert_vendor_errors():
             async with asyncio.timeout(seconds):
                 answer = await self._vendor.send_request(resource, request, seconds, is_async=True)
                 if "stream" not in request:
@@ -357,7 +358,7 @@ class VendorModel(OpenAIModel):
         self, first_event: Any, later_events: AsyncIterator[Any]
     ) -> AsyncIterator[JsonObject]:
         read_chunk = self._vendor.make_chunk_reader()
-        with _convert_errors():
+        with _convert_vendor_errors():
             while first_event is not None:
                 if (chunk := read_chunk(first_event)) is not None:
                     yield chunk
@@ -369,11 +370,11 @@ async def _yield_once(answer: Any) -> AsyncIterator[Any]:
 
 
 def make_vendor_model(vendor: Vendor, client: Any, settings: Settings) -> VendorModel:
-    """Return a model that calls the *vendor*'s model named in *settings* through *client*.
+    """Return a model that calls *client*, with the model name and the options from *settings*.
 
-    The name is ``transformationModel``, or ``chatModel`` if ``transformationModel`` has its default
-    value, because only OpenAI offers the default models. Raises `ConfigError` if both settings have
-    default values.
+    The model name is ``transformationModel``, or ``chatModel`` if ``transformationModel`` has its
+    default value, because only OpenAI offers the default models. Raises `ConfigError` if both
+    settings have default values.
     """
     names = (settings.transformation_model, settings.chat_model)
     model = next((name for name in names if name not in DEFAULT_MODELS), None)
@@ -433,7 +434,7 @@ _MOST_WORDS: Final = 2_000
 
 
 @contextmanager
-def _convert_errors() -> Iterator[None]:
+def _convert_vendor_errors() -> Iterator[None]:
     """In the ``with`` block, convert a vendor's exception to a `ServiceError` or a `ModelError`.
 
     An exception without an HTTP status passes through unchanged.
@@ -502,7 +503,7 @@ def _read_headers(response: Any, body_fields: Mapping[str, Any]) -> Mapping[str,
     """Return the headers of *response*, with lower-case names.
 
     Google asks for a pause in the body instead of a header. If *body_fields*, the fields of the
-    body, ask for a pause, it is added as ``retry-after``.
+    body, ask for a pause, the result contains the pause as ``retry-after``.
     """
     headers = dict(getattr(response, "headers", None) or {})
     headers = {str(name).lower(): value for name, value in headers.items()}

@@ -14,9 +14,9 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
-from qtmiddleware.retrieval.reranking import check_scores
+from qtmiddleware.retrieval.reranking import check_rerank_scores
 
-__all__ = ["check_scores", "make_reranker"]
+__all__ = ["check_rerank_scores", "make_reranker"]
 
 _HOSTED: Final = frozenset({"bge-reranker-v2-m3", "cohere-rerank-3.5", "pinecone-rerank-v0"})
 """The models of Pinecone that need no prefix ``pinecone/``."""
@@ -92,7 +92,7 @@ class CallableReranker:
 
     Raises:
         ConfigError: *fn* is async.
-        ModelError: ``unparsable`` if a call does not return one finite number per text.
+        ModelError: A call does not return one finite number per text. The reason is ``unparsable``.
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
@@ -112,7 +112,7 @@ class CallableReranker:
 
     @property
     def name(self) -> str:
-        """The argument *name*, or else the function's name."""
+        """The reranker's name: the argument *name*, or else the function's name."""
         return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
@@ -128,7 +128,7 @@ class CallableReranker:
                 "unparsable",
                 f"the reranker {self._name} returned an awaitable; pass a plain function",
             )
-        return check_scores(_sort_scores(result), len(texts))
+        return check_rerank_scores(_sort_scores(result), len(texts))
 
 
 def _sort_scores(result: Any) -> Any:

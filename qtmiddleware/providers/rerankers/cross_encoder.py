@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.loading import cut_text, load_model
-from qtmiddleware.retrieval.reranking import check_scores
+from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import get_logger
 
@@ -20,7 +20,7 @@ LICENCES: Final = {
         "CC BY-NC 4.0, which does not allow commercial use"
     ),
 }
-"""The licences of the models that must not be used for every purpose."""
+"""The models with a licence that forbids some uses, each with its licence."""
 AGAIN_SECONDS: Final = 60.0
 """The pause in seconds before a failed load is tried again, because each try may take seconds."""
 
@@ -121,10 +121,10 @@ class CrossEncoderReranker:
                 raise ModelError(
                     "unavailable", f"the reranker {self._name} failed: {type(error).__name__}"
                 ) from error
-        return check_scores(scores, len(texts))
+        return check_rerank_scores(scores, len(texts))
 
     def _load_model_once(self) -> Any:
-        """Return the model. The first call loads it, and other threads wait."""
+        """Return the model. The first call loads the model; meanwhile, other threads wait."""
         if self._model is None:
             # A recent failure is raised again at once, because another try may take seconds.
             if not self.is_unread:

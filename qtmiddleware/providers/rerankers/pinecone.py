@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.reranking import check_scores
+from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.forking import Draining, ForkLock
 
 PREFIX: Final = "pinecone/"
@@ -32,8 +32,8 @@ class PineconeReranker:
 
     Args:
         model: The model's name, with or without the prefix ``pinecone/``.
-        client: A ``pinecone.Pinecone``. By default, a client is made on first use with the key from
-            ``PINECONE_API_KEY``.
+        client: A ``pinecone.Pinecone``. By default, the reranker makes a client on first use with
+            the key from ``PINECONE_API_KEY``.
 
     Raises:
         ModelError: A call failed: there is no key, or the answer does not contain one finite score
@@ -96,7 +96,11 @@ class PineconeReranker:
                 "unparsable", f"Pinecone's {self._name} must return one score per text"
             )
         return dict(
-            zip(places, check_scores([item.score for item in ranked], len(texts)), strict=True)
+            zip(
+                places,
+                check_rerank_scores([item.score for item in ranked], len(texts)),
+                strict=True,
+            )
         )
 
     def _choose_client(self) -> Any:

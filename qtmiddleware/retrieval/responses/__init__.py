@@ -42,12 +42,12 @@ from qtmiddleware.retrieval.responses.items import (
     NAMES,
     SCORES,
     build_item_fingerprint,
+    can_be_passage,
     convert_to_namespace,
     describe_missing_text,
     estimate_chars,
     find_text_field,
     has_text,
-    may_be_passage,
     read_id,
     read_metadata,
     read_score,
@@ -58,9 +58,9 @@ from qtmiddleware.retrieval.responses.items import (
 )
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
+    convert_to_plain_rows,
     get_raw_item,
-    looks_like_text,
-    name_row_values,
+    is_probably_text,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
@@ -191,7 +191,9 @@ def read_response(
     items = shape.items(response)
     if not is_list(items):
         raise build_shape_error(items, "read= must return a list of items, not")
-    items = name_row_values(items, (options.id_field, options.text_field, options.score_field))
+    items = convert_to_plain_rows(
+        items, (options.id_field, options.text_field, options.score_field)
+    )
     keys, scores = read_keys_and_scores(response, items, options)
     return SearchResult(
         Ranking(variant, keys, scores, items, initial_rankings or {}), shape, response
@@ -259,7 +261,7 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
     ):
         return shape
     if (path := _find_list_path(response, options)) is not None:
-        _check_parallel_lists(response, path)
+        _reject_parallel_lists(response, path)
         return _find_parallel_shape(response, path[0]) or _build_list_shape(path)
     if response is None:
         return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
@@ -300,13 +302,13 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> tuple[st
         # Chroma's column of texts has the same name as other libraries' list of passages.
         if name == "documents" and _has_columns(response):
             continue
-        if is_list(items) and _looks_like_passages(items, options):
+        if is_list(items) and _is_probably_passage_list(items, options):
             return _PATHS[name]
         if items is None or is_list(items):
             fallbacks.append(_PATHS[name])
     for name in () if _is_list_or_columns(response) else _GENERAL_ENVELOPES:
         items = _get_nested_value_safely(response, _PATHS[name])
-        if is_list(items) and _looks_like_passages(items, options):
+        if is_list(items) and _is_probably_passage_list(items, options):
             return _PATHS[name]
     return next(iter(fallbacks), None)
 
@@ -321,11 +323,11 @@ def _is_list_or_columns(response: Any) -> bool:
     return is_list(response) and not _is_row_or_named_tuple(response)
 
 
-def _check_parallel_lists(response: Any, path: tuple[str, ...]) -> None:
-    """Raise `ResponseShapeError` if a second list in *response* may belong to the passages.
+def _reject_parallel_lists(response: Any, path: tuple[str, ...]) -> None:
+    """Raise `ResponseShapeError` if a second list in *response* may describe the passages.
 
-    Such a list would no longer match the passages after reranking. A list may belong to the
-    passages in *path* if both have the same length, and if the passages are texts or the list
+    After reranking, the second list would no longer match the passages at *path*. A list counts as
+    such a list if it is as long as the list of passages, and if the passages are texts or the list
     contains only numbers.
     """
     items = get_nested_value(response, path)
@@ -350,14 +352,14 @@ def _get_nested_value_safely(response: Any, path: tuple[str, ...]) -> Any:
         return ABSENT
 
 
-def _looks_like_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
+def _is_probably_passage_list(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
     """Return whether *items* is empty or looks like a list of passages."""
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(
-            isinstance(item, str) and looks_like_text(item) for item in items
+            isinstance(item, str) and is_probably_text(item) for item in items
         )
     try:
-        return may_be_passage(name_row_values(items)[0], options.text_field, options.id_field)
+        return can_be_passage(convert_to_plain_rows(items)[0], options.text_field, options.id_field)
     except Exception:
         # Items come from the user's code, so reading them may raise anything.
         return False
@@ -684,6 +686,6 @@ def wait_for_response(response: Any) -> Any:
     )
 
 
-def _has_methods(class_: type, names: tuple[str, ...]) -> bool:
-    """Return whether *class_* has all methods in *names*."""
-    return all(callable(getattr(class_, name, None)) for name in names)
+def _has_methods(class_: type, method_names: tuple[str, ...]) -> bool:
+    """Return whether *class_* has all methods in *method_names*."""
+    return all(callable(getattr(class_, name, None)) for name in method_names)

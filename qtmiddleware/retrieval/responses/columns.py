@@ -1,8 +1,8 @@
 """Read the ids, scores, texts and metadata of many items at once.
 
-This gives the same results as reading each item separately. It is faster, because field names are
-looked up only once, in the first item. Items with other fields than the first item are read one by
-one.
+The results are the same as if each item were read separately. Reading many items at once is
+faster, because field names are looked up only once, in the first item. Items with other fields than
+the first item are read one by one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Layout:
     Attributes:
         class_: The class of the items.
         instance_names: The keys of a dict, or the names of an object's instance attributes.
-        get: Returns the value of an item's field, given the item and the field's name.
+        get: Returns the value of a field. Takes an item and the field's name.
         ids: The names of the items' id fields, in order of preference.
         scores: The names of the items' score fields, in order of preference.
         texts: The names of the items' text fields, in order of preference.
@@ -70,7 +70,7 @@ class _Layout:
     has_namespace: bool
     is_packed: bool
 
-    def check_items(self, items: Sequence[Any]) -> list[bool]:
+    def list_layout_matches(self, items: Sequence[Any]) -> list[bool]:
         """Return, for each item, whether it has this layout."""
         class_, instance_names = self.class_, self.instance_names
         if class_ is dict:
@@ -173,27 +173,30 @@ def read_columns(
         scores = [read_score(item, options.score_field) for item in items]
         ids = [read_passage_id(item, options.id_field) for item in items]
         return ids, [read_namespace(item, namespace) for item in items], scores
-    fits_layout = layout.check_items(items)
-    if not all(fits_layout):
-        for item, fits in zip(items, fits_layout, strict=True):
+    layout_matches = layout.list_layout_matches(items)
+    if not all(layout_matches):
+        for item, fits in zip(items, layout_matches, strict=True):
             if not fits:
                 check_item(item, options.text_field)
-    ids, scores = _read_ids(items, fits_layout, layout), _read_scores(items, fits_layout, layout)
-    if all(fits_layout) and not layout.has_namespace:
+    ids, scores = (
+        _read_ids(items, layout_matches, layout),
+        _read_scores(items, layout_matches, layout),
+    )
+    if all(layout_matches) and not layout.has_namespace:
         return ids, [namespace] * len(items), scores
     return ids, [read_namespace(item, namespace) for item in items], scores
 
 
 def _read_ids(
-    items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
+    items: Sequence[Any], layout_matches: Sequence[bool], layout: _Layout
 ) -> list[str | None]:
     """Return the id of each item; ``None`` for an item without an id.
 
-    *fits_layout* says for each item whether it has this *layout*.
+    *layout_matches* says for each item whether it has this *layout*.
     """
     get, names = layout.get, layout.ids
     ids: list[str | None] = []
-    for item, fits in zip(items, fits_layout, strict=True):
+    for item, fits in zip(items, layout_matches, strict=True):
         id_ = None if fits else read_passage_id(item)
         for name in names if fits else ():
             if (value := get(item, name)) is not None:
@@ -204,15 +207,15 @@ def _read_ids(
 
 
 def _read_scores(
-    items: Sequence[Any], fits_layout: Sequence[bool], layout: _Layout
+    items: Sequence[Any], layout_matches: Sequence[bool], layout: _Layout
 ) -> list[float | None]:
     """Return the score of each item; ``None`` for an item without a score.
 
-    *fits_layout* says for each item whether it has this *layout*.
+    *layout_matches* says for each item whether it has this *layout*.
     """
     get, names = layout.get, layout.scores
     scores: list[float | None] = []
-    for item, fits in zip(items, fits_layout, strict=True):
+    for item, fits in zip(items, layout_matches, strict=True):
         score = None if fits else read_score(item)
         for name in names if fits else ():
             value = get(item, name)
@@ -288,26 +291,26 @@ def _read_metadata(items: Sequence[Any], layout: _Layout) -> list[Mapping[str, A
     if not names:
         return list(map(read_metadata, items))
     first, metadata = names[0], []
-    for item, fits in zip(items, layout.check_items(items), strict=True):
+    for item, fits in zip(items, layout.list_layout_matches(items), strict=True):
         fields = get(item, first) if fits else None
         metadata.append(fields if type(fields) is dict and fields else read_metadata(item))
     return metadata
 
 
 def _find_texts(
-    holders: Sequence[Any], layout: _Layout, read_single: Callable[[Any], str | None]
+    holders: Sequence[Any], layout: _Layout, read_single_text: Callable[[Any], str | None]
 ) -> list[str | None]:
     """Return the text of each object in *holders*, which are items or their metadata.
 
-    *read_single* reads the text of an object that does not have this *layout*. If no usual field of
-    an object contains a text, its text is ``None``.
+    *read_single_text* reads the text of an object that does not have this *layout*. The text is
+    ``None`` if no usual field of the object contains a text.
     """
     names, get, is_packed = layout.texts, layout.get, layout.is_packed
     texts: list[str | None] = []
-    for holder, fits in zip(holders, layout.check_items(holders), strict=True):
+    for holder, fits in zip(holders, layout.list_layout_matches(holders), strict=True):
         text = None
         if not fits:
-            text = read_single(holder)
+            text = read_single_text(holder)
         elif is_packed:
             text = find_text(holder)
         else:

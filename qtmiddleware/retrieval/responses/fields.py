@@ -1,8 +1,9 @@
 """Read a field of any object, or copy the object with a new value in this field.
 
 Objects may be mappings, lists, tuples, dataclasses, named tuples, pydantic models, msgspec structs,
-database rows, OpenAPI models of older SDKs, and plain objects. They are recognised by their
-attributes, never by their library. In a list or tuple, the name of a field is its index.
+database rows, OpenAPI models of older SDKs, and plain objects. The type of an object is recognised
+by the object's attributes, never by its library. In a list or tuple, the name of a
+field is its index.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ from qtmiddleware.retrieval.responses.fields import (
 )
 from qtmiddleware.retrieval.responses.rows import (
     PlainRow,
+    can_be_scores,
     is_id,
-    is_pair,
-    looks_like_text,
-    may_be_scores,
+    is_probably_text,
+    is_scored_pair,
 )
 from qtmiddleware.types import DEFAULT_NAMESPACE
 
@@ -121,7 +121,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
     if kind is MAPPING or isinstance(item, str):
         return
     if kind is PLAIN:
-        if not is_pair(item):
+        if not is_scored_pair(item):
             raise build_shape_error(item, "an item must be (id, score) or (document, score), not")
         if not isinstance(item[0], (str, int)):
             check_item(item[0], text_field, id_field)
@@ -137,7 +137,7 @@ def check_item(item: Any, text_field: str | None = None, id_field: str | None = 
         raise build_shape_error(item, "neither an id nor a text was found in an item of type")
 
 
-def may_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
+def can_be_passage(item: Any, text_field: str | None, id_field: str | None) -> bool:
     """Return whether *item* has an id, a text, or another field with several words.
 
     *text_field* and *id_field* name the fields of the text and the id. If they are ``None``, the
@@ -274,7 +274,7 @@ def has_text(item: Any, text_field: str | None) -> bool:
     A bare string without spaces does not count as a text, because it is probably an id.
     """
     text = read_text(item, text_field)
-    return text is not None and (text is not _unwrap_item(item) or looks_like_text(text))
+    return text is not None and (text is not _unwrap_item(item) or is_probably_text(text))
 
 
 def estimate_chars(item: Any) -> int:
@@ -331,8 +331,8 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
 def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
     """Return (problem, fix): why no text was found in *items*, and how to fix the problem.
 
-    Both are clauses for a message. They may contain the name of a field with values that look like
-    texts, but they never quote a value.
+    Both are clauses for a message. They may name a field whose values look like text, but
+    they never quote a value.
     """
     if all(isinstance(_unwrap_item(item), str | int) and not read_metadata(item) for item in items):
         return (
@@ -364,7 +364,8 @@ def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple
 def suggest_id_field(items: Sequence[Any]) -> str | None:
     """Return the name of a field that may contain the ids of *items*.
 
-    The name must end like the name of an id, and all values must be different. Returns ``""`` if
+    The field's name must end in a usual suffix, such as ``id`` or ``key``, and no two items may
+    have the same value. Returns ``""`` if
     there is no such field, and ``None`` if the items have no fields.
     """
     if (columns := _collect_columns(items)) is None:
@@ -381,7 +382,7 @@ def suggest_score_field(items: Sequence[Any]) -> str | None:
     """
     if (columns := _collect_columns(items)) is None:
         return None
-    return next((name for name, column in columns.items() if may_be_scores(column)), "")
+    return next((name for name, column in columns.items() if can_be_scores(column)), "")
 
 
 def replace_score(item: Any, score: float, score_field: str | None = None) -> Any:
@@ -419,7 +420,7 @@ def convert_to_namespace(value: Any) -> str:
 def _is_pair_with_id(item: Any) -> bool:
     """Return whether *item* is a pair that begins with an id or a document, not with a text."""
     return find_kind(type(item)) is PLAIN and not (
-        isinstance(item[0], str) and looks_like_text(item[0])
+        isinstance(item[0], str) and is_probably_text(item[0])
     )
 
 

@@ -39,15 +39,15 @@ class PlainRow(dict[str, Any]):
         super().__init__(zip(names, row, strict=True))
         self.row, self.names, self.key = row, names, _build_key(row)
 
-    def replace_score(self, score: float, field_name: str) -> PlainRow:
-        """Return a copy of the row with *score* in the field *field_name*.
+    def replace_score(self, score: float, score_field: str) -> PlainRow:
+        """Return a copy of the row with *score* in the field *score_field*.
 
-        If there is no such field, the row itself is returned.
+        If the row has no such field, return the row itself.
         """
-        if field_name not in self.names:
+        if score_field not in self.names:
             return self
         return PlainRow(
-            replace_nested_value(self.row, (self.names.index(field_name),), score), self.names
+            replace_nested_value(self.row, (self.names.index(score_field),), score), self.names
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -62,24 +62,24 @@ def get_raw_item(item: Any) -> Any:
     return item.row if type(item) is PlainRow else item
 
 
-def looks_like_text(value: str) -> bool:
-    """Return whether *value* has spaces or CJK punctuation, so that it looks like a text."""
+def is_probably_text(value: str) -> bool:
+    """Return whether *value* has spaces or CJK punctuation, and is therefore probably a text."""
     return _READS_LIKE_A_TEXT.search(value) is not None
 
 
-def is_pair(row: Sequence[Any]) -> bool:
+def is_scored_pair(row: Sequence[Any]) -> bool:
     """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
     if len(row) not in (2, 3) or not (row[1] is None or is_number(row[1])):
         return False
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def name_row_values(
+def convert_to_plain_rows(
     items: Sequence[Any], configured_fields: Sequence[str | None] = ()
 ) -> Sequence[Any]:
     """Convert *items* to `PlainRow` objects if their values can be named.
 
-    All of these must be true; otherwise, *items* are returned unchanged:
+    If one of the following conditions is not met, *items* are returned unchanged:
 
     - All items are plain tuples or lists of one type and length.
     - The items have a text, or an id and metadata.
@@ -89,7 +89,7 @@ def name_row_values(
     ``"2"``, keeps its name.
     """
     classes = set(map(type, items))
-    if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_pair, items)):
+    if len(classes) != 1 or find_kind(*classes) is not PLAIN or all(map(is_scored_pair, items)):
         return items
     if len(set(map(len, items))) != 1 or not items[0]:
         return items
@@ -118,13 +118,13 @@ def _build_key(row: Sequence[Any]) -> str:
 def is_id(value: Any) -> bool:
     """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
     if isinstance(value, str):
-        return not looks_like_text(value)
+        return not is_probably_text(value)
     if value is None or isinstance(value, bool) or hasattr(value, "__iter__"):
         return False
     return not is_number(value) or hasattr(value, "__index__")
 
 
-def may_be_scores(column: Sequence[Any]) -> bool:
+def can_be_scores(column: Sequence[Any]) -> bool:
     """Return whether *column* may contain scores: numbers that only rise or only fall.
 
     A column of whole numbers is rejected, because these may be ids.
@@ -150,7 +150,7 @@ def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool
         "metadata": [
             place for place, column in enumerate(columns) if _are_instances(column, Mapping)
         ][:1],
-        "score": [place for place, column in enumerate(columns) if may_be_scores(column)][-1:],
+        "score": [place for place, column in enumerate(columns) if can_be_scores(column)][-1:],
         "text": _choose_text_column(columns),
     }
     for name, places in places_by_name.items():
@@ -162,14 +162,14 @@ def _choose_column_names(columns: Sequence[Sequence[Any]], *, needs_number: bool
 
 
 def _choose_text_column(columns: Sequence[Sequence[Any]]) -> list[int]:
-    """Return a list with the index of the column that has the longest texts.
+    """Return the index of the column with the longest texts, as a list of one index.
 
-    If no column looks like texts, the first column of strings after the id is used. If there is no
-    such column, the list is empty.
+    If no column looks like text, use the first column of strings after the id. If there is no such
+    column, return an empty list.
     """
     places = [place for place, column in enumerate(columns) if _are_instances(column, str)]
     text_places = [
-        place for place in places if any(map(looks_like_text, filter(None, columns[place])))
+        place for place in places if any(map(is_probably_text, filter(None, columns[place])))
     ]
     if text_places:
         return [max(text_places, key=lambda place: sum(map(len, filter(None, columns[place]))))]

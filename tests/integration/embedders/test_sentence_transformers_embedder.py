@@ -52,7 +52,7 @@ def embedder(folder: Path) -> SentenceTransformersEmbedder:
 def test_its_vectors_of_the_built_in_model_equal_those_made_by_numpy(tmp_path: Path) -> None:
     official = find_installed_files()
     assert official is not None
-    folder = minilm_folder(tmp_path / "minilm", official.weights, official.tokenizer)
+    folder = minilm_folder(tmp_path / "minilm", official.weights_path, official.tokenizer_path)
     one = np.array(SentenceTransformersEmbedder(str(folder), device="cpu").embed(SENTENCES))
     other = np.array(MiniLMEmbedder().embed(SENTENCES))
     assert one.shape == other.shape == (len(SENTENCES), 384)

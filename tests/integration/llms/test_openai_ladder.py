@@ -16,7 +16,7 @@ from qtmiddleware.providers.llms.openai.requests import (
     THINKING_TOKENS,
     Negotiator,
     ProviderCapabilities,
-    find_rejected_option,
+    find_rejected_option_and_certainty,
 )
 from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, Said, as_json
@@ -402,18 +402,18 @@ def test_learning_does_not_depend_on_the_order_and_never_goes_back(
     )
     for capabilities in learned:
         before = there.capabilities
-        there.learn(capabilities)
+        there.remember_capabilities(capabilities)
         assert there.capabilities.merge(before) == there.capabilities
         assert there.capabilities.merge(capabilities) == there.capabilities
     for capabilities in reversed(learned):
-        back.learn(capabilities)
+        back.remember_capabilities(capabilities)
     assert there.capabilities == back.capabilities
 
 
 @given(levels, st.sampled_from(["response_format", "tokens", "temperature", "reasoning_effort"]))
 def test_every_stair_has_an_end(capabilities: ProviderCapabilities, part: Any) -> None:
     steps = 0
-    while (lower := capabilities.simplify(part)) is not None:
+    while (lower := capabilities.simplify_option(part)) is not None:
         capabilities, steps = lower, steps + 1
     assert steps < len(FORMATS)
 
@@ -432,7 +432,7 @@ find_json = st.recursive(
 def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
     failure = Exception()
     failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
-    refusal = find_rejected_option(failure, {})
+    refusal = find_rejected_option_and_certainty(failure, {})
     assert refusal is None or status in {400, 404, 422, 500}
 
 
@@ -442,4 +442,4 @@ def test_an_error_body_without_a_floor_can_be_read() -> None:
         body = [body]
     failure = Exception()
     failure.status_code, failure.body = 404, body  # type: ignore[attr-defined]
-    assert find_rejected_option(failure, {}) is None
+    assert find_rejected_option_and_certainty(failure, {}) is None

@@ -495,16 +495,16 @@ def test_a_body_or_a_line_that_trickles_is_given_up_at_the_deadline(
 def test_the_deadline_is_looked_at_after_every_piece(piece: Any) -> None:
     deadline = Deadline.after(600)
     reader = StreamReader(deadline)
-    list(reader.feed(piece))
+    list(reader.read_chunk(piece))
     deadline.cancel()
     with pytest.raises(ModelError) as caught:
-        list(reader.feed(piece))
+        list(reader.read_chunk(piece))
     assert caught.value.reason == "cancelled"
 
 
 def test_the_deadline_is_looked_at_between_the_events_of_one_piece() -> None:
     deadline = Deadline.after(600)
-    pieces = StreamReader(deadline).feed(sse(chunk("a"), chunk("b"), done=False))
+    pieces = StreamReader(deadline).read_chunk(sse(chunk("a"), chunk("b"), done=False))
     assert next(pieces) == "a"
     deadline.cancel()
     with pytest.raises(ModelError):
@@ -527,19 +527,21 @@ def test_an_answer_that_had_ended_at_the_deadline_is_whole(listen, question, wir
 def test_a_line_in_small_pieces_is_read_to_its_end(start: bytes) -> None:
     # What took the square of its length would not be done before the test is stopped.
     events, length = EventReader(), replies.MOST_BYTES - 8
-    assert not [*events.feed(start)]
+    assert not [*events.read_events(start)]
     for _ in range(0, length, 4):
-        assert not [*events.feed(b"abcd")]
-    assert [len(it) for it in events.feed(b"\n\n")] == ([length] if start == b"data: " else [])
+        assert not [*events.read_events(b"abcd")]
+    assert [len(it) for it in events.read_events(b"\n\n")] == (
+        [length] if start == b"data: " else []
+    )
 
 
 def test_what_follows_an_answer_does_not_put_it_together_again() -> None:
     reader = StreamReader()
     for piece in [chunk("a" * 100)] * 10_000 + [chunk(" ")]:
-        list(reader.feed(piece))
-    assert [type(it) for it in reader.feed(chunk(None, finish="stop"))] == [Reply]
+        list(reader.read_chunk(piece))
+    assert [type(it) for it in reader.read_chunk(chunk(None, finish="stop"))] == [Reply]
     reader._texts = None  # type: ignore[assignment]
-    assert not list(reader.feed({"choices": []}))
+    assert not list(reader.read_chunk({"choices": []}))
 
 
 def test_whoever_stops_listening_closes_the_connection(question, wire) -> None:
@@ -667,7 +669,7 @@ def test_whatever_comes_is_an_answer_or_a_model_error(body: bytes, cuts: list[in
     reader, heard = StreamReader(), ""
     try:
         for start, end in pairwise(places):
-            heard += "".join(it for it in reader.feed(body[start:end]) if isinstance(it, str))
+            heard += "".join(it for it in reader.read_chunk(body[start:end]) if isinstance(it, str))
         *left, reply = reader.yield_rest_and_reply()
     except ModelError:
         return
@@ -690,7 +692,7 @@ def test_events_are_the_same_however_the_bytes_are_cut(
 
     def read(places: list[int]) -> list[bytes]:
         events = EventReader()
-        found = [it for a, b in pairwise(places) for it in events.feed(body[a:b])]
+        found = [it for a, b in pairwise(places) for it in events.read_events(body[a:b])]
         return found + list(events.read_last_event())
 
     assert read([0, *cuts, len(body)]) == read([0, len(body)])

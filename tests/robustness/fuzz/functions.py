@@ -113,7 +113,7 @@ def _streamed(text: str) -> None:
     data = b"data: " + text.encode("utf-8", "replace")
     # In pieces so small that to go through a line again for each would be felt.
     for at in range(0, len(data), 16):
-        for _ in reader.feed(data[at : at + 16]):
+        for _ in reader.read_chunk(data[at : at + 16]):
             pass
     for _ in reader.yield_rest_and_reply():
         pass

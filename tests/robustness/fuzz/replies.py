@@ -138,7 +138,7 @@ def streaming(data: bytes) -> None:
 def _streamed(chunks: list[bytes]) -> tuple[str, str]:
     reader = StreamReader()
     try:
-        pieces = [piece for chunk in chunks for piece in reader.feed(chunk)]
+        pieces = [piece for chunk in chunks for piece in reader.read_chunk(chunk)]
         pieces += reader.yield_rest_and_reply()
     except ModelError as error:
         return error.reason, ""

@@ -35,7 +35,7 @@ from qtmiddleware.retrieval.keyword_evidence import (
     OVERLAP,
     WEIGHT_OF_VARIANTS,
     WEIGHT_OF_VARIANTS_BESIDE_RANKS,
-    add_evidence,
+    add_keyword_evidence,
     are_reciprocal_ranks,
     choose_weight_and_reason,
     score_by_keywords,
@@ -513,7 +513,9 @@ def add_sum(
     scores: list[float], evidence: list[float], weight: float, spread: float
 ) -> list[float]:
     """Scores and evidence under a weight that is set."""
-    return add_evidence(scores, [weight * share for share in evidence], 1.0 - weight, spread)
+    return add_keyword_evidence(
+        scores, [weight * share for share in evidence], 1.0 - weight, spread
+    )
 
 
 def test_scores_and_evidence_are_added_by_weight() -> None:

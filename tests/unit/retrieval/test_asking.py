@@ -46,7 +46,7 @@ def came(*replies: Any) -> list[Outcome]:
 
 
 def understood(question: Question, query: str = QUERY) -> Transformation:
-    return question.guard_replies(query, find_protected_spans(query, language="en"), "en")
+    return question.repair_or_drop_texts(query, find_protected_spans(query, language="en"), "en")
 
 
 # --- what is asked --------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ SPANISH = "¿Cuándo se publicó el informe sobre la calidad del agua?"
 def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question = Question(SPANISH, (), settings())
     question.read_replies_and_prepare_next_round(came({"rewrite": rewrite}), Trace())
-    return question.guard_replies(
+    return question.repair_or_drop_texts(
         SPANISH, find_protected_spans(SPANISH, language="es"), "es"
     ), question.degradations
 

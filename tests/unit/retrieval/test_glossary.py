@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from qtmiddleware.retrieval.glossary import (
     Glossary,
     add_glossary_terms,
-    choose_term_meanings,
+    choose_term_meanings_and_notes,
     find_form_ends,
 )
 
@@ -90,7 +90,7 @@ def test_a_word_in_capitals_that_is_a_term_too_needs_a_passage_to_decide() -> No
     glossary = make(["HOW", "hot works order"])
     terms = glossary.find_terms("Break, HOW long?", "en")
     texts = ["A hot works order is valid for one shift.", "The break takes half an hour."]
-    assert choose_term_meanings(terms, texts, "long break", "en") == (
+    assert choose_term_meanings_and_notes(terms, texts, "long break", "en") == (
         [],
         ["HOW not used: nothing beside it decides what it means"],
     )
@@ -103,10 +103,12 @@ def test_an_abbreviation_of_two_things_is_used_only_if_passages_decide() -> None
         "Each job has one client interface person.",
     ]
     terms = glossary.find_terms("How often is slump measured in the CIP?", "en")
-    settled, _ = choose_term_meanings(terms, texts, "often slump measured CIP", "en")
+    settled, _ = choose_term_meanings_and_notes(terms, texts, "often slump measured CIP", "en")
     assert [str(term) for term in settled] == ["CIP = concrete inspection plan"]
     assert (
-        choose_term_meanings(glossary.find_terms("Where is the CIP?", "en"), texts, "CIP", "en")[0]
+        choose_term_meanings_and_notes(
+            glossary.find_terms("Where is the CIP?", "en"), texts, "CIP", "en"
+        )[0]
         == []
     )
 
@@ -120,12 +122,12 @@ def test_a_word_in_capitals_is_no_term_if_passages_use_it_as_a_word_of_the_quest
     glossary = make(["TAB", "tender appraisal bench"])
     texts = ["Bids go before the TAB.", "Use the tab key to jump between days."]
     said = ["TAB not used: nothing beside it decides what it means"]
-    assert choose_term_meanings(
+    assert choose_term_meanings_and_notes(
         glossary.find_terms("Use the TAB key?", "en"), texts, "Use TAB key", "en"
     ) == ([], said)
     terms = glossary.find_terms("Which bids go before the TAB?", "en")
     assert (
-        choose_term_meanings(
+        choose_term_meanings_and_notes(
             terms, [*texts, "The tender appraisal bench scores bids."], "bids go TAB", "en"
         )[1]
         == []
@@ -199,7 +201,7 @@ def test_any_text_and_any_entries_are_read_and_no_word_of_a_passage_is_lost(
 ) -> None:
     glossary = make(*(list(entry) for entry in entries))
     terms = glossary.find_terms(question)
-    settled, _ = choose_term_meanings(terms, [passage], question, "en")
+    settled, _ = choose_term_meanings_and_notes(terms, [passage], question, "en")
     (written,) = add_glossary_terms(settled, [passage], glossary, question, "en")
     remaining = iter(written or "")
     assert all(char in remaining for char in passage)

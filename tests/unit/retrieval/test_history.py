@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.retrieval.history import opens_new_topic, read_history
+from qtmiddleware.retrieval.history import is_new_topic, read_history
 from qtmiddleware.retrieval.request import prepare_query
 from qtmiddleware.types import Message
 
@@ -218,7 +218,7 @@ TALK = (
 
 
 def asks_anew(question: str, history: tuple[Message, ...] = TALK) -> bool:
-    return opens_new_topic(prepare_query(question, Settings()), history)
+    return is_new_topic(prepare_query(question, Settings()), history)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from qtmiddleware.retrieval.metadata_evidence import (
     NEUTRAL,
     WEIGHT,
     MetadataEvidence,
+    collect_metadata_evidence,
     find_distinguishing_fields,
-    score_by_metadata,
 )
 from qtmiddleware.retrieval.question_words import load_word_rules
 from qtmiddleware.testing import ScriptedModel
@@ -34,7 +34,7 @@ def weigh(
     constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
     times = read_times(question, language, lambda: TODAY)
-    return score_by_metadata(times, metadata, load_word_rules(language), TODAY, constraints)
+    return collect_metadata_evidence(times, metadata, load_word_rules(language), TODAY, constraints)
 
 
 def shares(question: str, field: str, *values: Any, language: str = "en") -> list[float]:

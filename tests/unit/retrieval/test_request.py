@@ -139,7 +139,7 @@ def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set
 ) -> None:
     request = make_request(top_k, candidates=candidates, max_chars=most)
     for lengths in lists:
-        request.learned.record_passages(list_passages(*lengths))
+        request.learned.update_average_length(list_passages(*lengths))
         assert request.search_width is None or top_k < request.search_width <= candidates
         assert (
             request.search_width is None
@@ -153,22 +153,22 @@ def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set
 def test_of_long_passages_fewer_are_asked_for(length: int, width: int | None) -> None:
     request = make_request()
     assert request.search_width == 50
-    request.learned.record_passages(list_passages(*[length] * 50))
+    request.learned.update_average_length(list_passages(*[length] * 50))
     assert (request.search_width, request.full_search_width) == (width, 50)
 
 
 def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None:
     request = make_request()
-    request.learned.record_passages(list_passages(*[1_000] * 50))
-    request.learned.record_passages(list_passages(*[100_000] * 50))
+    request.learned.update_average_length(list_passages(*[1_000] * 50))
+    request.learned.update_average_length(list_passages(*[100_000] * 50))
     assert request.search_width == 50
     for _ in range(60):
-        request.learned.record_passages(list_passages(*[100_000] * 50))
+        request.learned.update_average_length(list_passages(*[100_000] * 50))
     assert request.search_width == 10
 
 
 @pytest.mark.parametrize("items", [[], [Unreadable()], [{"id": "a"}], ["a"]])
 def test_a_list_that_tells_no_length_narrows_nothing(items: list[Any]) -> None:
     request = make_request()
-    request.learned.record_passages(items)
+    request.learned.update_average_length(items)
     assert request.search_width == 50

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import FusionSettings, FusionWeights
 from qtmiddleware.retrieval.searching import (
-    build_variants,
+    build_variants_and_notes,
     prefer_hypothetical_passage,
-    select_search_variants,
+    select_variants_and_notes,
 )
 from qtmiddleware.types import Transformation
 
@@ -24,7 +24,9 @@ QUESTION = "Does the old dog have health concerns?"
 
 
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [(it.kind, it.text, it.weight) for it in build_variants(made, QUESTION, OPTIONS)[0]]
+    return [
+        (it.kind, it.text, it.weight) for it in build_variants_and_notes(made, QUESTION, OPTIONS)[0]
+    ]
 
 
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
@@ -128,16 +130,21 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
         rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
     )
     alone = FusionSettings(include_original=False)
-    assert [it.kind for it in build_variants(made, QUESTION, FusionSettings())[0]] == ["sub_query"]
-    assert [it.kind for it in build_variants(made, QUESTION, alone)[0]] == ["rewrite", "sub_query"]
+    assert [it.kind for it in build_variants_and_notes(made, QUESTION, FusionSettings())[0]] == [
+        "sub_query"
+    ]
+    assert [it.kind for it in build_variants_and_notes(made, QUESTION, alone)[0]] == [
+        "rewrite",
+        "sub_query",
+    ]
     dropped = Transformation(
         sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),)
     )
-    assert [it.text for it in build_variants(dropped, QUESTION, alone)[0]] == [
+    assert [it.text for it in build_variants_and_notes(dropped, QUESTION, alone)[0]] == [
         QUESTION,
         "vaccination dates",
     ]
-    assert [it.kind for it in build_variants(dropped, QUESTION, FusionSettings())[0]] == [
+    assert [it.kind for it in build_variants_and_notes(dropped, QUESTION, FusionSettings())[0]] == [
         "sub_query"
     ]
 
@@ -148,10 +155,10 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
         paraphrases=(QUESTION.upper(), "vaccination dates of Rex"),
     )
     again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
-    assert build_variants(made, QUESTION, FusionSettings())[1] == (
+    assert build_variants_and_notes(made, QUESTION, FusionSettings())[1] == (
         ("paraphrase", "not searched: same text as the original"),
     )
-    assert build_variants(again, QUESTION, FusionSettings())[1] == (
+    assert build_variants_and_notes(again, QUESTION, FusionSettings())[1] == (
         ("sub_query", "not searched: same text as the rewrite"),
         ("paraphrase", "not searched: same text as the original"),
     )
@@ -168,7 +175,9 @@ FORMS = Transformation(
 
 
 def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
-    chosen, _ = select_search_variants(build_variants(made, QUESTION, OPTIONS)[0], QUESTION, count)
+    chosen, _ = select_variants_and_notes(
+        build_variants_and_notes(made, QUESTION, OPTIONS)[0], QUESTION, count
+    )
     return [(it.kind, it.text, it.weight) for it in chosen]
 
 
@@ -200,8 +209,8 @@ def test_searches_of_their_own_go_to_the_largest_weights() -> None:
 def test_a_step_back_is_no_part_of_a_joined_text() -> None:
     made = Transformation(rewrite="medical history", step_back="conditions of large breeds")
     assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
-    variants = build_variants(made, QUESTION, OPTIONS)[0]
-    assert select_search_variants(variants, QUESTION, 1)[1] == (
+    variants = build_variants_and_notes(made, QUESTION, OPTIONS)[0]
+    assert select_variants_and_notes(variants, QUESTION, 1)[1] == (
         ("rewrite", "searched together with the question, as one text"),
         ("step_back", "not searched"),
     )
@@ -236,7 +245,7 @@ def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde:
 
 
 def weigh(made: Transformation) -> dict[str, float]:
-    variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
+    variants, _ = build_variants_and_notes(made, QUESTION, OPTIONS, "old dog health concerns")
     return {it.text: round(it.weight, 4) for it in variants}
 
 
@@ -273,8 +282,8 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
     made = Transformation(
         rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",)
     )
-    variants, _ = build_variants(made, QUESTION, OPTIONS, "old dog health concerns")
-    (joined,), _ = select_search_variants(variants, QUESTION, 1)
+    variants, _ = build_variants_and_notes(made, QUESTION, OPTIONS, "old dog health concerns")
+    (joined,), _ = select_variants_and_notes(variants, QUESTION, 1)
     assert joined.text == f"{QUESTION} An old dog. health of a dog"
 
 
@@ -283,7 +292,7 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
 
 def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:
     made = replace(FORMS, hyde=hyde, standalone=standalone)
-    variants, _ = build_variants(made, "And now?", OPTIONS, "illnesses old jaco got")
+    variants, _ = build_variants_and_notes(made, "And now?", OPTIONS, "illnesses old jaco got")
     return [
         (it.kind, round(it.weight, 4)) for it in prefer_hypothetical_passage(variants, OPTIONS)[0]
     ]
@@ -308,12 +317,12 @@ def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
     ]
     assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
     silent = FusionSettings(weights=replace(WEIGHTS, hyde=0.0))
-    variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent)
+    variants, _ = build_variants_and_notes(replace(FORMS, standalone=ALONE), "And now?", silent)
     assert prefer_hypothetical_passage(variants, silent) == (variants, ())
 
 
 def test_what_the_passage_leads_is_noted() -> None:
-    variants, _ = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
+    variants, _ = build_variants_and_notes(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
     notes = prefer_hypothetical_passage(variants, OPTIONS)[1]
     assert notes == tuple(
         (kind, "not searched: the hypothetical passage is used instead")

@@ -164,7 +164,7 @@ def test_a_reply_that_is_all_chatter_is_a_degradation() -> None:
     question = Question(QUERIES["en"], (), Settings(transformation_type="rewrite"))
     outcome = Outcome(Reply(json.dumps({"rewrite": CHATTER["talk"]["en"][0]})))
     question.read_replies_and_prepare_next_round([outcome], Trace())
-    assert question.guard_replies(QUERIES["en"], (), "en").is_empty
+    assert question.repair_or_drop_texts(QUERIES["en"], (), "en").is_empty
     assert [(it.stage, it.reason) for it in question.degradations] == [
         ("transform.rewrite", "empty")
     ]

@@ -110,7 +110,7 @@ class _Client:
         self.chat = self.completions = self
 
     def create(self, *, timeout: float, **request: Any) -> Iterator[bytes] | bytes:  # noqa: ARG002 (it does not wait)
-        reply = self._state.find_reply(compute_request_id(request))
+        reply = self._state.find_reply_status_and_body(compute_request_id(request))
         if reply is None:
             raise Unsent(request)
         status, body = reply

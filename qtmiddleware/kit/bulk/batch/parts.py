@@ -16,7 +16,10 @@ MOST_REQUESTS: Final = 50_000
 Source: https://developers.openai.com/api/reference/resources/batches/methods/create
 """
 MOST_BYTES: Final = 200_000_000
-"""The maximum size of a batch's file in bytes (200 MB), from the same source."""
+"""The maximum size of a batch's request file in bytes: 200 MB.
+
+Source: https://developers.openai.com/api/reference/resources/batches/methods/create
+"""
 
 
 # These statuses mean that the request itself is wrong. Other causes can be fixed, such as a missing
@@ -67,7 +70,7 @@ class RequestResult:
     """The result of one request, read from a batch's output or error file.
 
     Attributes:
-        id: The request's id.
+        id: The id that the request has in its batch.
         status: The HTTP status; ``None`` if the service did not run the request, for example
             because the batch expired.
         body: The body of the response, as JSON text.

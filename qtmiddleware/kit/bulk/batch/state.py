@@ -1,4 +1,4 @@
-"""Store the requests and replies of batches in a SQLite file."""
+"""Store the requests and replies of batches in an SQLite file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtmiddleware.kit.bulk.batch.parts import RequestResult
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileType,
-    describe_error,
+    describe_sqlite_error,
     is_damage_error,
     open_file,
 )
@@ -128,8 +128,8 @@ class Part:
         }
         return {**facts, "errors": self.errors, **{name: self.batch.get(name) for name in names}}
 
-    def _read_request_count(self, status: str) -> int:
-        count: int = self.batch.get("request_counts", {}).get(status, 0)
+    def _read_request_count(self, request_status: str) -> int:
+        count: int = self.batch.get("request_counts", {}).get(request_status, 0)
         return count
 
 
@@ -208,7 +208,7 @@ class Usage:
     uncounted: int = 0
 
     def add_reply(self, status: int, body: str) -> Usage:
-        """Return this usage plus the tokens of one more reply.
+        """Return a new `Usage` that also counts the tokens of one more reply.
 
         A reply without token counts increases `uncounted`, unless its request failed. *status* is
         the reply's HTTP status, and *body* is its JSON text.
@@ -243,7 +243,7 @@ class BatchState:
         )
         # A value in a damaged file must not fill the memory.
         self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_VALUE_BYTES)
-        self.run = self.read_value("run") or ""
+        self.run = self.read_state_value("run") or ""
         # The name is part of file names at the service.
         if not _RUN.fullmatch(self.run):
             self.close()
@@ -264,12 +264,12 @@ class BatchState:
         """Return the error to raise if this file cannot be used, with *reason* as the cause."""
         return StoreError(f"{self.path} cannot be used ({reason}); {STATE_FILE.remedy}")
 
-    def read_value(self, key: str) -> str | None:
+    def read_state_value(self, key: str) -> str | None:
         """Return the value stored under *key*; ``None`` if nothing is stored under it."""
         rows = self._execute_statement("SELECT value FROM meta WHERE key = ?", (key,))
         return str(rows[0][0]) if rows else None
 
-    def store_value(self, key: str, value: str) -> None:
+    def store_state_value(self, key: str, value: str) -> None:
         """Store *value* under *key*, replacing any earlier value."""
         self._execute_statement("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
@@ -344,7 +344,7 @@ class BatchState:
         self._execute_statement("UPDATE parts SET settled = 1 WHERE number = ?", (part.number,))
 
     def is_request_sent(self, request_id: str) -> bool:
-        """Return whether the request *request_id* is in a part that is not finished yet."""
+        """Return whether a part that is not finished yet contains this request."""
         statement = (
             "SELECT 1 FROM requests JOIN parts ON part = number WHERE id = ? AND NOT settled"
         )
@@ -366,9 +366,9 @@ class BatchState:
                     "INSERT OR IGNORE INTO replies VALUES (?, ?, ?)", row
                 ).rowcount:
                     usage = usage.add_reply(row[1], reply.body)
-            self.store_value("usage", json.dumps(astuple(usage)))
+            self.store_state_value("usage", json.dumps(astuple(usage)))
 
-    def find_reply(self, request_id: str) -> tuple[int, str] | None:
+    def find_reply_status_and_body(self, request_id: str) -> tuple[int, str] | None:
         """Return the stored reply to a request, as its HTTP status and its JSON body.
 
         Returns ``None`` if there is no reply yet.
@@ -386,7 +386,7 @@ class BatchState:
     def sum_usage(self) -> Usage:
         """Return the token counts of all stored replies, as reported by the service."""
         try:
-            counts = json.loads(self.read_value("usage") or "null")
+            counts = json.loads(self.read_state_value("usage") or "null")
         except (ValueError, RecursionError):
             counts = None
         if (
@@ -430,5 +430,6 @@ class BatchState:
                 # The cause of damage may quote a text of the file.
                 cause = None if is_damage_error(error) else error
                 raise StoreError(
-                    f"{STATE_FILE.subject.format(path=self.path)} failed: {describe_error(error)}"
+                    f"{STATE_FILE.subject.format(path=self.path)} failed:"
+                    f" {describe_sqlite_error(error)}"
                 ) from cause

@@ -1,6 +1,7 @@
 """Transform a file of questions with OpenAI's Batch API.
 
-`transform_file` writes output in the same format, so each way can continue what the other began.
+The output has the same format as that of `transform_file`. A run can therefore change between
+batches and single requests.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class FilePass:
     """Transforms those questions in a file that have no result yet, and writes the results.
 
     Attributes:
-        source: The file of questions.
-        config: The config.
+        source: The path of the file of questions.
+        config: The config with the settings of the run.
         journal: The output file, which contains the results so far.
         recording: The file in which the model's replies are recorded.
         price_factor: The batch price as a fraction of the normal price; ``None`` if unknown.
@@ -110,19 +111,21 @@ class FilePass:
                         )
                 yield
 
-    def _apply_batch_price(self, transformed: Transformed[InputQuery]) -> Transformed[InputQuery]:
+    def _apply_batch_price(
+        self, transformed_query: Transformed[InputQuery]
+    ) -> Transformed[InputQuery]:
         price_factor = self.price_factor
         costs = [
             None
             if price_factor is None or reply.cost_usd is None
             else reply.cost_usd * price_factor
-            for reply in transformed.replies
+            for reply in transformed_query.replies
         ]
         replies = [
             replace(reply, cost_usd=cost)
-            for reply, cost in zip(transformed.replies, costs, strict=True)
+            for reply, cost in zip(transformed_query.replies, costs, strict=True)
         ]
-        return replace(transformed, replies=tuple(replies))
+        return replace(transformed_query, replies=tuple(replies))
 
     def _write_record(self, record: Record) -> None:
         self.journal.append_record(record)
@@ -150,9 +153,9 @@ def open_batch_work(
     *source* later.
 
     Args:
-        source: The file of questions.
-        out: The output file.
-        config: The config.
+        source: The path of the file of questions.
+        out: The path of the output file.
+        config: The config with the settings of the run.
         client: An ``openai.OpenAI``. By default, the settings determine the client.
         overwrite: Whether to replace *out* instead of continuing it.
         limits: The maximum number of requests and bytes in a batch.
@@ -160,7 +163,7 @@ def open_batch_work(
 
     Raises:
         ConfigError: The config, a prompt or an earlier question has changed since the first
-            ``submit``; or one of the reasons in `transform_file` applies.
+            ``submit``. Also raised for the reasons that `transform_file` lists.
         StoreError: Another command is using the files, or a file cannot be written.
     """
     if source == STDIN:
@@ -194,7 +197,7 @@ def _check_or_store_inputs(
     the current config and a digest of the questions in *state* instead.
 
     Args:
-        state: The stored batches.
+        state: The file that stores the batches.
         fingerprint: The settings and prompt versions of the current config, from
             `build_fingerprint`.
         file: The open file of questions.
@@ -205,7 +208,7 @@ def _check_or_store_inputs(
         config, size, old_digest = stored_inputs
         changes = [*describe_changes(config, fingerprint)]
         # Only the first *size* bytes count, because questions may be appended.
-        if _compute_digest(file, size) != old_digest:
+        if _compute_file_digest(file, size) != old_digest:
             changes.append(f"the questions in {file_name}")
         if changes:
             problem = (
@@ -219,9 +222,9 @@ def _check_or_store_inputs(
         current_inputs = {
             "config": fingerprint,
             "bytes": size,
-            "digest": _compute_digest(file, size),
+            "digest": _compute_file_digest(file, size),
         }
-        state.store_value("fingerprint", json.dumps(current_inputs))
+        state.store_state_value("fingerprint", json.dumps(current_inputs))
 
 
 def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str] | None:
@@ -229,7 +232,7 @@ def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str]
 
     Returns ``None`` if nothing is stored. Raises `StoreError` if the stored values are damaged.
     """
-    fact = state.read_value("fingerprint")
+    fact = state.read_state_value("fingerprint")
     if fact is None:
         return None
     try:
@@ -242,7 +245,7 @@ def _read_stored_inputs(state: BatchState) -> tuple[Mapping[str, Any], int, str]
     return config, size, digest
 
 
-def _compute_digest(file: BinaryIO, size: int) -> str:
+def _compute_file_digest(file: BinaryIO, size: int) -> str:
     """Return the sha256 of the first *size* bytes of *file*, in hexadecimal."""
     file.seek(0)
     hashed = hashlib.sha256()

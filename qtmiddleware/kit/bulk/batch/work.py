@@ -46,7 +46,7 @@ class Tally:
     """The counts of downloaded results, and descriptions of unreadable and missing results.
 
     Attributes:
-        replies: The number of replies.
+        replies: The number of successful requests, which have a reply.
         failures: The number of failed requests per failure, such as ``batch_expired`` or
             ``HTTP 400``.
         refused: The number of failed requests that would fail again if repeated.
@@ -217,7 +217,7 @@ class BatchWork:
                 self._fetch_results(replace(part, batch=batch), tally)
                 self._state.settle_part(part)
         waiting_ids: set[str] = set()
-        for requests in self._collect_requests():
+        for requests in self._collect_requests_per_question():
             waiting_ids.update(map(compute_request_id, requests))
         underway = sum(map(self._state.is_request_sent, waiting_ids))
         return replace(
@@ -275,7 +275,7 @@ class BatchWork:
 
     # --- from the questions to the service --------------------------------------------------------
 
-    def _collect_requests(self) -> Iterator[Sequence[Mapping[str, Any]]]:
+    def _collect_requests_per_question(self) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Ask each unanswered question, and yield the question's requests that have no reply yet.
 
         Counts a question with such requests as open, and any other question as answered.
@@ -294,7 +294,7 @@ class BatchWork:
 
         The caller removes an id from *unsent_ids* when it stores the request as sent.
         """
-        for requests in self._collect_requests():
+        for requests in self._collect_requests_per_question():
             for request in requests:
                 id_ = compute_request_id(request)
                 # Equal questions have equal requests, which are sent once.
@@ -383,7 +383,7 @@ class BatchWork:
             file_name: The name of the file in error messages.
             request_count: The number of requests in the file's batch.
             expected_lines: The minimum number of lines in the complete file.
-            tally: The counts to update.
+            tally: The counts to which the results are added.
         """
         limits = {
             "lines": LINES * request_count + SPARE_LINES,

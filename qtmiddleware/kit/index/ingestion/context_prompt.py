@@ -151,7 +151,9 @@ class DocumentViews:
         self._length = 0
         self._beginning = ""
 
-    def build_view(self, document_id: int, ordinal: int, start: int, stop: int) -> dict[str, str]:
+    def build_view(
+        self, document_id: int, chunk_ordinal: int, chunk_start: int, chunk_stop: int
+    ) -> dict[str, str]:
         """Return the parts of a document to show to the model together with one chunk.
 
         For a short document, returns the whole text as ``{"document": ...}``. For a long document,
@@ -160,9 +162,9 @@ class DocumentViews:
 
         Args:
             document_id: the document's number in the ledger.
-            ordinal: the chunk's number in the document.
-            start: the position of the chunk's first character in the document.
-            stop: the position after the chunk's last character.
+            chunk_ordinal: the chunk's number in the document.
+            chunk_start: the position of the chunk's first character in the document.
+            chunk_stop: the position after the chunk's last character.
         """
         # Chunks come document by document, so each document is read once.
         if document_id != self._document_id:
@@ -171,7 +173,9 @@ class DocumentViews:
             return {"document": self._beginning}
         return {
             "beginning": self._beginning,
-            "surroundings": self._read_surroundings(document_id, ordinal, start, stop),
+            "surroundings": self._read_surroundings(
+                document_id, chunk_ordinal, chunk_start, chunk_stop
+            ),
         }
 
     def _load_document(self, document_id: int) -> None:
@@ -192,10 +196,15 @@ class DocumentViews:
             takewhile(lambda piece: piece[0] < shown_chars, chunks), 0, shown_chars
         )
 
-    def _read_surroundings(self, document_id: int, ordinal: int, start: int, stop: int) -> str:
-        begin, end = max(0, start - AROUND_CHARS), min(stop, start + CHUNK_CHARS) + AROUND_CHARS
-        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document_id, ordinal])
-        later_chunks = self._ledger.stream_rows(_FROM, [document_id, ordinal])
+    def _read_surroundings(
+        self, document_id: int, chunk_ordinal: int, chunk_start: int, chunk_stop: int
+    ) -> str:
+        begin, end = (
+            max(0, chunk_start - AROUND_CHARS),
+            min(chunk_stop, chunk_start + CHUNK_CHARS) + AROUND_CHARS,
+        )
+        earlier_chunks = self._ledger.stream_rows(_BEFORE, [document_id, chunk_ordinal])
+        later_chunks = self._ledger.stream_rows(_FROM, [document_id, chunk_ordinal])
         # Earlier chunks are read in reverse order, up to the first one that ends before the view.
         before = list(takewhile(lambda piece: piece[1] > begin, earlier_chunks))
         return _join_pieces(

@@ -31,7 +31,7 @@ MOST_FAILURES: Final = 5
 """After this many failures in a row for the same reason, a run stops asking the model."""
 
 GROUP: Final = 4
-"""Chunks per group, for each concurrent call. With 1, a slow call would make all others wait."""
+"""The number of chunks per group, for each concurrent call. With 1, a slow call would delay all."""
 
 _MISSING: Final = """
 INSERT INTO todo (chunk) SELECT c.id FROM target t JOIN documents d ON d.id = t.document \
@@ -132,7 +132,7 @@ class _Chunk:
 
     Attributes:
         id: the chunk's number in the ledger.
-        text: the chunk's text.
+        text: the text of the chunk, without a context.
         prompt: the prompt that asks for the chunk's context.
         key: the key of the context in the ledger: a hash of the prompt and the model.
     """
@@ -170,7 +170,7 @@ class Contexts:
         total = self._ledger.fill_work_table(_MISSING)
         done = 0
         report_progress(done, total)
-        for page in self._ledger.fetch_pages(_TODO, GROUP * self._limit):
+        for page in self._ledger.fetch_row_pages(_TODO, GROUP * self._limit):
             group = [self._build_chunk(*row[1:]) for row in page]
             self._request_contexts(
                 [chunk for chunk in group if self._find_context(chunk.key) is None]
@@ -213,13 +213,13 @@ class Contexts:
                 self._writer.count_timeout()
         return sum(outcome.has_succeeded for outcome in outcomes)
 
-    def _assign_contexts(self, group: list[_Chunk]) -> None:
-        """Link each chunk in *group* to its context in the ledger, in one transaction.
+    def _assign_contexts(self, chunk_group: list[_Chunk]) -> None:
+        """Link each chunk in *chunk_group* to its context in the ledger, in one transaction.
 
         Counts the chunks without a context as failed.
         """
         with self._ledger.open_transaction():
-            for chunk in group:
+            for chunk in chunk_group:
                 context = self._find_context(chunk.key)
                 if context is None:
                     self.failed += 1

@@ -30,7 +30,7 @@ HUB_SECRETS: Final = (
     "HTTP_PROXY",
     "http_proxy",
 )
-"""Secrets that a worker may need to load a model from the hub; proxies may include a password."""
+"""The environment variables with secrets, such as a proxy's password, for loading a hub model."""
 BATCH: Final = 64
 """The number of texts per batch, unless a local model embeds them."""
 COMPUTED_BATCH: Final = 16
@@ -128,7 +128,7 @@ def build_batch_embedder(
 
 
 def _read_text_batches(ledger: Ledger, batch_size: int) -> Iterator[Texts]:
-    for page in ledger.fetch_pages(_TODO, batch_size):
+    for page in ledger.fetch_row_pages(_TODO, batch_size):
         yield [(key, build_embedded_text(text, context)) for _, key, text, context in page]
 
 

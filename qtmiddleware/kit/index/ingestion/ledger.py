@@ -1,4 +1,4 @@
-"""Store all chunks, contexts and vectors of an index in a SQLite file, the ledger."""
+"""Store all chunks, contexts and vectors of an index in an SQLite file, the ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     MEMORY,
     FileType,
-    describe_error,
+    describe_sqlite_error,
     is_damage_error,
     open_file,
 )
@@ -139,7 +139,7 @@ class Ledger:
                 return
             yield row
 
-    def fetch_pages(self, statement: str, page_size: int) -> Iterator[list[tuple[Any, ...]]]:
+    def fetch_row_pages(self, statement: str, page_size: int) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows that the SQL *statement* selects, in pages of up to *page_size* rows.
 
         The first selected column must be a row number. The statement must have two parameters: the
@@ -223,7 +223,7 @@ class Ledger:
             except FAILURES as error:
                 if is_damage_error(error):
                     # The cause may quote a text of the file.
-                    raise self.build_damage_error(describe_error(error)) from None
+                    raise self.build_damage_error(describe_sqlite_error(error)) from None
                 raise StoreError(
                     f"{self.path}, the ledger beside the index, failed: {error}"
                 ) from error

@@ -130,8 +130,8 @@ class Publication:
         # lost passages.
         return held_count < stored_count if self._store.atomic else held_count == 0 < stored_count
 
-    def select_passages(self) -> int:
-        """Select the passages to write to the store, and return their number.
+    def select_and_count_passages(self) -> int:
+        """Select the passages to write to the store, and return the number of these passages.
 
         Selects the new and changed passages; for a new store, selects all passages.
         """
@@ -164,7 +164,7 @@ class Publication:
     ) -> Iterator[tuple[Passage, list[float]]]:
         """Yield each selected passage with its vector.
 
-        *total* is the number of selected passages, which *report_progress* gets. Raises
+        *total* is the number of selected passages, to pass to *report_progress*. Raises
         `StoreError` if the ledger is damaged.
         """
         rows = self._ledger.stream_rows(_PASSAGES, [self._embedding_name])

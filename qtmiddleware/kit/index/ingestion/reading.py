@@ -100,13 +100,13 @@ def encode_path(path: str) -> str:
     return quote(os.fsencode(path), safe=_SAFE).replace("~", "%7E")
 
 
-def build_document_name(source: str) -> str:
-    """Return the name of the document at the relative path *source*.
+def build_document_name(relative_path: str) -> str:
+    """Return the name of the document at *relative_path*.
 
     The ids of the document's passages begin with this name, which is the encoded path. If the
     encoded path is too long, its end is replaced by a hash.
     """
-    name = encode_path(source)
+    name = encode_path(relative_path)
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - 40]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
@@ -255,7 +255,7 @@ class Reader:
         self._ledger.execute("UPDATE documents SET root = ? WHERE file = ? AND root <> ?", values)
 
     def _select_version(self, document_id: int, file_key: str) -> None:
-        """Select *document_id* as the version of a file that belongs in the index.
+        """Mark the version *document_id* of a file as the one to have in the index.
 
         The run removes all other versions of the file from the index. *file_key* is the file's
         encoded absolute path.
@@ -313,12 +313,12 @@ class Reader:
             raise NotTaken(path, "not taken")
         return result
 
-    def _choose_document_name(self, file_key: str, source: str) -> str:
+    def _choose_document_name(self, file_key: str, relative_path: str) -> str:
         """Return the name of a document; the ids of its passages begin with this name.
 
-        A document in the ledger keeps its name. A new document is named after *source*, the path
-        relative to the base folder. If another file has this name, the method appends a hash of
-        *file_key*.
+        A document in the ledger keeps its name. A new document is named after *relative_path*, the
+        path relative to the base folder. If another file has this name, the method appends a hash
+        of *file_key*.
         """
         ledger = self._ledger
         # With another name, the passages would have other ids, and all would be written again.
@@ -327,7 +327,7 @@ class Reader:
         )
         if known_name is not None:
             return str(known_name)
-        name = build_document_name(source)
+        name = build_document_name(relative_path)
         is_taken = ledger.fetch_first_value("SELECT 1 FROM documents WHERE name = ?", [name])
         return f"{name}~{hashlib.sha256(file_key.encode()).hexdigest()[:6]}" if is_taken else name
 
@@ -338,14 +338,14 @@ def hash_text(text: str) -> bytes:
 
 
 def _build_chunk_rows(
-    chunks: Iterable[DocumentChunk], document_id: int, source: str, path: Path
+    chunks: Iterable[DocumentChunk], document_id: int, relative_path: str, path: Path
 ) -> Iterator[tuple[Any, ...]]:
     """Yield a ledger row for each chunk that is not blank.
 
     Args:
         chunks: the chunks of the document.
         document_id: the document's number in the ledger.
-        source: the document's path relative to the base folder.
+        relative_path: the document's path relative to the base folder.
         path: the document's path, from which the title is taken if there is no heading.
     """
     title = ""
@@ -355,11 +355,11 @@ def _build_chunk_rows(
         title = title or _find_title(path, text)
         if not text.strip():
             continue
-        metadata: dict[str, Any] = {"source": source, "title": title, "chunk": chunk.index}
+        metadata: dict[str, Any] = {"source": relative_path, "title": title, "chunk": chunk.index}
         metadata |= {"start": chunk.start, "end": chunk.end}
         # A title from the document's own metadata overrides the one found in the text.
         metadata |= {
-            name: _truncate_text(value)
+            name: _truncate_if_text(value)
             for name, value in located_chunk.location.items()
             # A chunk has one title, even if its pieces have different titles.
             if name != "last_title"
@@ -368,7 +368,7 @@ def _build_chunk_rows(
         yield document_id, chunk.index, chunk.start, chunk.end, text, metadata_json, hash_text(text)
 
 
-def _truncate_text(value: Any) -> Any:
+def _truncate_if_text(value: Any) -> Any:
     """Return the first `PLACE_CHARS` characters of a text; return any other value unchanged."""
     return replace_surrogates(value[:PLACE_CHARS]) if isinstance(value, str) else value
 

@@ -29,13 +29,13 @@ from qtmiddleware.runtime.logs import get_logger
 _log = get_logger("qtmiddleware.stores")
 
 _WIDER: Final = 16
-"""The factor by which a search fetches more passages if a filter or equal scores leave too few."""
+"""The factor by which a search widens if a filter or equal scores leave too few passages."""
 _FEW: Final = 5_000
 """The maximum number of ids in a query; for more ids, filtering the search's results is faster."""
 _REMEMBERED: Final = 32
 """The maximum number of filters whose matching ids are cached."""
 _WRITES_BETWEEN: Final = 20
-"""The number of writes, or of fragments of the table, after which the table's files are merged."""
+"""The number of writes, or of table fragments, after which the table's files are merged."""
 _LOOSE: Final = 1_000
 """The number of passages without indexed words after which the index is updated.
 
@@ -271,7 +271,7 @@ class LanceDBStore(LocalStore):
         return ids_if_few
 
     def _merge_files_if_due(self, table: Any) -> None:
-        """Merge the table's files and index new words, if many writes came before.
+        """Merge the table's files and index new words, once there were enough writes.
 
         Call this method after each write. A failure is only logged, because the write is complete.
         """

@@ -26,7 +26,7 @@ VERSION: Final = "2"
 _TABLE: Final = "passages"
 _FOLDER: Final = f"{_TABLE}.lance"
 _MAKING: Final = ".making-"
-"""Prefix of the temporary folders in which a table is created."""
+"""The prefix of temporary folders in which a table is created."""
 _MARK: Final = b"qtmiddleware"
 
 
@@ -148,7 +148,7 @@ def _check_table(
 
 
 _IN_MEMORY: Final = 32 << 20
-"""The number of bytes of passages above which a temporary file is used instead of memory."""
+"""The size of passages, in bytes, above which a temporary file replaces memory."""
 
 
 @contextmanager

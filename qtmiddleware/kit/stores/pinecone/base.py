@@ -111,7 +111,7 @@ class ModelRecord:
         self._is_checked = True
 
     def claim_namespace(self) -> None:
-        """Check the model before passages are written, and create the record if it is missing.
+        """Check the embedding model before a write, and create the model record if it is missing.
 
         Raises `StoreError` if the namespace has vectors of another or unknown model.
         """
@@ -125,7 +125,7 @@ class ModelRecord:
         self._create_record()
 
     def ensure_record_exists(self) -> None:
-        """Create the record if it is missing, unless the namespace has vectors of an unknown model.
+        """Create a missing model record, unless the namespace has vectors of an unknown model.
 
         Raises `StoreError` if the record names another model.
         """
@@ -140,7 +140,7 @@ class ModelRecord:
 
     @property
     def _record_id(self) -> str:
-        """The id of the record: a hash of the namespace."""
+        """The id of the model record: a hash of the namespace."""
         # A namespace may contain spaces, but Pinecone cannot fetch ids with spaces.
         return sha256(self._namespace_key.encode()).hexdigest()
 
@@ -175,15 +175,15 @@ class ModelRecord:
                 " for, or an index of that dimension"
             )
 
-    def _check_recorded_model(self, metadata: Mapping[str, Any]) -> None:
-        """Check that the record names the model and dimension in use, and keep its token.
+    def _check_recorded_model(self, record_metadata: Mapping[str, Any]) -> None:
+        """Check that the model record names the model and dimension in use, and save its token.
 
-        *metadata* is the record's metadata. Raises `StoreError` if the model or the dimension
-        differs.
+        *record_metadata* is the record's metadata. Raises `StoreError` if the model or the
+        dimension differs.
         """
         model, dimension = (
-            str(metadata.get("embedding_model") or ""),
-            int(restore_integer(metadata.get("dimension")) or 0),
+            str(record_metadata.get("embedding_model") or ""),
+            int(restore_integer(record_metadata.get("dimension")) or 0),
         )
         if (model, dimension) != (self._model, self._dimension):
             raise StoreError(
@@ -191,10 +191,10 @@ class ModelRecord:
                 f" {_describe_model(self._model, self._dimension)}: their vectors mean different"
                 " things. Use it as it was made, or ingest again into another store.namespace"
             )
-        self._token = str(metadata.get("identity", ""))
+        self._token = str(record_metadata.get("identity", ""))
 
     def _create_record(self) -> None:
-        """Write the record with a new random token, unless the record exists."""
+        """Write the model record, with a new random token, unless the record exists."""
         with self._lock.lock:
             # Another thread may have written the record while this thread waited for the lock.
             if self._token:
@@ -325,7 +325,7 @@ class PineconeBase(ClosingStore):
         self._calls.close()
 
     def _write_rows(self, rows: Iterable[Row], ids_to_delete: Sequence[str]) -> None:
-        """Send *rows* in batches, then remove the *ids_to_delete* that are not the id of a row."""
+        """Send *rows* in batches, then remove those *ids_to_delete* that no row has."""
         stale_ids = dict.fromkeys(ids_to_delete)
         sent = 0
         try:

@@ -154,7 +154,7 @@ class PineconeSparseEncoder:
 
     Args:
         client: a ``pinecone.Pinecone`` client.
-        model: the model's name.
+        model: the name of the model at Pinecone.
         timeout_seconds: the timeout of one request, in seconds.
     """
 
@@ -424,7 +424,7 @@ class HybridPineconeStore(PineconeStore):
     the two, the indexes contain different passages. Repeat the write or removal to fix this.
 
     Args:
-        index: the dense index.
+        index: a dense index of the ``pinecone`` client.
         sparse: the store that searches by words: a `SparsePineconeStore`, or a `PineconeTextStore`
             on a sparse index. Closing the `HybridPineconeStore` closes it, too.
         options: the options of `PineconeStore`.

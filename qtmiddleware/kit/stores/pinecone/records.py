@@ -102,11 +102,11 @@ def build_fields_and_size(
     return fields, size
 
 
-def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
+def _convert_metadata_value(value: Any, passage_id: str, metadata_key: str) -> Any:
     """Convert a metadata value to a type that Pinecone stores.
 
     Raises `StoreError` if the value cannot be converted. The message names the passage and the
-    metadata *key*.
+    metadata *metadata_key*.
     """
     if isinstance(value, bool):
         return value
@@ -119,9 +119,9 @@ def _convert_metadata_value(value: Any, passage_id: str, key: str) -> Any:
     if isinstance(value, list | tuple) and all(isinstance(member, str) for member in value):
         return [replace_surrogates(member) for member in value]
     raise StoreError(
-        f"the metadata {key!r} of the passage {passage_id!r} cannot be kept in Pinecone: a value"
-        " is a text, a finite number (whole ones up to 2**53), true, false or a list of texts, not"
-        f" {type(value).__name__}"
+        f"the metadata {metadata_key!r} of the passage {passage_id!r} cannot be kept in Pinecone: a"
+        " value is a text, a finite number (whole ones up to 2**53), true, false or a list of"
+        f" texts, not {type(value).__name__}"
     )
 
 

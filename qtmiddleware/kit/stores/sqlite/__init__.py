@@ -182,11 +182,11 @@ def _take_best_matches_with_ties(
     return [*matches, *takewhile(lambda match: match[1] == matches[-1][1], ranked_matches)]
 
 
-def _write_passage(connection: sqlite3.Connection, row: Row, vector: bytes) -> None:
-    """Write a passage with its *vector*, replacing the stored passage with the same id."""
+def _write_passage(connection: sqlite3.Connection, row: Row, vector_bytes: bytes) -> None:
+    """Write a passage with its vector, replacing the stored passage with the same id."""
     id_, text, metadata = row
     _delete_passage(connection, id_)
-    number = connection.execute(_INSERT, (id_, text, metadata, vector)).lastrowid
+    number = connection.execute(_INSERT, (id_, text, metadata, vector_bytes)).lastrowid
     connection.execute(_INSERT_WORDS, (number, extract_index_words(text, metadata)))
 
 

@@ -16,11 +16,11 @@ from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     MEMORY,
     FileType,
-    describe_error,
-    get_result_code,
+    connect_to_existing_file,
+    describe_sqlite_error,
+    get_sqlite_result_code,
     is_damage_error,
     limit_value_size,
-    open_existing_file,
     open_file,
     set_connection_options,
 )
@@ -83,7 +83,7 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
 
 
 _LEFT: Final[list[sqlite3.Connection | None]] = []
-"""The parent process's connections after a fork, kept here so that Python never closes them."""
+"""After a fork, the connections of the parent process; this list keeps Python from closing them."""
 
 
 class Connections:
@@ -197,12 +197,14 @@ class Connections:
         *failed_action* is the action that the error message names, such as ``read``.
         """
         try:
-            connection: sqlite3.Connection = open_existing_file(self._path, timeout=BUSY_SECONDS)
+            connection: sqlite3.Connection = connect_to_existing_file(
+                self._path, timeout=BUSY_SECONDS
+            )
             set_connection_options(connection)
         except OSError as error:
             raise self._build_store_error(failed_action, error.strerror) from None
         except FAILURES as error:
-            raise self._build_store_error(failed_action, describe_error(error)) from None
+            raise self._build_store_error(failed_action, describe_sqlite_error(error)) from None
         return connection
 
     def _return_read_connection(self, connection: sqlite3.Connection) -> None:
@@ -233,7 +235,7 @@ class Connections:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
         except FAILURES as error:
-            if get_result_code(error) == sqlite3.SQLITE_BUSY:
+            if get_sqlite_result_code(error) == sqlite3.SQLITE_BUSY:
                 raise self._build_store_error(
                     failed_action, "another process is writing to it; try again later"
                 ) from error
@@ -241,7 +243,8 @@ class Connections:
                 # The cause may quote a text of the file.
                 raise self._build_store_error(
                     failed_action,
-                    f"it is damaged ({describe_error(error)}); move it away and ingest again",
+                    f"it is damaged ({describe_sqlite_error(error)}); move it away and ingest"
+                    " again",
                 ) from None
             raise self._build_store_error(failed_action, error) from error
 

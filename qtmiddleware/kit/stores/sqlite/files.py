@@ -44,7 +44,7 @@ class FileType:
         version: the version of the tables.
         statements: the SQL statements that create the tables.
         subject: the phrase that names the file in error messages; contains ``{path}``.
-        busy: the text of the error if another process is using the file: reason and advice.
+        busy: the reason and the advice to show if another process is using the file.
         remedy: the advice if the file is damaged or of another type.
     """
 
@@ -82,12 +82,12 @@ def open_file(
     subject = file_type.subject.format(path=path)
     try:
         if path != MEMORY:
-            make_file(Path(path))
+            create_private_file(Path(path))
             if not Path(path).is_file():
                 raise StoreError(
                     f"{subject} cannot be opened: it is not a file; {file_type.remedy}"
                 )
-        connection: sqlite3.Connection = open_existing_file(path, timeout=timeout_seconds)
+        connection: sqlite3.Connection = connect_to_existing_file(path, timeout=timeout_seconds)
         try:
             if is_exclusive:
                 connection.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -116,8 +116,11 @@ def open_file(
 def _explain_open_failure(error: Exception, file_type: FileType) -> str:
     """Return the reason why a file of this type could not be opened, and advice, as one text."""
     if is_wrong_file_error(error):
-        return f"cannot be used ({describe_error(error)}); it was not changed: {file_type.remedy}"
-    if get_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return (
+            f"cannot be used ({describe_sqlite_error(error)}); it was not changed:"
+            f" {file_type.remedy}"
+        )
+    if get_sqlite_result_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return f"cannot be opened: {file_type.busy}"
     return (
         f"cannot be opened: {error}; it must be a file that can be written, in a folder that can be"
@@ -154,7 +157,7 @@ def _prepare_database(
 
 
 def set_connection_options(connection: sqlite3.Connection) -> None:
-    """Set the SQLite options that SQLite does not save in a file but per connection."""
+    """Set the options that each new connection needs, because an SQLite file does not save them."""
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
 
@@ -164,7 +167,7 @@ def check_file_type(connection: sqlite3.Connection, file_type: FileType) -> None
 
     Raises `Damage` if another program created the database, or if its version or its tables differ.
     """
-    owner, version = read_id_and_version(connection)
+    owner, version = read_application_id_and_version(connection)
     if owner != file_type.application_id:
         raise Damage("it is the SQLite database of another program")
     if version != file_type.version:
@@ -172,7 +175,7 @@ def check_file_type(connection: sqlite3.Connection, file_type: FileType) -> None
     check_tables(connection, file_type.statements)
 
 
-def make_file(path: Path) -> None:
+def create_private_file(path: Path) -> None:
     """Create an empty file and missing folders at *path*. Only their owner can access them.
 
     Does nothing if the file exists. Raises `OSError` if the file cannot be created, or if *path* is
@@ -188,7 +191,7 @@ def make_file(path: Path) -> None:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
 
 
-def open_existing_file(path: str, **options: Any) -> Any:
+def connect_to_existing_file(path: str, **options: Any) -> Any:
     """Open a connection to the existing file at *path*, without checking its content.
 
     Does not create the file, and does not follow a link that has replaced the file. *options* are
@@ -213,7 +216,7 @@ def open_existing_file(path: str, **options: Any) -> Any:
     raise OSError(errno.ELOOP, "a link was put in its place", path)
 
 
-def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
+def read_application_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the database's ``application_id`` and ``user_version``; 0 if not set.
 
     The id identifies the program that created the database. The version is that of the tables.
@@ -226,7 +229,7 @@ def read_id_and_version(connection: sqlite3.Connection) -> tuple[int, int]:
 def is_new_database(connection: sqlite3.Connection) -> bool:
     """Return whether the database has no tables, no ``application_id`` and no ``user_version``."""
     tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    return tables == 0 and read_id_and_version(connection) == (0, 0)
+    return tables == 0 and read_application_id_and_version(connection) == (0, 0)
 
 
 def check_tables(connection: sqlite3.Connection, statements: tuple[str, ...]) -> None:
@@ -294,20 +297,20 @@ def use_write_ahead_log(connection: sqlite3.Connection) -> None:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if get_result_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+            if get_sqlite_result_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
                 raise
             time.sleep(_RETRY_SECONDS)
         else:
             return
 
 
-def get_result_code(error: Exception) -> int:
+def get_sqlite_result_code(error: Exception) -> int:
     """Return the primary SQLite result code of *error*; 0 if *error* is not from SQLite."""
     return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 class Damage(sqlite3.DatabaseError):
-    """Raised if a SQLite file is damaged, or was written by another program or version."""
+    """Raised if an SQLite file is damaged, or was written by another program or version."""
 
 
 FAILURES: Final = (sqlite3.Error, UnicodeDecodeError)
@@ -324,7 +327,7 @@ def is_damage_error(error: Exception) -> bool:
     """
     return (
         isinstance(error, Damage | UnicodeDecodeError)
-        or get_result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+        or get_sqlite_result_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
         or _UNDECODED in str(error)
     )
 
@@ -335,10 +338,10 @@ def is_wrong_file_error(error: Exception) -> bool:
     A wrong file is damaged, or was written by another program.
     """
     # SQLite reports a missing table as a general error.
-    return is_damage_error(error) or get_result_code(error) == sqlite3.SQLITE_ERROR
+    return is_damage_error(error) or get_sqlite_result_code(error) == sqlite3.SQLITE_ERROR
 
 
-def describe_error(error: Exception) -> str:
+def describe_sqlite_error(error: Exception) -> str:
     """Return the message of an SQLite *error*, without any text from the file."""
     # If a text is not UTF-8, Python's message quotes the whole text.
     is_undecoded = isinstance(error, UnicodeDecodeError) or _UNDECODED in str(error)

@@ -145,12 +145,12 @@ class MemoryCopy:
         self._rows_by_filter = {}
 
 
-def read_meta_value(connection: sqlite3.Connection, key: str) -> Any:
-    """Return the value that the store's table ``meta`` has for *key*.
+def read_meta_value(connection: sqlite3.Connection, meta_key: str) -> Any:
+    """Return the value that the store's table ``meta`` has for *meta_key*.
 
     Raises `Damage` if the key is missing.
     """
-    row = connection.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    row = connection.execute("SELECT value FROM meta WHERE key = ?", (meta_key,)).fetchone()
     if row is None:
         raise Damage("its description of itself is missing")
     return row[0]

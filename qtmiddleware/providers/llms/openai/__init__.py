@@ -59,21 +59,23 @@ class OpenAIModel:
     retries of the request that succeeded.
 
     **Streams.** Pieces are yielded as the server sends them. A server that cannot stream sends the
-    whole answer as the only piece. Some servers send no token counts and keep the stream open. So
-    a `Reply` without cost is yielded as soon as the text is complete, and the whole `Reply` at the
+    whole answer as the only piece. Some servers send no token counts and keep the stream open. So a
+    `Reply` without cost is yielded as soon as the text is complete, and the whole `Reply` at the
     end of the stream. Closing the generator closes the connection.
 
     Args:
-        model: The model's name.
+        model: The name of a chat model, such as ``gpt-4o-mini``.
         client: An ``openai.OpenAI``, an ``openai.AsyncOpenAI``, a pair of both, or `Clients` that
-            several models share. By default, clients are made on first use with the key from
+            several models share. By default, the model makes clients on first use with the key from
             ``OPENAI_API_KEY``. A user's own server needs no key.
         base_url: The service's address; by default ``QTM_LLM_BASE_URL``, else the SDK's default.
-        temperature: The temperature; ``None`` sends no temperature.
+        temperature: The sampling temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
-        structured_output: ``json_schema``, ``json_object``, ``text``, or ``auto``.
-        reasoning_effort: The reasoning effort, ``auto``, or ``None`` to send no effort.
+        structured_output: The format to request: ``json_schema``, ``json_object``, ``text``, or
+            ``auto``.
+        reasoning_effort: The reasoning effort to request; ``auto`` chooses the effort as described
+            above, and ``None`` sends no effort.
         input_price: US dollars per million input tokens; by default the model's list price.
         output_price: US dollars per million output tokens; by default the model's list price.
     """
@@ -190,7 +192,7 @@ class OpenAIModel:
                     raise self._negotiator.convert_error(error) from None
                 if chunk is None:
                     break
-                for piece in reader.feed(chunk):
+                for piece in reader.read_chunk(chunk):
                     yield self._add_costs(response, piece)
         for piece in reader.yield_rest_and_reply():
             yield self._add_costs(response, piece)
@@ -222,7 +224,7 @@ class OpenAIModel:
                         raise self._negotiator.convert_error(error) from None
                     if chunk is None:
                         break
-                    for piece in reader.feed(chunk):
+                    for piece in reader.read_chunk(chunk):
                         yield self._add_costs(response, piece)
         for piece in reader.yield_rest_and_reply():
             yield self._add_costs(response, piece)
@@ -235,7 +237,7 @@ class OpenAIModel:
         """
         if isinstance(piece, str):
             return piece
-        self._negotiator.learn(response.capabilities)
+        self._negotiator.remember_capabilities(response.capabilities)
         usd = self.prices.compute_cost(piece.input_tokens, piece.output_tokens)
         return replace(piece, calls=response.calls, cost_usd=usd)
 
@@ -266,9 +268,9 @@ class OpenAIModel:
         self._clients.close()
 
     async def aclose(self) -> None:
-        """Close the clients that `close` closes, and also the client of the running event loop.
+        """Close the sync client and the clients of the background loop and the running event loop.
 
-        The model stays usable: its next call makes new clients.
+        The user's clients stay open. The model stays usable: its next call makes new clients.
         """
         await self._clients.aclose()
 
@@ -337,13 +339,13 @@ def _count_retries(response: Any) -> int:
 def accepts(candidate: Any) -> bool:
     """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
     members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
-    return isinstance(candidate, Clients) or all(_is_client(member) for member in members)
+    return isinstance(candidate, Clients) or all(_is_openai_client(member) for member in members)
 
 
 def make_model(client: Any, settings: Settings) -> OpenAIModel:
-    """Return an `OpenAIModel` with the name and options in *settings*, which uses *client*.
+    """Return an `OpenAIModel` that uses *client*, with the name and options from *settings*.
 
-    If *client* is ``None``, a client is made on first use.
+    If *client* is ``None``, the model makes a client on first use.
     """
     options = build_model_options(settings)
     return OpenAIModel(
@@ -374,7 +376,7 @@ def find_temperatures(settings: Settings) -> dict[str, float]:
     }
 
 
-def _is_client(candidate: Any) -> bool:
+def _is_openai_client(candidate: Any) -> bool:
     if candidate is None or isinstance(candidate, type | str):
         return False
     return hasattr(getattr(getattr(candidate, "chat", None), "completions", None), "create")

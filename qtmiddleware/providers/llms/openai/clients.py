@@ -96,16 +96,16 @@ class Clients:
     @property
     def host(self) -> str:
         """The server's host, without path, user or password."""
-        return read_host(self._find_address())
+        return read_host(self._find_server_address())
 
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
         return read_host_and_port(
-            self._find_address() or (DEFAULT_ADDRESS if self._makes_clients else "")
+            self._find_server_address() or (DEFAULT_ADDRESS if self._makes_clients else "")
         )
 
-    def _find_address(self) -> str:
+    def _find_server_address(self) -> str:
         client = (
             self._user_sync_client
             if self._user_sync_client is not None
@@ -120,8 +120,8 @@ class Clients:
     def get_sync_client(self) -> Any:
         """Return the client for a synchronous call.
 
-        This is a copy of the user's client that does not retry. If the client cannot be copied, it
-        is returned itself. If the user gave no client, the client of this process is returned.
+        This is a copy of the user's client that does not retry. A client that cannot be copied is
+        returned unchanged. If the user gave no client, the client of this process is returned.
         """
         client = self._user_sync_client
         if client is None or (os.getpid() != self._process and can_copy(client)):
@@ -134,8 +134,8 @@ class Clients:
     async def get_async_client(self) -> Any:
         """Return the client for a call in the running event loop.
 
-        This is a copy of the user's async client, made for this loop. If the client cannot be
-        copied, it is returned itself. If the user gave no client, a client made for this loop is
+        This is a copy of the user's async client, made for this loop. A client that cannot be
+        copied is returned unchanged. If the user gave no client, a client made for this loop is
         returned. Raises `ModelError` if the user gave only a sync client.
         """
         given_client = self._user_async_client
@@ -179,7 +179,7 @@ class Clients:
                 run_in_background_loop(self._close_client_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients that `close` closes, and also the client made for the running loop.
+        """Close the clients of this process, of the background loop and of the running event loop.
 
         The user's clients stay open. The next call makes new clients.
         """
@@ -247,8 +247,8 @@ def _find_loop_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
     """Return the clients that were made for *loop*, keyed by the `Clients` that made them.
 
     The clients are stored in an attribute of *loop*. So the loop, the clients and their sockets are
-    freed together, even if the loop is never closed. A table outside would keep the loop alive,
-    because the clients refer to the loop.
+    freed together, even if the loop is never closed. A module-level table would keep the loop
+    alive, because the clients refer to the loop.
     """
     try:
         return loop._qtmiddleware_clients  # type: ignore[attr-defined,no-any-return]
@@ -258,11 +258,11 @@ def _find_loop_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
         return clients
 
 
-def _schedule_client_close(lifetime: AsyncGenerator[None, None]) -> None:
+def _schedule_client_close(client_lifetime: AsyncGenerator[None, None]) -> None:
     async def close() -> None:
         # The generator may be closed already if the loop is about to end.
         with suppress(RuntimeError):
-            await lifetime.aclose()
+            await client_lifetime.aclose()
 
     task = asyncio.get_running_loop().create_task(close())
     _closing.add(task)
@@ -281,7 +281,7 @@ async def _manage_client_lifetime(client: Any) -> AsyncGenerator[None, None]:
         await client.close()
 
 
-def hash_account(base_url: str | None) -> int:
+def hash_address_and_key(base_url: str | None) -> int:
     """Return a hash of the address and the key that new clients use."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((_resolve_address(base_url), read_api_key()))
@@ -312,7 +312,7 @@ def _resolve_address(base_url: str | None) -> str:
 def can_stream(client: Any) -> bool:
     """Return whether *client* can stream its answers.
 
-    Only an unchanged client of the SDK can; `is_vendor_client` tells what that is.
+    Only an unchanged client of the SDK can stream. `is_vendor_client` recognises such a client.
     """
     return is_vendor_client(client, _RESOURCE)
 

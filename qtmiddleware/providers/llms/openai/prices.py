@@ -23,7 +23,7 @@ class Prices:
     """A model's prices in US dollars per million tokens.
 
     Attributes:
-        model: The model's name.
+        model: The name that the provider uses for the model, such as ``gpt-4o-mini``.
         input: The price of input tokens; ``None`` uses the list price from `find_prices`.
         output: The price of output tokens; ``None`` uses the list price from `find_prices`.
         provider: The provider's name in the package genai-prices.
@@ -57,11 +57,12 @@ def find_prices(model: str, provider: str = OPENAI) -> tuple[float, float] | Non
     """Return the input and output prices of *model*; ``None`` if they are unknown.
 
     Prices are in US dollars per million tokens. They come from the package genai-prices (extra
-    ``prices``), or else, for OpenAI's models, from ``prices.json``. If a dated snapshot has no
-    price there, the prices of its base model are returned. The network is not used.
+    ``prices``), or else, for OpenAI's models, from ``prices.json``. If ``prices.json`` has no
+    prices for a dated snapshot, the prices of its base model are returned. This function sends no
+    request.
 
     Args:
-        model: The model's name.
+        model: The name that the provider uses for the model.
         provider: The provider's name in the package genai-prices.
     """
     packaged = _find_packaged_prices(model, provider)
@@ -99,7 +100,7 @@ class Shutdown:
 
 
 def find_shutdown(model: str) -> Shutdown | None:
-    """Return when OpenAI shuts *model* down; ``None`` if no date is known.
+    """Return the planned shutdown of *model*; ``None`` if no date is known.
 
     If a snapshot or a fine-tuned model has no date, the date of its base model is returned.
     """

@@ -11,7 +11,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.llms.calls import require_seconds_left
-from qtmiddleware.providers.openai_client import choose_reason
+from qtmiddleware.providers.openai_client import find_reason_for_status
 from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
@@ -41,14 +41,14 @@ class Collector:
         self._chunks: list[bytes] = []
         self._size = 0
 
-    def add(self, chunk: bytes) -> None:
+    def add_chunk(self, chunk: bytes) -> None:
         """Add *chunk* to the collected bytes.
 
-        Raises `ModelError` ``too_long`` if the total exceeds `MOST_BYTES`, and ``timeout`` or
-        ``cancelled`` if no time is left.
+        Raises `ModelError`. The reason is ``too_long`` if the total exceeds `MOST_BYTES`, and
+        ``timeout`` or ``cancelled`` if no time is left.
         """
         self._size += len(chunk)
-        check_size(self._size, MOST_BYTES)
+        check_answer_size(self._size, MOST_BYTES)
         require_seconds_left(self._deadline, _STILL_SENDING)
         self._chunks.append(chunk)
 
@@ -60,7 +60,7 @@ class Collector:
         return whole
 
 
-def check_size(byte_count: int, max_bytes: int) -> None:
+def check_answer_size(byte_count: int, max_bytes: int) -> None:
     """Raise `ModelError` if an answer's *byte_count* exceeds *max_bytes*."""
     if byte_count > max_bytes:
         raise ModelError(
@@ -73,20 +73,20 @@ def read_reply(raw_completion: Any) -> Reply:
 
     The completion is the response body in bytes, a mapping, or the client's response object.
 
-    Raises `ModelError`:
+    Raises `ModelError` with one of these reasons:
 
     - ``unparsable`` if *raw_completion* is not a chat completion,
     - ``empty`` if the reply has no text,
     - ``refused`` if the model or a content filter refused to answer,
     - ``truncated`` if the token limit was reached before the first text,
-    - if a gateway sent an error with the HTTP status 200: the reason for the status in the error.
+    - the reason for the status in the error, if a gateway sent an error with HTTP status 200.
     """
     completion = (
         _parse_json(raw_completion)
         if isinstance(raw_completion, bytes | bytearray | str)
         else raw_completion
     )
-    raise_if_error(completion)
+    raise_if_gateway_error(completion)
     choice = _find_first_choice(completion)
     message = read_field(choice, "message")
     if message is None:
@@ -112,12 +112,12 @@ def make_reply(
     """Return a reply with *text*; raise `ModelError` if *text* is blank.
 
     Args:
-        text: The reply's text.
+        text: The text that the model wrote.
         completion: The object that contains the token counts.
         finish_reason: The provider's reason for the end of the answer.
         has_reasoned: Whether the model reasoned before its answer.
-        id_source: The object that contains the model's name and the completion's id. The default
-            is *completion*.
+        id_source: The object that contains the model's name and the completion's id. The default is
+            *completion*.
     """
     is_cut = finish_reason in _CUT_OFF
     if text.strip():
@@ -140,7 +140,7 @@ def read_token_counts(completion: Any) -> tuple[int, int]:
 
     A number that is missing, or is not from 1 to `MOST_TOKENS`, becomes 0.
     """
-    usage = _find_usage(completion)
+    usage = _find_token_usage(completion)
     return _find_token_count(usage, _INPUT_TOKEN_FIELDS), _find_token_count(
         usage, _OUTPUT_TOKEN_FIELDS
     )
@@ -161,7 +161,7 @@ def read_model_and_id(completion: Any) -> tuple[str, str]:
     return model, id_
 
 
-def _find_usage(completion: Any) -> Any:
+def _find_token_usage(completion: Any) -> Any:
     """Return the object in *completion* that contains the token counts."""
     raw = read_field(completion, "raw")
     return (
@@ -200,13 +200,13 @@ def _parse_json(json_text: bytes | bytearray | str) -> Any:
         ) from None
 
 
-def raise_if_error(completion: Any) -> None:
+def raise_if_gateway_error(completion: Any) -> None:
     """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
     error = read_field(completion, "error")
     if not error or not isinstance(error, Mapping | str):
         return
     code = read_field(error, "code")
-    reason = choose_reason(code) if isinstance(code, int) else "unavailable"
+    reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
     raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
@@ -289,7 +289,7 @@ class EventReader:
         self._has_data = False
         self._ends_with_return = False
 
-    def feed(self, chunk: bytes) -> Iterator[bytes]:
+    def read_events(self, chunk: bytes) -> Iterator[bytes]:
         """Read *chunk*, and yield the data of each event that *chunk* completes."""
         if not chunk:
             return
@@ -299,9 +299,9 @@ class EventReader:
         self._ends_with_return = chunk.endswith(b"\r")
         *lines, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         for line in lines:
-            self._line.add(line)
+            self._line.add_chunk(line)
             yield from self._read_line(self._line.take_bytes())
-        self._line.add(rest)
+        self._line.add_chunk(rest)
 
     def read_last_event(self) -> Iterator[bytes]:
         """Yield the data of the last event, unless a blank line already ended it."""
@@ -312,8 +312,8 @@ class EventReader:
         name, _, value = line.partition(b":")
         if name == b"data":
             if self._has_data:
-                self._event.add(b"\n")
-            self._event.add(value.removeprefix(b" "))
+                self._event.add_chunk(b"\n")
+            self._event.add_chunk(value.removeprefix(b" "))
             self._has_data = True
         elif not line and self._has_data:
             self._has_data = False
@@ -328,7 +328,7 @@ class StreamReader:
 
     Args:
         deadline: The time limit; by default there is none. If the deadline passes before the text
-            is complete, `feed` raises `ModelError`. If only the token counts are missing, the
+            is complete, `read_chunk` raises `ModelError`. If only the token counts are missing, the
             reader returns the reply without them.
         is_stream: Whether the request asked for a stream. If false, the chunks form one completion.
 
@@ -361,7 +361,7 @@ class StreamReader:
         """Whether the text is complete. The token counts may still be missing."""
         return self.is_done or bool(self._finish)
 
-    def feed(self, chunk: Any) -> Iterator[str | Reply]:
+    def read_chunk(self, chunk: Any) -> Iterator[str | Reply]:
         """Read *chunk*, and yield the texts in it.
 
         When the text is complete but the stream has not ended, also yields the `Reply`, once, with
@@ -370,42 +370,42 @@ class StreamReader:
         if isinstance(chunk, str):
             chunk = chunk.encode("utf-8", "replace")
         if not isinstance(chunk, bytes):
-            yield from self._feed_completion(chunk)
+            yield from self._read_completion_chunk(chunk)
         else:
-            yield from self._feed_bytes(chunk)
+            yield from self._read_bytes_chunk(chunk)
         # The cheap checks come first, so that the whole text is joined once, not for every chunk.
         if not self._has_given_reply and not self.is_done and self._finish and self._has_text:
             self._has_given_reply = True
             yield self._make_reply()
 
-    def _feed_completion(self, completion: Any) -> Iterator[str]:
+    def _read_completion_chunk(self, completion: Any) -> Iterator[str]:
         if not self._is_stream:
             self._completion = completion
             return
         text = self._read_completion_text(completion)
-        self._add_chunk_size(len(text))
+        self._limit_total_size(len(text))
         if text:
             yield text
         self._check_deadline()
 
-    def _feed_bytes(self, chunk: bytes) -> Iterator[str]:
-        self._add_chunk_size(len(chunk))
+    def _read_bytes_chunk(self, chunk: bytes) -> Iterator[str]:
+        self._limit_total_size(len(chunk))
         # A stream of events never begins with "{", so this server sends a whole completion.
         if self._body is None and not self._first_byte:
             self._first_byte = chunk.lstrip()[:1]
             self._body = Collector(self._deadline) if self._first_byte == b"{" else None
         if self._body is not None:
-            self._body.add(chunk)
+            self._body.add_chunk(chunk)
             return
-        for event_data in self._events.feed(chunk):
+        for event_data in self._events.read_events(chunk):
             if text := self._read_event_text(event_data):
                 yield text
             self._check_deadline()
         self._check_deadline()
 
-    def _add_chunk_size(self, chunk_size: int) -> None:
+    def _limit_total_size(self, chunk_size: int) -> None:
         self._size += chunk_size
-        check_size(self._size, MOST_STREAM_BYTES)
+        check_answer_size(self._size, MOST_STREAM_BYTES)
 
     def _check_deadline(self) -> None:
         if not self.is_whole:
@@ -466,7 +466,7 @@ class StreamReader:
         return self._read_completion_text(completion)
 
     def _read_completion_text(self, completion: Any) -> str:
-        raise_if_error(completion)
+        raise_if_gateway_error(completion)
         self._has_begun = True
         if read_field(completion, "usage"):
             self._usage = completion
@@ -492,8 +492,8 @@ class StreamReader:
     def _take_text(self, *, is_last: bool = False) -> str:
         """Return the text that was read but not yet returned.
 
-        Some servers split a character between its two surrogates. So a first surrogate at the end
-        is kept for the next call, unless *is_last* is true.
+        Some servers split a character between its two surrogates. So if the text ends with the
+        first of two surrogates, that surrogate is kept for the next call, unless *is_last* is true.
         """
         text, self._cut_surrogate = self._cut_surrogate, ""
         if text and not is_last and "\ud800" <= text[-1] <= "\udbff":

@@ -15,7 +15,7 @@ from qtmiddleware.providers.openai_client import convert_client_error
 from qtmiddleware.runtime.logs import get_logger
 
 RequestOption = Literal["response_format", "tokens", "temperature", "reasoning_effort", "stream"]
-"""An option of a request that some providers reject."""
+"""A request option that some providers reject."""
 
 FORMATS: Final = ("json_schema", "json_object", "text")
 TOKEN_LIMITS: Final = ("max_tokens", "max_completion_tokens", None)
@@ -70,7 +70,10 @@ def find_least_effort(model: str) -> str | None:
 
 
 def is_openai_host(host: str) -> bool:
-    """Return whether *host*, a value of `Clients.host`, belongs to OpenAI."""
+    """Return whether the host name *host* belongs to OpenAI.
+
+    The phrase "the default address" also counts, because `Clients.host` returns it for OpenAI.
+    """
     return (
         host == "the default address"
         or host == "api.openai.com"
@@ -96,7 +99,7 @@ class ProviderCapabilities:
         """Return capabilities that have, for each option, the higher of the two levels."""
         return ProviderCapabilities(*map(max, astuple(self), astuple(other_capabilities)))
 
-    def simplify(self, option: RequestOption) -> ProviderCapabilities | None:
+    def simplify_option(self, option: RequestOption) -> ProviderCapabilities | None:
         """Return a copy in which *option* is one level higher; ``None`` at the last level."""
         level: int = getattr(self, option)
         return replace(self, **{option: level + 1}) if level < _LAST_STEP[option] else None
@@ -111,7 +114,7 @@ _LAST_STEP: Final[Mapping[RequestOption, int]] = {
 }
 
 
-def find_rejected_option(
+def find_rejected_option_and_certainty(
     error: Exception, request: Mapping[str, Any]
 ) -> tuple[RequestOption, bool] | None:
     """Return the option of *request* that the provider rejected, and whether *error* names it.
@@ -168,8 +171,8 @@ def build_request(
     """Return the keyword arguments for ``chat.completions.create``.
 
     Args:
-        prompt: The prompt.
-        model: The model's name.
+        prompt: The instructions, the question and the reply fields.
+        model: The name of the model to call.
         response_format: ``json_schema``, ``json_object`` or ``text``. A prompt without reply fields
             always uses ``text``.
         **options: More arguments, such as ``temperature``. An argument that is ``None`` is omitted.
@@ -281,15 +284,15 @@ class Negotiator:
     Thread-safe.
 
     Args:
-        model: The model's name.
+        model: The name of the model to call.
         find_host: Returns the provider's host.
-        temperature: The temperature; ``None`` sends no temperature.
+        temperature: The sampling temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         response_format: The response format, without fallbacks. ``None`` tries a JSON schema first,
             then ``json_object``, then plain text.
-        reasoning_effort: The reasoning effort. ``auto`` uses the result of *find_reasoning_effort*;
-            ``None`` sends no effort.
+        reasoning_effort: The reasoning effort to request. ``auto`` uses the result of
+            *find_reasoning_effort*; ``None`` sends no effort.
         find_reasoning_effort: Returns the least effort that a model accepts, or ``None`` for a
             model that does not reason.
         advice: Keyword arguments for `convert_client_error`, which builds the error messages.
@@ -320,7 +323,7 @@ class Negotiator:
         self._effort = least if reasoning_effort == "auto" else reasoning_effort
         self.capabilities = ProviderCapabilities()
 
-    def learn(self, capabilities: ProviderCapabilities) -> None:
+    def remember_capabilities(self, capabilities: ProviderCapabilities) -> None:
         """Remember *capabilities* for later requests."""
         # If two threads do this at the same time, one result may be lost. The next reply restores
         # it.
@@ -359,7 +362,7 @@ class Negotiator:
         effort = None if capabilities.reasoning_effort else self._effort
         # OpenAI's reasoning models think unless told not to, and then accept no temperature.
         thinks = self._reasons and effort != "none"
-        limit = self._choose_limit_parameter(capabilities)
+        limit = self._choose_token_limit_parameter(capabilities)
         reasoning_tokens = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
         temperature = self._temperatures.get(prompt.mode, self._temperature)
         options: dict[str, Any] = {
@@ -374,7 +377,7 @@ class Negotiator:
         )
         return {**request, **STREAMS[capabilities.stream]} if should_stream else request
 
-    def _choose_limit_parameter(self, capabilities: ProviderCapabilities) -> str | None:
+    def _choose_token_limit_parameter(self, capabilities: ProviderCapabilities) -> str | None:
         """Return the name of the parameter for the token limit; ``None`` to send no limit.
 
         The first choice is ``max_completion_tokens`` for OpenAI and for reasoning models. Other
@@ -390,12 +393,12 @@ class Negotiator:
 
         Returns ``None`` if no option caused *error*, or if no simpler request is left.
         """
-        option, is_certain = find_rejected_option(error, request) or (None, False)
+        option, is_certain = find_rejected_option_and_certainty(error, request) or (None, False)
         # The user configured this format, so no other format replaces it.
         if option is None or (option == "response_format" and self._response_format is not None):
             return None
-        key = self._choose_limit_parameter(capabilities) if option == "tokens" else option
-        lower = capabilities.simplify(option) if key in request else None
+        key = self._choose_token_limit_parameter(capabilities) if option == "tokens" else option
+        lower = capabilities.simplify_option(option) if key in request else None
         if lower is not None:
             _log.info(
                 "%s rejected %s; retrying without it",
@@ -406,5 +409,5 @@ class Negotiator:
             )
             # A guess is remembered only after the provider has accepted the simpler request.
             if is_certain:
-                self.learn(lower)
+                self.remember_capabilities(lower)
         return lower

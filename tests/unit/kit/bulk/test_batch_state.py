@@ -151,7 +151,7 @@ def test_a_file_that_nobody_here_wrote_is_refused_in_one_line(
     def read() -> None:
         with BatchState(path) as state:
             state.list_parts()
-            state.find_reply("0")
+            state.find_reply_status_and_body("0")
 
     with pytest.raises(
         StoreError, match=r"out.batch cannot be used .*; move the file away"

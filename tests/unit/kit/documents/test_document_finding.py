@@ -76,7 +76,10 @@ def test_what_is_no_document_is_counted_by_its_ending(folder: Path) -> None:
 
 
 def test_every_file_of_a_folder_is_taken_where_a_reader_is_asked_for_each(folder: Path) -> None:
-    every = {path.relative_to(folder).as_posix() for path in find_documents(folder, all_files=True)}
+    every = {
+        path.relative_to(folder).as_posix()
+        for path in find_documents(folder, should_include_all_files=True)
+    }
     assert every == {
         name for name in FILES if not any(part.startswith(".") for part in name.split("/"))
     }

@@ -139,7 +139,7 @@ def test_a_snippet_begins_where_most_of_the_words_stand_closest(
     hits = sorted(dict(places).items())
     sums = {at: sum(worth for other, worth in hits if at <= other < at + length) for at, _ in hits}
     # Of several such places the first.
-    assert drawing._find_densest_window(hits, length) == max(
+    assert drawing._find_densest_window_start(hits, length) == max(
         sums, key=lambda at: (sums[at], -at), default=0
     )
 

@@ -18,7 +18,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms import defects
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.defects import find_defect
+from qtmiddleware.providers.llms.defects import convert_defect
 from qtmiddleware.types import Deadline
 
 QUERY = "Does Jaco have any health concerns?"
@@ -207,7 +207,7 @@ def test_what_the_error_says_is_logged_at_debug_alone(query: str) -> None:
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(handler)
     defects._reported.clear()
-    failure = find_defect(error, "fn", error)
+    failure = convert_defect(error, "fn", error)
     logger.removeHandler(handler)
     assert failure is not None
     assert str(failure) == "fn raised KeyError: a bug in the function; the traceback is in the log"

@@ -110,7 +110,7 @@ def test_a_streamed_reply_has_the_names_of_its_first_chunk(usage: Any) -> None:
         for at, it in enumerate(chunks("one two", usage=usage))
     ]
     for piece in stream(events):
-        list(reader.feed(piece.encode()))
+        list(reader.read_chunk(piece.encode()))
     *_, reply = reader.yield_rest_and_reply()
     assert (reply.text, reply.model, reply.id) == ("one two", MODEL, "c")
 
@@ -133,22 +133,22 @@ def test_what_a_wrapped_client_might_return_is_a_model_error(raw: Any) -> None:
 
 def test_a_body_is_collected_up_to_its_limit() -> None:
     collector = Collector(Deadline())
-    collector.add(b"x" * MOST_BYTES)
+    collector.add_chunk(b"x" * MOST_BYTES)
     assert len(collector.take_bytes()) == MOST_BYTES
-    collector.add(b"x" * MOST_BYTES)
+    collector.add_chunk(b"x" * MOST_BYTES)
     with pytest.raises(ModelError) as caught:
-        collector.add(b"x")
+        collector.add_chunk(b"x")
     assert caught.value.reason == "too_long"
 
 
 def test_collecting_stops_at_the_deadline_and_when_it_is_cancelled() -> None:
     deadline = Deadline.after(60)
     collector = Collector(deadline)
-    collector.add(b"x")
+    collector.add_chunk(b"x")
     deadline.cancel()
     with pytest.raises(ModelError) as caught:
-        collector.add(b"x")
+        collector.add_chunk(b"x")
     assert caught.value.reason == "cancelled"
     with pytest.raises(ModelError) as caught:
-        Collector(Deadline.after(0)).add(b"x")
+        Collector(Deadline.after(0)).add_chunk(b"x")
     assert caught.value.reason == "timeout"

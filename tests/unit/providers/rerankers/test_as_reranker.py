@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from qtmiddleware.config.settings import RerankSettings, Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import Reranker
-from qtmiddleware.providers.rerankers import CallableReranker, check_scores, make_reranker
+from qtmiddleware.providers.rerankers import CallableReranker, check_rerank_scores, make_reranker
 from qtmiddleware.providers.rerankers.cross_encoder import CrossEncoderReranker
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 
@@ -220,7 +220,9 @@ def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
 def test_finite_scores_stay_as_they_are(scores: list[float]) -> None:
     assert (
-        check_scores(scores, len(scores)) == check_scores(np.array(scores), len(scores)) == scores
+        check_rerank_scores(scores, len(scores))
+        == check_rerank_scores(np.array(scores), len(scores))
+        == scores
     )
 
 
@@ -229,7 +231,7 @@ def test_checked_scores_are_of_that_count_and_finite_or_refused(
     scores: list[float], count: int
 ) -> None:
     if len(scores) == count and np.isfinite(scores).all():
-        assert check_scores(scores, count) == scores
+        assert check_rerank_scores(scores, count) == scores
     else:
         with pytest.raises(ModelError):
-            check_scores(scores, count)
+            check_rerank_scores(scores, count)
