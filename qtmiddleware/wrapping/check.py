@@ -148,7 +148,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of checking a wrapped function. Print it to read it as a report.
+    """The result of checking a wrapped function. Print it to see a report.
 
     Attributes:
         function: the name of the checked function.
@@ -945,7 +945,7 @@ class _CheckRun:
     def _judge_keywords_and_list_keys(
         self, plain_result: SearchResult, widened_result: SearchResult
     ) -> Flow[tuple[Finding, Sequence[Key]]]:
-        """Try the keyword rules, and return the verdict on them and the reranked passage keys.
+        """Try the keyword rules. Return the verdict on them, and the passage keys in the new order.
 
         If the rules cannot be tried, return the passage keys of the plain result.
         """

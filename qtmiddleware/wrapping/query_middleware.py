@@ -275,8 +275,8 @@ class QueryMiddleware:
           with a dot, such as ``request.text``, is a field of an argument.
         - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
           is none. By default, common names such as ``page`` and ``offset`` are recognized.
-        - *embed*: the embedding function, if *fn* takes a vector. It takes one text or a list of
-          texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
+        - *embed*: the embedding function, if *fn* takes a vector. This function takes one text or a
+          list of texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
           returns the matches in a response; *write* returns a copy of the response with other
           matches.
@@ -394,8 +394,8 @@ class QueryMiddleware:
     def warm_up(self) -> None:
         """Load everything that the first question needs, and return when it is loaded.
 
-        This imports packages, reads word lists and prompts, and creates the model's client. If a
-        reranker is configured, its model is loaded. No model is called, so nothing costs money.
+        `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If
+        a reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
         If the configuration uses a model, most of the loading starts in the background when the
         middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If
@@ -782,7 +782,7 @@ class QueryMiddleware:
 def _transform_queries(
     queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
 ) -> Flow[list[Transformation]]:
-    """Transform *queries*, at most *concurrency* at once. Return the results in query order.
+    """Transform *queries*, at most *concurrency* at once. Return one result per query, in order.
 
     *requests_by_query* holds the request for each distinct query.
     """

@@ -302,7 +302,7 @@ class CallSignature:
         return args, kwargs
 
     def _list_query_locations(self) -> tuple[Location, ...]:
-        """Return the parameters that may hold the query, most likely first."""
+        """Return the parameters that may hold the query, from the most to the least likely."""
         parameters, query_location = self._parameters, self._query_location
         if parameters.is_loose:
             return (query_location, *((name, None) for name in QUERIES), _NESTED_LOCATIONS[1])
@@ -423,7 +423,7 @@ class CallSignature:
         )
 
     def _find_top_k_name(self, kwargs: Mapping[str, Any]) -> str | None:
-        """Return the name of the parameter for the number of passages, or ``None``."""
+        """Return the name of the parameter for the number of passages; ``None`` if missing."""
         if self._top_k_path:
             return None
         if self.top_k_argument is not None or not self._parameters.has_var_keyword:
@@ -791,7 +791,7 @@ class Parameters:
         return self._choose_positional_query_name(takes_vector)
 
     def find_top_k_name(self, top_k_arg: str | None) -> str | None:
-        """Return the name of the parameter for the number of passages, or ``None``.
+        """Return the name of the parameter for the number of passages; ``None`` if missing.
 
         Raises `WrapError` if *top_k_arg* is not a parameter.
         """
@@ -1003,7 +1003,7 @@ def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_list_of_one_text(value: Any) -> bool:
-    """Return whether *value* is a list with a single text, as Chroma takes a query."""
+    """Return whether *value* is a list with a single text, which is how Chroma takes a query."""
     return isinstance(value, list) and len(value) == 1 and isinstance(value[0], str)
 
 
