@@ -213,7 +213,8 @@ class TransformRow:
             question itself; ``None`` for one search per variant. A limit in the settings overrides
             this limit.
         prompt: The instructions of a user-defined transform, which has no prompt file.
-        weights: The weights of a user-defined transform by field. They override the settings.
+        weights: The weights of a user-defined transform by field. These weights override the
+            weights in the settings.
     """
 
     name: str

@@ -137,33 +137,33 @@ def _build_entry_point_error(group: str, entry_name: str, problem: str) -> Confi
 # --- transforms -----------------------------------------------------------------------------------
 
 
-def find_transform(name: str, configured_transforms: Mapping[str, Any]) -> TransformRow:
-    """Return the transform *name* from the config or, if it is not there, from a package.
+def find_transform(transform_name: str, configured_transforms: Mapping[str, Any]) -> TransformRow:
+    """Return the transform *transform_name* from the config, or else from an installed package.
 
     The same definition always gives the same object.
 
     Args:
-        name: The transform's name.
+        transform_name: The value of ``transformationType``.
         configured_transforms: The definitions in the config, by name.
 
     Raises:
         UnknownPlugin: Neither the config nor an installed package has a transform of this name.
         ConfigError: The definition of the transform is not valid.
     """
-    if (definition := configured_transforms.get(name)) is not None:
+    if (definition := configured_transforms.get(transform_name)) is not None:
         fields = tuple(read_field_weights(definition["fields"]).items())
-        return _build_transform_row(name, definition["prompt"], fields)
-    part = load_plugin(TRANSFORM_GROUP, name)
+        return _build_transform_row(transform_name, definition["prompt"], fields)
+    part = load_plugin(TRANSFORM_GROUP, transform_name)
     if not isinstance(part, OwnTransform):
         problem = f"must be a qtmiddleware.plugins.OwnTransform, not {type(part).__name__}"
-        raise _build_entry_point_error(TRANSFORM_GROUP, name, problem)
+        raise _build_entry_point_error(TRANSFORM_GROUP, transform_name, problem)
     for place, _, allowed in find_definition_problems(
-        name, {"prompt": part.prompt, "fields": part.fields}
+        transform_name, {"prompt": part.prompt, "fields": part.fields}
     ):
         problem = f"is not valid: {place or 'name'} must be {allowed}"
-        raise _build_entry_point_error(TRANSFORM_GROUP, name, problem)
+        raise _build_entry_point_error(TRANSFORM_GROUP, transform_name, problem)
     return _build_transform_row(
-        name, part.prompt.strip(), tuple(read_field_weights(part.fields).items())
+        transform_name, part.prompt.strip(), tuple(read_field_weights(part.fields).items())
     )
 
 
@@ -261,21 +261,23 @@ class FoundFusion:
 
 
 @cache
-def find_fusion_method(name: str) -> FoundFusion:
-    """Return the fusion method *name* from an installed package.
+def find_fusion_method(method_name: str) -> FoundFusion:
+    """Return the fusion method *method_name* from an installed package.
 
     Raises:
         UnknownPlugin: No installed package has a fusion method of this name.
         ConfigError: The fusion method is not valid.
     """
-    part = load_plugin(FUSION_GROUP, name)
+    part = load_plugin(FUSION_GROUP, method_name)
     if not isinstance(part, OwnFusion):
         problem = f"must be a qtmiddleware.plugins.OwnFusion, not {type(part).__name__}"
-        raise _build_entry_point_error(FUSION_GROUP, name, problem)
+        raise _build_entry_point_error(FUSION_GROUP, method_name, problem)
     if not callable(part.merge):
         problem = f"must have a function as its merge, not {type(part.merge).__name__}"
-        raise _build_entry_point_error(FUSION_GROUP, name, problem)
-    row = FusionMethod(name=name, weighs=bool(part.weighs), needs_scores=bool(part.needs_scores))
+        raise _build_entry_point_error(FUSION_GROUP, method_name, problem)
+    row = FusionMethod(
+        name=method_name, weighs=bool(part.weighs), needs_scores=bool(part.needs_scores)
+    )
     return FoundFusion(row, part.merge)
 
 

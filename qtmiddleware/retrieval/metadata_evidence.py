@@ -289,11 +289,11 @@ def _parse_values(field_name: str, value: Any) -> _Row:
     kind = type(value)
     parsed: _Value | None = None
     if kind is str:
-        parsed = _parse_text(value) if 0 < len(value) <= MOST_CHARS else None
+        parsed = _parse_text_value(value) if 0 < len(value) <= MOST_CHARS else None
     elif kind is int or kind is float:
         # A number may have a million digits, which would take long to write out.
         parsed = (
-            _parse_number(value, is_time=_is_time_field(field_name))
+            _parse_number_value(value, is_time=_is_time_field(field_name))
             if -1e15 < value < 1e15
             else None
         )
@@ -305,12 +305,12 @@ def _parse_values(field_name: str, value: Any) -> _Row:
             for item in value[:MOST_LISTED]
             if type(item) is str and 0 < len(item) <= MOST_CHARS
         ]
-        return tuple([item for item in map(_parse_text, texts) if item is not None])
+        return tuple([item for item in map(_parse_text_value, texts) if item is not None])
     return () if parsed is None else (parsed,)
 
 
 @lru_cache(maxsize=4_096)
-def _parse_text(value: str) -> _Value | None:
+def _parse_text_value(value: str) -> _Value | None:
     """Return *value*, a short text, as a parsed value.
 
     Returns ``None`` if the text has more than `MOST_WORDS` words.
@@ -328,7 +328,7 @@ def _parse_text(value: str) -> _Value | None:
 
 
 @lru_cache(maxsize=4_096)
-def _parse_number(value: float, *, is_time: bool) -> _Value:
+def _parse_number_value(value: float, *, is_time: bool) -> _Value:
     """Return *value*, a number, as a parsed value.
 
     If *is_time* is true, a number that may be a Unix time is converted to a day (UTC).
@@ -384,7 +384,9 @@ class _QuestionDemands:
                 yield "newest", f"{field_name}: newest", self._score_newness(column)
         elif kind == "versions":
             for version_range in times.versions:
-                shares = _score_passages(column, partial(_is_in_range, version_range=version_range))
+                shares = _score_passages(
+                    column, partial(_is_version_in_range, version_range=version_range)
+                )
                 yield f"version {version_range}", f"{field_name} = {version_range}", shares
             if self._wants_newest:
                 yield "newest of versions", f"{field_name}: newest", self._score_newness(column)
@@ -399,9 +401,9 @@ class _QuestionDemands:
         The tuples have the same meaning as in `match_field`.
         """
         for label, _, text in (constraint.partition(":") for constraint in constraints):
-            if not self._is_same_label(label, field_name):
+            if not self._is_label_of_field(label, field_name):
                 continue
-            value = _parse_text(text.strip()[:MOST_CHARS])
+            value = _parse_text_value(text.strip()[:MOST_CHARS])
             if value is None or value.neutral:
                 continue
             shares = [
@@ -412,8 +414,8 @@ class _QuestionDemands:
             description = " = " + " ".join(value.folded) if can_be_told else ": a value"
             yield f"words {field_name}", f"{field_name}{description}, as the model says", shares
 
-    def _is_same_label(self, label: str, field_name: str) -> bool:
-        """Return whether a constraint's *label* has the same words as the field *field_name*."""
+    def _is_label_of_field(self, label: str, field_name: str) -> bool:
+        """Return whether the *label* of a constraint consists of the same words as *field_name*."""
         words = [self._find_stem(word) for word in split_date_tokens(label.replace("_", " "))]
         return words == [
             self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
@@ -542,7 +544,7 @@ def _is_code(word: str) -> bool:
     return any(map(str.isdigit, word)) and not word.isdigit()
 
 
-def _is_in_range(value: _Value, version_range: VersionRange) -> bool:
+def _is_version_in_range(value: _Value, version_range: VersionRange) -> bool:
     """Return whether *value* is a version within *version_range*."""
     return value.version in version_range
 

@@ -71,7 +71,7 @@ from qtmiddleware.retrieval.request import (
 from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
-    describe_missing_text,
+    describe_missing_text_and_fix,
     has_text,
     read_response,
     read_text,
@@ -1034,7 +1034,7 @@ class _Pipeline:
         # One passage without a text proves little about the others.
         elif len(items) > 1:
             self.learned.holds_text = False
-            problem, advice = describe_missing_text(items, text_field)
+            problem, advice = describe_missing_text_and_fix(items, text_field)
             self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:

@@ -32,9 +32,9 @@ class TransformStage:
     """Asks the model to transform one question.
 
     If several threads or tasks ask the same question at the same time, they share one model call.
-    The first of them, the leader, asks the model. The others, the followers, get the leader's
-    transformation and degradations. If the leader is cancelled or out of time, a follower becomes
-    the leader.
+    The first caller, the leader, asks the model. The other callers, the followers, get the leader's
+    transformation and degradations. If the leader is cancelled or out of time, a follower
+    becomes the leader.
 
     Args:
         question: Builds the prompts and reads the replies.

@@ -27,7 +27,7 @@ from qtmiddleware.retrieval.request import Request, find_query_problem, prepare_
 from qtmiddleware.retrieval.responses import (
     ADVICE,
     SearchResult,
-    describe_missing_text,
+    describe_missing_text_and_fix,
     find_text_field,
     get_raw_item,
     get_read_units,
@@ -764,7 +764,7 @@ class _CheckRun:
 
     def _explain_missing_text_and_fix(self, items: Sequence[Any]) -> tuple[str, str]:
         """Return why the passages have no text, and how to fix the problem."""
-        text, fix = describe_missing_text(items, self.settings.keyword_evidence.text_field)
+        text, fix = describe_missing_text_and_fix(items, self.settings.keyword_evidence.text_field)
         signature, invocation = self.invocation.signature, self.invocation
         fields = [
             name

@@ -328,7 +328,7 @@ def find_text_field(item: Any, text_field: str | None) -> str | None:
     return "_node_content"
 
 
-def describe_missing_text(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
+def describe_missing_text_and_fix(items: Sequence[Any], text_field: str | None) -> tuple[str, str]:
     """Return (problem, fix): why no text was found in *items*, and how to fix the problem.
 
     Both are clauses for a message. They may name a field whose values look like text, but

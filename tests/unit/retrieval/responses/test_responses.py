@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     Shape,
-    describe_missing_text,
+    describe_missing_text_and_fix,
     estimate_chars,
     find_shape,
     has_text,
@@ -676,7 +676,7 @@ def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_t
         else {"id": "a", "score": 0.5, **kept}
     )
     assert not has_text(item, None)
-    what, mend = describe_missing_text([item, {"id": "b"}], None)
+    what, mend = describe_missing_text_and_fix([item, {"id": "b"}], None)
     assert text not in what + mend
     assert json.loads(mend.partition("=")[2]) == {"keywordEvidence": {"textField": ".".join(path)}}
     assert read_text(item, ".".join(path)) == text

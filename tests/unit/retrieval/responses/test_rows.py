@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
-    describe_missing_text,
+    describe_missing_text_and_fix,
     get_raw_item,
     has_text,
     read_id,
@@ -144,7 +144,7 @@ def test_a_row_whose_text_has_an_unusual_name_says_how_to_name_it() -> None:
     connection.close()
     assert not has_text(row, None)
     assert (
-        describe_missing_text([row], None)[1]
+        describe_missing_text_and_fix([row], None)[1]
         == 'set config={"keywordEvidence": {"textField": "blurb"}}'
     )
     named = {"idField": "chunk_key", "textField": "blurb", "scoreField": "near"}
