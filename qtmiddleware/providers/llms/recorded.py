@@ -147,7 +147,7 @@ class _Entry:
     fields: dict[str, Any] = field(default_factory=dict)
     fields_by_mode: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def add(self, record: Mapping[str, Any]) -> None:
+    def add_record(self, record: Mapping[str, Any]) -> None:
         fields = {name: value for name, value in record.items() if value}
         self.fields.update(fields)
         if mode := record.get("mode"):
@@ -262,7 +262,7 @@ class RecordedModel:
             # If the history is unknown, the id tells records of equal text apart.
             entry_key = history if history is not None else ("unknown", key)
             entry = self._by_text.setdefault(text, {}).setdefault(entry_key, entry)
-        entry.add(record)
+        entry.add_record(record)
         if standalone:
             self._by_standalone.setdefault(standalone, entry)
 
