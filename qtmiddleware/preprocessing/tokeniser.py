@@ -390,9 +390,10 @@ def _is_code(bare_text: str) -> bool:
 
 
 def _classify_letters(bare_text: str) -> TokenKind:
-    """Return whether *bare_text*, a run of letters, is a word, an acronym or an identifier.
+    """Return the token kind of *bare_text*, a run of letters.
 
-    The capitals decide: "Word", "NASA", "camelCase".
+    The kind depends on the capitals: "Word" is a word, "NASA" an acronym, "camelCase" an
+    identifier.
     """
     rest = bare_text[1:]
     if rest == rest.lower():
@@ -412,9 +413,9 @@ def _classify_letters(bare_text: str) -> TokenKind:
 def _classify_compound(bare_text: str) -> TokenKind:
     """Return the token kind of *bare_text*, several words joined by hyphens or apostrophes.
 
-    - ``word`` if only first letters are capitals.
-    - ``acronym`` if all letters are capitals.
-    - Otherwise, ``identifier`` if *bare_text* has a hyphen, else ``word``.
+    - ``word`` if each of the words has at most one capital, its first letter: "Jean-Paul".
+    - ``acronym`` if all letters are capitals: "RS-CAN".
+    - Otherwise, ``identifier`` if *bare_text* has a hyphen ("pre-GPT"), else ``word``.
     """
     if not any(map(_has_inner_capitals, re.split("['-]", bare_text))):
         return "word"

@@ -267,11 +267,12 @@ def fuse_rankings(
 ) -> FusedList:
     """Merge *rankings* into one list, best first.
 
-    Ties are broken as follows:
+    If two passages tie:
 
-    - Methods that use ranks prefer the better rank in any list, then the smaller key.
-    - Methods that use scores prefer the first list that contains the passage, then the better rank
-      in this list.
+    - Methods that use ranks put the passage with the better best rank first. If these ranks are
+      equal too, the smaller key is first.
+    - Methods that use scores put the passage from the earlier list first. Within a list, the better
+      rank is first.
 
     Args:
         rankings: The lists, each best first.

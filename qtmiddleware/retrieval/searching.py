@@ -168,8 +168,8 @@ def build_glossary_variant(
 ) -> Variant | None:
     """Return a variant of *question* that also contains other forms of its glossary terms.
 
-    Returns ``None`` if the terms have no other forms, or if this extra search is switched off or
-    not possible for *request*.
+    Returns ``None`` if the terms have no other forms. Also returns ``None`` if the extra search for
+    the variant is switched off or not possible for *request*.
     """
     settings, limit = request.settings, request.settings.limits.max_searches
     extra_searches = int(request.keyword_search_skip_reason is None)

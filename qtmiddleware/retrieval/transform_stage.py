@@ -191,9 +191,9 @@ class TransformStage:
         return transformation
 
     def _call_redis(self, redis_call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Call Redis with the function *redis_call*, and return its result.
+        """Run *redis_call*, which reads or writes in Redis, and return its result.
 
-        Returns ``None`` if Redis is too slow, fails, or is paused after a failure.
+        Returns ``None`` if Redis is too slow or fails, or if calls are paused after a failure.
         """
         if self._redis is None or self._redis.wait_seconds:
             return None

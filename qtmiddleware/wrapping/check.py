@@ -1068,7 +1068,10 @@ class _CheckRun:
         return replace(_build_ok_finding(_KEYWORDS, reason or effect, **values), mend=fix)
 
     def _add_late_failure_finding(self, feature: str, error: Exception) -> Finding:
-        """Add a finding that a later call raised *error*, and return the verdict on *feature*."""
+        """Add a finding that the call made to check *feature* raised *error*.
+
+        Returns the verdict on *feature*. The first call of the function was successful.
+        """
         finding = self._add_finding(
             _build_problem_finding(
                 "call", f"{self.name}() raised {_describe_error(error)} in a later call"

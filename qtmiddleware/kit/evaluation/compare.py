@@ -313,14 +313,15 @@ def choose_systems(
     has_model: bool,
     is_wrapped: bool,
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of the systems to compare, by the system's name, baseline first.
+    """Return the settings of each system to compare, keyed by system name, baseline first.
 
     Args:
-        systems: Settings by the system's name, or names. ``None``: the default systems.
-        has_model: Whether a model is available. If so, the default systems include the systems that
-            ask a model.
-        is_wrapped: Whether the function is a wrapped function. If so, ``yours``, the function with
-            its own settings, is added.
+        systems: A mapping from system name to settings, or a sequence of known names. ``None``
+            selects the default systems.
+        has_model: Whether a model is available. If so, the defaults include the systems that ask a
+            model.
+        is_wrapped: Whether the user's function is already wrapped. If so, the system ``yours`` is
+            added, which keeps the function's own settings.
 
     Raises:
         ConfigError: A name is unknown or reserved.

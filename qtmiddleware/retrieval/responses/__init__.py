@@ -157,8 +157,8 @@ class SearchResult:
 
     Attributes:
         ranking: The keys, scores and items of the passages, best first.
-        shape: Reads and rebuilds the response.
-        response: The function's own response.
+        shape: The object that reads passages from the response and rebuilds the response.
+        response: The response as the function returned it.
     """
 
     ranking: Ranking

@@ -320,8 +320,8 @@ def can_stream(client: Any) -> bool:
 def can_copy(client: Any) -> bool:
     """Return whether `copy_with_own_connections` can copy *client*.
 
-    *client* must be an unchanged client of the SDK. Its HTTP client must be the SDK's default. An
-    async client may also have an ordinary `httpx` client of the user.
+    *client* must be an unmodified SDK client that uses the SDK's default HTTP client. An async
+    client may instead use a plain `httpx` client that the user passed in.
     """
     if not can_stream(client):
         return False
