@@ -173,7 +173,7 @@ wrapped('Is Jaco ill?')
 assert observer.flush(30)
 print('then', flush=True)
 # One waits, and nobody hands it over before the fork.
-observer._spans.put(lambda: print('of the parent', flush=True))
+observer._spans.put_task(lambda: print('of the parent', flush=True))
 child = os.fork()
 if not child:
     wrapped('Is Jaco ill?')

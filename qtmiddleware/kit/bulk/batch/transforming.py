@@ -55,7 +55,7 @@ REPLAYED: Final = {
 class _NoPace(Pace):
     """Runs each model call once, without retries, because stored replies do not change."""
 
-    def perform(self, call: Callable[[], T]) -> T:
+    def call_with_retries(self, call: Callable[[], T]) -> T:
         """Run *call* once, and return its result."""
         return call()
 
