@@ -74,10 +74,7 @@ def write_llms_txt(config: Any, to: Path = SITE) -> None:
         config: mkdocs' configuration, with the site's name, description and navigation.
         to: The folder of the built site.
     """
-    for page in STAGED.rglob("*.md"):
-        copy = to / page.relative_to(STAGED)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(page, copy)
+    shutil.copytree(STAGED, to, dirs_exist_ok=True)
     overview = [entry for entry in config["nav"] if isinstance(next(iter(entry.values())), str)]
     sections = [("Overview", overview)]
     for entry in config["nav"]:

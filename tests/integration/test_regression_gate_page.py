@@ -4,34 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.own_function import write_questions
+from tests.support.application_world import run, write_application
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/regression-gate.md").read_text(encoding="utf-8")
-APP = """
-from qtmiddleware.kit.demo import load_dataset
-
-TEXTS = {passage.id: passage.text for passage in load_dataset().passages}
-
-
-def search(query: str, top_k: int = 10):
-    asked = set(query.lower().strip("?").split())
-    found = {id_: len(asked & set(text.lower().split())) for id_, text in TEXTS.items()}
-    best = sorted(found, key=lambda id_: (-found[id_], id_))[:top_k]
-    return [{"id": id_, "score": float(found[id_]), "text": TEXTS[id_]} for id_ in best]
-"""
-QTM = f"""#!/bin/sh
-exec {sys.executable} -c "from qtmiddleware.kit.cli import main; main()" "$@"
-"""
-PYTEST = f"""#!/bin/sh
-exec {sys.executable} -m pytest -p no:cacheprovider "$@"
-"""
 
 
 def block(kind: str) -> str:
@@ -41,36 +21,8 @@ def block(kind: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the function, its questions, and the two commands."""
-    (tmp_path / "app.py").write_text(APP, encoding="utf-8")
-    write_questions(tmp_path / "questions.csv")
-    for name, script in {"qtm": QTM, "pytest": PYTEST}.items():
-        (tmp_path / "bin").mkdir(exist_ok=True)
-        (tmp_path / "bin" / name).write_text(script)
-        (tmp_path / "bin" / name).chmod(0o755)
+    write_application(tmp_path)
     return tmp_path
-
-
-def run(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_", "PYTEST_"))
-    }
-    path = {
-        "PATH": f"{folder / 'bin'}{os.pathsep}{kept['PATH']}",
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}",
-    }
-    summary = {"GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
-    return subprocess.run(
-        ["bash", "-e", "-c", script],
-        cwd=folder,
-        env={**kept, **path, **summary},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
 
 
 def change(folder: Path) -> None:

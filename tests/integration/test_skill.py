@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_regression_gate_page import folder, run
-
-__all__ = ["folder"]
+from tests.support.application_world import run, write_application
 
 pytestmark = pytest.mark.skipif(
     os.name != "posix", reason="the skill's commands are those of a POSIX shell"
@@ -19,6 +17,12 @@ pytestmark = pytest.mark.skipif(
 SKILL = Path(__file__).parents[2] / "skills/improve-retrieval/SKILL.md"
 TEXT = SKILL.read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"^```\w+ (\w+)\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_application(tmp_path)
+    return tmp_path
 
 
 def test_an_agent_finds_the_skill_by_its_name_and_knows_when_to_use_it() -> None:

@@ -51,7 +51,6 @@ from qtmiddleware.kit.evaluation.bench import (
     BenchOptions,
     FunctionSource,
     OpenedBench,
-    ask_ahead,
     open_bench,
 )
 from qtmiddleware.kit.evaluation.own_function import OwnFunction
@@ -274,20 +273,9 @@ def _tune_settings(
     tiers = _choose_tier_names(opened_bench)
     # First, the model writes the texts that all trials share, for several questions at a time. The
     # trials themselves would ask for them one after another.
-    if (
-        opened_bench.has_model
-        and opened_bench.recorded_fields is None
-        and opened_bench.bench.model is not None
-    ):
-        train, _ = divide_dataset(opened_bench.dataset, seed=seed)
-        systems = {tier: SYSTEMS[tier] for tier in tiers}
-        ask_ahead(
-            opened_bench.bench.model,
-            train,
-            systems,
-            concurrency=opened_bench.concurrency,
-            progress=show_progress,
-        )
+    train, _ = divide_dataset(opened_bench.dataset, seed=seed)
+    systems = {tier: SYSTEMS[tier] for tier in tiers}
+    opened_bench.ask_model_ahead(train, systems, show_progress)
     result = tune(
         opened_bench.bench,
         opened_bench.dataset,
