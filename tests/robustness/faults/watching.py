@@ -14,8 +14,13 @@ from time import perf_counter, sleep
 from types import FrameType
 from typing import Any, Final
 
-DRAIN_SECONDS: Final = 20.0
-"""How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself."""
+from qtmiddleware.runtime.threads import IDLE_SECONDS, Threads
+
+DRAIN_SECONDS: Final = 0.8 * IDLE_SECONDS
+"""How long threads may go on: a variant's search or a read that nobody waits for any more ends by itself.
+
+Less than an idle thread of the pool lives, so a thread that is wrongly taken for a busy one is a complaint.
+"""
 TASK_SECONDS: Final = 5.0
 """How long tasks may, and open files may stay, on a busy machine."""
 _FILES: Final = Path("/proc/self/fd")
@@ -116,7 +121,7 @@ def _is_idle(thread: threading.Thread, frames: dict[int, Any]) -> bool:
     return (
         thread.name == "qtmiddleware"
         and frame is not None
-        and frame.f_code.co_qualname == "Threads._work"
+        and frame.f_code is Threads._perform_tasks.__code__
     )
 
 
