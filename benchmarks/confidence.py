@@ -4,7 +4,7 @@
 
 A foreign question is one of another set. Each question is judged beside all other questions of its
 set, so that it is not among those it is compared with. The result goes to
-``benchmarks/results/confidence.md``, and a plot beside it.
+``benchmarks/results/confidence.md``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ OWN: Final = 100
 FOREIGN: Final = 8
 """Questions of each other set."""
 RESAMPLED: Final = 200
-BINS: Final = 20
 
 HEAD: Final = """# Confidence
 
@@ -77,7 +76,7 @@ class Measured:
 
 
 def main() -> None:
-    """Measure every kind of function over every set, and write the tables and the plot."""
+    """Measure every kind of function over every set, and write the tables."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -98,7 +97,6 @@ def main() -> None:
         print(name, flush=True)
     text = "\n".join([HEAD, *(_describe_kind(kind, sets) for kind, sets in found.items())])
     (RESULTS / "confidence.md").write_text(text, encoding="utf-8")
-    (RESULTS / "confidence.svg").write_text(draw(found[KINDS[0]]), encoding="utf-8")
     print(text)
 
 
@@ -251,56 +249,6 @@ def _summarise(sets: Sequence[Measured]) -> list[str]:
             f" {mean([_share_unsure(it.foreign) for it in sets]):.1%}, unanswerable {_share_unsure(unanswerable):.1%}"
         ),
     ]
-
-
-# --- the plot -------------------------------------------------------------------------------------
-
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 690, 300, 60, 250
-_LINES: Final = (("own", "#0072b2"), ("foreign", "#d55e00"), ("unanswerable", "#767676"))
-
-
-def draw(sets: Sequence[Measured]) -> str:
-    """Return an SVG: how often each confidence occurs, for own, foreign and unanswerable questions, as shares."""
-    across, up = (_WIDTH - _LEFT - 20) / BINS, _BOTTOM - 30
-    shares = {}
-    for of, _ in _LINES:
-        values = [it.confidence for one in sets for it in getattr(one, of)]
-        counts = [
-            sum(min(BINS - 1, int(value * BINS)) == at for value in values) for at in range(BINS)
-        ]
-        shares[of] = [count / len(values) for count in counts]
-    most = max(max(it) for it in shares.values())
-    parts = [
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif"'
-            ' font-size="14"><title>Confidence of own, foreign and unanswerable questions</title>'
-            f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#fff"/>'
-        )
-    ]
-    for line, (of, colour) in enumerate(_LINES):
-        points = " ".join(
-            f"{_LEFT + (at + 0.5) * across:.1f},{_BOTTOM - share / most * up:.1f}"
-            for at, share in enumerate(shares[of])
-        )
-        parts.append(
-            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="3"/>'
-        )
-        parts.append(
-            f'<text x="{_WIDTH - 30}" y="{50 + 20 * line}" text-anchor="end" fill="{colour}">{of}</text>'
-        )
-    for at in range(0, 101, 25):
-        x = _LEFT + at / 100 * BINS * across
-        parts.append(
-            f'<text x="{x:.1f}" y="{_BOTTOM + 20}" text-anchor="middle">{at / 100:g}</text>'
-        )
-    for share in (0.0, most / 2, most):
-        y = _BOTTOM - share / most * up
-        parts.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - 20}" stroke="#ccc"/>')
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + 5:.1f}" text-anchor="end">{share:.0%}</text>')
-    parts.append(
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 8}" text-anchor="middle">confidence (percentile)</text></svg>\n'
-    )
-    return "\n".join(parts)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,7 @@
 
 Each kind is a plain function of one's own, and the middleware goes around it as a user's would:
 without a word about what it is. The first run scores passages token by token for the kind that
-reranks, which takes some minutes. With ``--text-clause`` it is a document search with and without
-`hybrid.textFields` (`benchmarks.text_clause`).
+reranks, which takes some minutes.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, table, told
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared
@@ -287,7 +286,7 @@ much. *lists of 10* takes no number of passages. *rules* sees the questions of c
 
 
 def write_report(source: Source, found: Found, systems: Sequence[str], *, is_whole: bool) -> None:
-    """Print all of it and, where everything was measured, keep it as ``results/functions.md`` and ``.json``."""
+    """Print all of it and, where everything was measured, keep it as ``results/functions.md``."""
     command = (
         f"python -m benchmarks.functions --data {source.data} --recordings {source.recordings}"
     )
@@ -298,33 +297,7 @@ def write_report(source: Source, found: Found, systems: Sequence[str], *, is_who
     text = "\n\n".join(parts)
     print(text)
     if is_whole and source.is_whole:
-        content = {
-            **about,
-            "functions": {kind: _plain(sets, systems) for kind, sets in found.items()},
-        }
         (RESULTS / "functions.md").write_text(f"{text}\n", encoding="utf-8")
-        (RESULTS / "functions.json").write_text(
-            f"{json.dumps(content, indent=1)}\n", encoding="utf-8"
-        )
-
-
-def _plain(sets: Mapping[str, Comparison], systems: Sequence[str]) -> dict[str, Any]:
-    return {
-        name: {
-            BASELINE: round(comparison[BASELINE].means[PRIMARY], 4),
-            **{
-                system: {
-                    **{
-                        key: round(value, 4)
-                        for key, value in comparison[system].difference.to_dict().items()
-                    },
-                    "hurtRate": round(comparison[system].hurt_rate, 4),
-                }
-                for system in systems
-            },
-        }
-        for name, comparison in sets.items()
-    }
 
 
 def main() -> None:
@@ -344,20 +317,12 @@ def main() -> None:
     parser.add_argument(
         "--kinds", default="", help="names with semicolons, only printed; all by default"
     )
-    parser.add_argument(
-        "--text-clause", action="store_true", help="a text clause beside an embed clause instead"
-    )
     options = parser.parse_args()
     # Several threads of the linear algebra library only wait for one another here; it reads this
     # when it is loaded.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     systems = options.systems.split(",")
     source = Source.of(options.data, options.recordings, options.sets)
-    if options.text_clause:
-        from benchmarks import text_clause
-
-        text_clause.write_report(source)
-        return
     found = measure(source, systems, options.kinds.split(";") if options.kinds else [])
     write_report(source, found, systems, is_whole=tuple(systems) == MEASURED and not options.kinds)
 

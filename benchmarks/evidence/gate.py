@@ -1,4 +1,4 @@
-"""What the gate keeps of the gain of `combined`, beside the gate before it, random calls and an oracle.
+"""What the gate keeps of the gain of `combined`, beside random calls and an oracle.
 
     python -m benchmarks.evidence.gate --data ../shared/data --recordings ../shared/recordings
 
@@ -27,27 +27,17 @@ if TYPE_CHECKING:
 
 RATE: Final = 0.35
 ORDERS: Final = 10
-FORMER: Final = {
-    "lead": (0.05, 0.4),
-    "coverage": (0.4, 1.0),
-    "agreement": (0.2, 1.0),
-    "joint_lead": (0.4, 0.65),
-}
-"""The signals of the gate before, with the numbers between which it expected them."""
-SHARE_OF_WORDS: Final = 0.35
-READ_BEFORE: Final = 1_500
 
 Signals = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question: what *rules* and a call (*full*) gain over the raw query; the gate's signals, now and *before*."""
+    """One question: what *rules* and a call (*full*) gain over the raw query, and the gate's signals."""
 
     rules: float
     full: float
     signals: Signals
-    before: Signals
 
 
 def main() -> None:
@@ -70,8 +60,8 @@ def main() -> None:
     places = [it for it in find_places(options.data, options.recordings) if it.recording]
     sets = {it.name: ask(it) for it in places if not names or it.name in names}
     sets = {name: asked for name, asked in sets.items() if asked}
-    head = ["set", "questions", "rules", "always", "random", "oracle", "before, static", "static"]
-    measured = {name: measure(asked, options.rate, _EXPECTED) for name, asked in sets.items()}
+    head = ["set", "questions", "rules", "always", "random", "oracle", "static"]
+    measured = {name: measure(asked, options.rate, list(_EXPECTED)) for name, asked in sets.items()}
     rows = [[name, str(len(sets[name])), *format_row(found)] for name, found in measured.items()]
     large = {it.name for it in places if it.group == "large"}
     for title, some in (
@@ -88,7 +78,7 @@ def main() -> None:
     print(
         f"\nPoints of nDCG@10; kept and, in brackets, beyond rules, at {options.rate:.0%} calls\n"
     )
-    print(table([*head, "before, in order", "in order"], rows))
+    print(table([*head, "in order"], rows))
     print("\nWith one signal left out, and with one alone, static, beyond rules\n")
     whole = share_of(sets, options.rate, list(_EXPECTED))
     rows = [["all", f"{whole:.1%}", ""]]
@@ -147,59 +137,28 @@ def ask(place: Place) -> list[Asked]:
             gated(question)
             if given and (signals := measure_signals(*given[0])):
                 rules, full = (compared[name].gains[question.id] for name in ("rules", "combined"))
-                asked.append(Asked(rules, full, signals, measure_before(*given[0][:3])))
+                asked.append(Asked(rules, full, signals))
     return asked
 
 
-def measure_before(scores: Sequence[float], texts: Sequence[str | None], keywords: str) -> Signals:
-    """Returns the signals of the gate before: all keywords, by BM25, under one share."""
-    from math import log2
-
-    from qtmiddleware.retrieval.bm25 import count_terms, find_terms
-    from qtmiddleware.retrieval.gate import LEADING, _scale_scores_or_ranks, measure_signals
-    from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
-
-    signals = measure_signals(scores, [], "")
-    terms, read = find_terms(keywords), [(text or "")[:READ_BEFORE] for text in texts]
-    if not terms or not any(read):
-        return signals
-    held = set().union(*(text.counts for text in count_terms(read[:LEADING], terms)))
-    heights = _scale_scores_or_ranks(scores[: len(read)], len(read))
-    words = score_by_keywords([(keywords, 1.0)], read) or [0.0] * len(read)
-    joint = [
-        (1.0 - SHARE_OF_WORDS) * one + SHARE_OF_WORDS * other
-        for one, other in zip(heights, words, strict=True)
-    ]
-    discounts = [1.0 / log2(rank + 2) for rank in range(LEADING)]
-    leading = sum(
-        one * other for one, other in zip(sorted(joint, reverse=True), discounts, strict=False)
-    )
-    return {
-        **signals,
-        "coverage": len(held) / len(terms),
-        "agreement": heights[words.index(max(words))] if max(words) > 0.0 else 0.0,
-        "joint_lead": leading / sum(discounts) - sum(joint) / len(joint),
-    }
-
-
-def measure(
-    asked: Sequence[Asked], rate: float, expected: Mapping[str, tuple[float, float]]
-) -> list[float]:
-    """Returns the mean gains of each policy; for those in order with their call rates, rules and a call first."""
+def measure(asked: Sequence[Asked], rate: float, names: Sequence[str]) -> list[float]:
+    """Return the mean gains of each policy, rules and a call first, and the call rate of the one in order."""
     rules, full = (
         sum(getattr(it, name) for it in asked) / len(asked) for name in ("rules", "full")
     )
     policies = [
         spend(asked, [it.full - it.rules for it in asked], rate),
-        spend(asked, find_doubts([it.before for it in asked], list(FORMER)), rate),
-        spend(asked, find_doubts([it.signals for it in asked], list(expected)), rate),
+        spend(asked, find_doubts([it.signals for it in asked], names), rate),
     ]
-    orders = [
-        *decide_in_order(asked, [it.before for it in asked], rate, FORMER),
-        *decide_in_order(asked, [it.signals for it in asked], rate, expected),
+    gain, calls = decide_in_order(asked, rate)
+    return [
+        rules,
+        full,
+        rules + rate * (full - rules),
+        *(rules + it for it in policies),
+        rules + gain,
+        calls,
     ]
-    return [rules, full, rules + rate * (full - rules), *(rules + it for it in policies), rules + orders[0], orders[1],
-            rules + orders[2], orders[3]]  # fmt: skip
 
 
 def format_row(found: Sequence[float]) -> list[str]:
@@ -216,9 +175,8 @@ def format_row(found: Sequence[float]) -> list[str]:
     return [
         f"{100 * rules:+.1f}",
         f"{100 * full:+.1f}",
-        *(share(gain) for gain in gains[:4]),
-        share(gains[4], gains[5]),
-        share(gains[6], gains[7]),
+        *(share(gain) for gain in gains[:3]),
+        share(gains[3], gains[4]),
     ]
 
 
@@ -281,13 +239,8 @@ def spend(asked: Sequence[Asked], doubts: Sequence[float], rate: float) -> float
     return gain / len(asked)
 
 
-def decide_in_order(
-    asked: Sequence[Asked],
-    signals: Sequence[Signals],
-    rate: float,
-    expected: Mapping[str, tuple[float, float]],
-) -> tuple[float, float]:
-    """The gain beyond the rules and the call rate of a real gate that is given these *signals*."""
+def decide_in_order(asked: Sequence[Asked], rate: float) -> tuple[float, float]:
+    """The gain beyond the rules and the call rate of a real gate."""
     from qtmiddleware.retrieval import gate
 
     gain = calls = 0.0
@@ -295,11 +248,10 @@ def decide_in_order(
         places = list(range(len(asked)))
         if order:
             Random(order).shuffle(places)
-        with patch.object(gate, "_EXPECTED", expected):
-            real = gate.Gate()
+        real = gate.Gate()
         for place in places:
             with patch.object(
-                gate, "measure_signals", lambda *_, place=place: dict(signals[place])
+                gate, "measure_signals", lambda *_, place=place: dict(asked[place].signals)
             ):
                 if real.decide_model_call([], target_call_rate=rate).call:
                     gain += asked[place].full - asked[place].rules

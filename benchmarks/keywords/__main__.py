@@ -2,9 +2,7 @@
 
 ``python -m benchmarks.keywords --data ../shared/data``. The readers worked apart, by GUIDE.md,
 before the rules were changed. A question is right where its keywords are those of one reader or of
-both; a word is *lost* where both kept it,
-*left over* where neither did. With ``--against`` an earlier answer to the same questions (written
-by ``--write``) stands beside it.
+both; a word is *lost* where both kept it, *left over* where neither did.
 """
 
 from __future__ import annotations
@@ -55,8 +53,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True, help="the folder of the data sets")
-    parser.add_argument("--write", type=Path, help="write the keywords of today here")
-    parser.add_argument("--against", type=Path, help="keywords of an earlier day")
     parser.add_argument(
         "--wrong", action="store_true", help="list every question that is not right"
     )
@@ -66,16 +62,10 @@ def main() -> None:
         json.loads((HERE / f"reader_{letter}.json").read_text(encoding="utf-8")) for letter in "ab"
     )
     keywords = {name: qtm.preprocess(text) for name, text in questions.items()}
-    if given.write:
-        lines = json.dumps(keywords, ensure_ascii=False, indent=0)
-        given.write.write_text(lines + "\n", encoding="utf-8")
-    systems = {"rules": keywords}
-    if given.against:
-        systems = {"rules, before": json.loads(given.against.read_text(encoding="utf-8"))} | systems
-    judged = {label: Judged(found, readers) for label, found in systems.items()}
+    judged = Judged(keywords, readers)
     if given.wrong:
         for name in questions:
-            if name not in judged["rules"].right:
+            if name not in judged.right:
                 print(
                     questions[name],
                     keywords[name],
@@ -86,31 +76,29 @@ def main() -> None:
     print(RESULT.read_text(encoding="utf-8"))
 
 
-def report(judged: Mapping[str, Judged], readers: tuple[Mapping[str, str], ...]) -> str:
-    """The table of all systems, in Markdown."""
+def report(judged: Judged, readers: tuple[Mapping[str, str], ...]) -> str:
+    """What was found, in Markdown."""
     agreed = [name for name in readers[0] if split(readers[0][name]) == split(readers[1][name])]
-    total = len(readers[0])
+    total, both = len(readers[0]), len(judged.agreed_and_right)
+    lost, left_over = len(judged.lost), len(judged.left_over)
     lines = [
         "# Keywords of 300 questions",
         "",
-        "`python -m benchmarks.keywords --data ../shared/data --against benchmarks/keywords/before.json`: questions of",
-        "the public sets, drawn by a fixed seed; two readers wrote down the keywords by",
+        "`python -m benchmarks.keywords --data ../shared/data`: questions of the public sets, drawn by a fixed",
+        "seed; two readers wrote down the keywords by",
         "[GUIDE.md](../keywords/GUIDE.md), apart from each other and before the rules were changed.",
         f"They wrote the same for {len(agreed)} of {total}.",
         "",
-        f"| keywords by | as one reader or both | as both, of {len(agreed)} | with a word lost | with one left over |",
-        "|---|---|---|---|---|",
+        f"| as one reader or both | as both, of {len(agreed)} | with a word lost | with one left over |",
+        "|---|---|---|---|",
+        f"| {len(judged.right)} ({len(judged.right) / total:.0%}) | {both} | {lost} | {left_over} |",
+        "",
+        "*Lost*: both readers kept it. *Left over*: neither did.",
     ]
-    for label, it in judged.items():
-        lines.append(
-            f"| {label} | {len(it.right)} ({len(it.right) / total:.0%}) | {len(it.agreed_and_right)} "
-            f"| {len(it.lost)} | {len(it.left_over)} |"
-        )
-    lines += ["", "*Lost*: both readers kept it. *Left over*: neither did."]
-    for title, words in (("Lost", judged["rules"].lost), ("Left over", judged["rules"].left_over)):
+    for title, words in (("Lost", judged.lost), ("Left over", judged.left_over)):
         counts = sum(words.values(), Counter[str]())
         shown = ", ".join(f"{word} {count}" for word, count in counts.most_common(25))
-        lines += ["", f"{title} by the rules of today: {shown or 'none'}."]
+        lines += ["", f"{title} by the rules: {shown or 'none'}."]
     return "\n".join(lines) + "\n"
 
 

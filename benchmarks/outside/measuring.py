@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.outside.sets import OutsideSet
-from benchmarks.outside.sharing import Shared, shared_runs
 from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import SEED
 from benchmarks.quality.sets import MODEL, records
@@ -24,11 +23,10 @@ RECORDED: Final = ("rules", "rewrite", "hyde", "combined", "combined, auto", "co
 
 @dataclass(frozen=True)
 class Measured:
-    """How the systems did on one set; *recorded* and *shared* only where there are recorded replies."""
+    """How the systems did on one set; *recorded* only where there are recorded replies."""
 
     free: Comparison
     recorded: Comparison | None = None
-    shared: Shared | None = None
 
 
 def measured(one: OutsideSet) -> Measured:
@@ -43,7 +41,7 @@ def measured(one: OutsideSet) -> Measured:
         raise SystemExit(
             f"{one.name}: {len(replies)} replies, but only {recorded.questions} of their questions exist"
         )
-    return Measured(free, recorded, shared_runs(data, replies))
+    return Measured(free, recorded)
 
 
 def _compared(

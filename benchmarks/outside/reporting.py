@@ -2,45 +2,36 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchmarks.outside.measuring import Measured
-from benchmarks.outside.reading import FULL, GATED, RULES, Found, figures, lost, share
 from benchmarks.outside.sets import RECORDINGS, OutsideSet
-from benchmarks.outside.sharing import LONG
 from benchmarks.outside.sources import KEPT
 from benchmarks.quality.report import RESULTS, circumstances, mean, points, table, told
 from benchmarks.quality.sets import Source
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
 
-WORDS: Final = Path(__file__).resolve().parent
+HEAD: Final = Path(__file__).resolve().parent / "head.md"
+FULL: Final = "combined"
+GATED: Final = "combined, auto"
+RULES: Final = "rules"
+Found = Mapping[OutsideSet, Measured]
 
 
 def report(found: Found, *, is_whole: bool) -> None:
-    """Print all of it and, where every set was measured, keep it as ``results/outside.md`` and ``.json``."""
+    """Print all of it and, where every set was measured, keep it as ``results/outside.md``."""
     source = Source(KEPT, RECORDINGS, tuple(one.name for one in found))
     about = {**circumstances(source, ""), "command": "python -m benchmarks.outside"}
-    parts = [_words("head.md"), told(about)]
-    if is_whole:
-        parts.append(_words("reading.md").format_map(figures(found)))
+    parts = [HEAD.read_text(encoding="utf-8").strip(), told(about)]
     parts += ["## Sources", _sources(found), "## Without a model", _free(found)]
     if any(it.recorded for it in found.values()):
         parts += ["## With recorded replies", _recorded(found), "## The gate", _gate(found)]
-        parts += ["## What the replies share with the passages", _shared(found)]
     text = "\n\n".join(parts)
     print(text)
     if is_whole:
-        content = {**about, "sets": {one.name: _plain(one, it) for one, it in found.items()}}
         (RESULTS / "outside.md").write_text(f"{text}\n", encoding="utf-8")
-        (RESULTS / "outside.json").write_text(
-            f"{json.dumps(content, indent=1)}\n", encoding="utf-8"
-        )
-
-
-def _words(file: str) -> str:
-    return (WORDS / file).read_text(encoding="utf-8").strip()
 
 
 def _sources(found: Found) -> str:
@@ -65,7 +56,7 @@ def _free(found: Found) -> str:
         sizes = [f"{it.free.passages:,}", str(it.free.questions)]
         means = [f"{score.means[PRIMARY]:.3f}" for score in (raw, rules)]
         gain = [points(rules.difference, corrected=True), f"{rules.difference.p:.4f}"]
-        shares = [f"{rules.hurt_rate:.0%}", f"{lost(rules):.1f}", f"{rules.helped_rate:.0%}"]
+        shares = [f"{rules.hurt_rate:.0%}", f"{_mean_loss(rules):.1f}", f"{rules.helped_rate:.0%}"]
         rows.append([one.name, *sizes, *means, *gain, *shares])
     head = [
         "set",
@@ -102,7 +93,9 @@ def _gate(found: Found) -> str:
     rows = []
     for one, it in _with_replies(found).items():
         gains = [f"{100 * it[name].difference.gain:+.1f}" for name in (FULL, GATED)]
-        rows.append([one, f"{it[GATED].call_rate:.0%}", *gains, share(it), share(it, beyond=RULES)])
+        rows.append(
+            [one, f"{it[GATED].call_rate:.0%}", *gains, _share(it), _share(it, beyond=RULES)]
+        )
     return table(
         [
             "set",
@@ -116,68 +109,17 @@ def _gate(found: Found) -> str:
     )
 
 
-def _shared(found: Found) -> str:
-    rows = []
-    for one, it in found.items():
-        if it.recorded and it.shared:
-            gains = it.recorded[FULL].gains
-            others = [
-                gain for question, gain in gains.items() if question not in it.shared.questions
-            ]
-            longest = str(it.shared.longest) if it.shared.longest else f"below {LONG}"
-            with_and_without = (
-                f"{100 * mean(some):+.1f}" for some in (list(gains.values()), others)
-            )
-            rows.append(
-                [
-                    one.name,
-                    f"{len(it.shared.questions)} of {len(gains)}",
-                    longest,
-                    *with_and_without,
-                ]
-            )
-    head = [
-        "set",
-        f"questions with {LONG} words in a row",
-        "most words in a row",
-        "gain of combined",
-        "without them",
-    ]
-    return table(head, rows)
+def _share(comparison: Comparison, *, beyond: str = BASELINE) -> str:
+    """How much the gate keeps of what the model gains over the system *beyond*; empty where that is next to nothing."""
+    full, kept, known = (comparison[name].difference.gain for name in (FULL, GATED, beyond))
+    return f"{(kept - known) / (full - known):.0%}" if full - known > 0.01 else ""
+
+
+def _mean_loss(score: SystemScore) -> float:
+    """The mean loss of the questions that do worse, in points; 0 where none does."""
+    losses = [100 * loss for _, loss in score.worst(len(score.gains))]
+    return mean(losses) if losses else 0.0
 
 
 def _with_replies(found: Found) -> dict[str, Comparison]:
     return {one.name: it.recorded for one, it in found.items() if it.recorded}
-
-
-def _plain(one: OutsideSet, it: Measured) -> dict[str, Any]:
-    return {
-        "sources": {source.name: source.commit for source in one.repositories},
-        "passages": it.free.passages,
-        "free": _scores(it.free),
-        **({"recorded": _scores(it.recorded)} if it.recorded else {}),
-        **(
-            {"shared": {"questions": sorted(it.shared.questions), "longest": it.shared.longest}}
-            if it.shared
-            else {}
-        ),
-    }
-
-
-def _scores(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "questions": comparison.questions,
-        "systems": {it.name: _score(it) for it in comparison.systems},
-    }
-
-
-def _score(score: SystemScore) -> dict[str, Any]:
-    rounded = {name: round(value, 4) for name, value in score.means.items()}
-    return {
-        "means": rounded,
-        "difference": {name: round(value, 4) for name, value in score.difference.to_dict().items()},
-        "hurtRate": round(score.hurt_rate, 4),
-        "helpedRate": round(score.helped_rate, 4),
-        "calls": score.llm_calls,
-        "degraded": score.degraded,
-    }

@@ -23,11 +23,9 @@ def main() -> None:
     from benchmarks.quality import (
         ablation,
         beside_peers,
-        languages,
         private,
         small,
         systems,
-        vectors,
         wrong_model,
     )
     from benchmarks.quality.sets import Source
@@ -40,8 +38,6 @@ def main() -> None:
             beside_peers.run,
             "other libraries on the same replies and vectors (see setup-peers)",
         ),
-        "check-vectors": (vectors.run, "the vectors, beside those of sentence-transformers"),
-        "languages": (languages.run, "the rules in other languages"),
         "small": (small.run, "small collections of one topic, by preset"),
         "private": (
             private.run,

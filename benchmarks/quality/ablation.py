@@ -71,12 +71,11 @@ def run(source: Source) -> None:
             found[name] = one.measured(systems, SEED)
         print(f"{name}: {len(systems)} systems measured", flush=True)
     parts: list[str] = []
-    plain: dict[str, Any] = {}
     for base, changes in BASES.items():
-        lines = {
-            name: _line(name, base, found)
+        rows = [
+            _row(name, base, found)
             for name in (base, *(_named(base, change) for change in changes))
-        }
+        ]
         head = [
             "change",
             *found,
@@ -85,25 +84,22 @@ def run(source: Source) -> None:
             "hurt",
             "hurt over the default",
         ]
-        parts.append(f"## {base}\n\n" + table(head, [cells for cells, _ in lines.values()]))
-        plain |= {name: values for name, (_, values) in lines.items()}
-    write(source, "quality-ablation", circumstances(source, "ablation"), parts, {"systems": plain})
+        parts.append(f"## {base}\n\n" + table(head, rows))
+    write(source, "quality-ablation", circumstances(source, "ablation"), parts)
 
 
 def _named(base: str, change: str) -> str:
     return f"{base}: {change}"
 
 
-def _line(
-    name: str, base: str, found: Mapping[str, Comparison]
-) -> tuple[list[str], dict[str, Any]]:
-    """The cells of one change, and the same as data."""
+def _row(name: str, base: str, found: Mapping[str, Comparison]) -> list[str]:
+    """The cells of one change."""
     scores = [(comparison[name], comparison[base]) for comparison in found.values()]
     gains = [100 * score.difference.gain for score, _ in scores]
     hurt, usual = (mean([pair[at].hurt_rate for pair in scores]) for at in (0, 1))
     each = [gain for pair in scores for gain in _apart(*pair)]
     apart, changes = difference(each, seed=SEED), any(each)
-    cells = [
+    return [
         name.removeprefix(f"{base}: ") if name != base else "the default",
         *(f"{gain:+.1f}" for gain in gains),
         f"{mean(gains):+.1f}",
@@ -111,11 +107,6 @@ def _line(
         f"{hurt:.1%}",
         f"{100 * (hurt - usual):+.1f}" if changes else "",
     ]
-    values = {"gain": round(mean(gains) / 100, 4), "hurtRate": round(hurt, 4)}
-    return cells, {
-        **values,
-        "overDefault": {key: round(value, 4) for key, value in apart.to_dict().items()},
-    }
 
 
 def _apart(score: SystemScore, default: SystemScore) -> list[float]:

@@ -85,19 +85,7 @@ def run(source: Source) -> None:
     about = circumstances(source, "peers")
     about["versions"] |= versions
     parts = _report(list(ours.values()), lines, plain)
-    content = {
-        " ".join(filter(None, line.cells)): {
-            name: round(average(values), 4) for name, values in line.sets.items()
-        }
-        for line in (*ours.values(), *lines)
-    }
-    searches = {
-        " ".join(filter(None, line.cells)): {
-            name: round(count, 4) for name, count in line.searches.items()
-        }
-        for line in (*ours.values(), *lines)
-    }
-    write(source, "quality-peers", about, parts, {"nDCG@10": content, "searches": searches})
+    write(source, "quality-peers", about, parts)
 
 
 def _hand_over(one: Prepared, source: Source, folder: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared, records
-from benchmarks.quality.systems import to_plain
 from qtmiddleware import preprocess
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -43,13 +42,7 @@ def run(source: Source) -> None:
         "## By kind of question\n\n" + _by_kind(comparison, kinds),
         "## How much of a set the imagined passages know\n\n" + _shares(remembered),
     ]
-    plain = {
-        "sets": {NAME: to_plain(comparison)},
-        "remembered": {
-            name: [round(share, 4) for share in shares] for name, shares in remembered.items()
-        },
-    }
-    write(own, "quality-private", circumstances(own, "private"), parts, plain)
+    write(own, "quality-private", circumstances(own, "private"), parts)
 
 
 def _systems(comparison: Comparison) -> str:

@@ -1,8 +1,7 @@
-"""How results are written: Markdown for people, JSON beside it, and what one must know to repeat the run."""
+"""How results are written, and what one must know to repeat the run."""
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -95,30 +94,13 @@ def write(
     name: str,
     about: Mapping[str, Any],
     parts: Sequence[str],
-    content: Mapping[str, Any],
 ) -> None:
-    """Print a result and keep it as ``results/<name>.md``, which begins as ``heads/<name>.md``, and ``.json``.
+    """Print a result and keep it as ``results/<name>.md``, which begins as ``heads/<name>.md``.
 
     A part of the sets is only printed.
     """
     head = (HEADS / f"{name}.md").read_text(encoding="utf-8").strip()
     text = "\n\n".join([head, told(about), *(part.strip() for part in parts)])
     print(text)
-    if not source.is_whole:
-        return
-    (RESULTS / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")
-    (RESULTS / f"{name}.json").write_text(f"{_json({**about, **content})}\n", encoding="utf-8")
-
-
-def _json(content: Mapping[str, Any]) -> str:
-    """As JSON of a line for each entry, so that a changed run is a readable change."""
-    entries = []
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            inner = ",\n".join(
-                f"  {json.dumps(name)}: {json.dumps(one)}" for name, one in value.items()
-            )
-            entries.append(f" {json.dumps(key)}: {{\n{inner}\n }}")
-        else:
-            entries.append(f" {json.dumps(key)}: {json.dumps(value)}")
-    return "{\n" + ",\n".join(entries) + "\n}"
+    if source.is_whole:
+        (RESULTS / f"{name}.md").write_text(f"{text}\n", encoding="utf-8")

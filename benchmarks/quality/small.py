@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, table, write
 from benchmarks.quality.sets import Source, prepared
-from benchmarks.quality.systems import to_plain
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.evaluation import BASELINE, PRIMARY, Comparison, SystemScore
 
@@ -35,10 +34,9 @@ def run(source: Source) -> None:
             found[name] = one.measured(SYSTEMS, SEED)
             grades[name] = one.data.qrels
     parts = [_summary(found, grades), "## By collection\n\n" + _by_set(found)]
-    plain = {"sets": {name: to_plain(comparison) for name, comparison in found.items()}}
     about = circumstances(small, "small")
     about["command"] = circumstances(source, "small")["command"]
-    write(small, "quality-small", about, parts, plain)
+    write(small, "quality-small", about, parts)
 
 
 def _summary(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from operator import mul
 from random import Random
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared
@@ -16,7 +16,6 @@ from qtmiddleware.kit.evaluation import (
     USUAL,
     Comparison,
     Run,
-    SystemScore,
     chosen,
 )
 
@@ -47,19 +46,12 @@ def run(source: Source) -> None:
             f"{name}: combined {100 * comparisons[name][FULL].difference.gain:+.1f} points",
             flush=True,
         )
-    about = circumstances(source, "systems")
     parts = [
         _qualities(comparisons),
         GAIN + _gains(comparisons),
         "## The gate\n\n" + _gate(comparisons, asked, conversations),
     ]
-    write(
-        source,
-        "quality",
-        about,
-        parts,
-        {"sets": {name: to_plain(found) for name, found in comparisons.items()}},
-    )
+    write(source, "quality", circumstances(source, "systems"), parts)
 
 
 def _names(comparisons: Mapping[str, Comparison]) -> list[str]:
@@ -189,23 +181,3 @@ def _share(found: Sequence[Mapping[str, tuple[float, float]]]) -> list[str]:
         ),
         *(f"{kept / of:.0%}" if of > 0.5 else "" for kept, of in shares),
     ]
-
-
-def to_plain(comparison: Comparison) -> dict[str, Any]:
-    """The figures of every system, ready for JSON."""
-    return {
-        "passages": comparison.passages,
-        "questions": comparison.questions,
-        "systems": {score.name: _system(score) for score in comparison.systems},
-    }
-
-
-def _system(score: SystemScore) -> dict[str, Any]:
-    return {
-        "means": {name: round(value, 4) for name, value in score.means.items()},
-        "difference": {name: round(value, 4) for name, value in score.difference.to_dict().items()},
-        "hurtRate": round(score.hurt_rate, 4),
-        "callRate": round(score.call_rate, 4),
-        "searches": round(score.searches_per_question or 0.0, 4),
-        "degraded": score.degraded,
-    }

@@ -7,8 +7,6 @@ guard read it.
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -35,9 +33,9 @@ Replies = Mapping[str, str]
 """What the model says, by the question's id."""
 
 REPLIES: Final = Path(__file__).resolve().parent / "replies"
-CLEAN: Final = "as recorded"
-RULES: Final = "rules"
-FULL: Final = "combined"
+RECORDED: Final = "as recorded"
+FREE: Final = (BASELINE, "rules")
+ASKED: Final = ("combined", "combined, auto")
 KEPT_OF_CUT: Final = 0.6
 FIELDS: Final = ("standalone", "rewrite", "step_back", "sub_queries", "hyde")
 GENERIC: Final = (
@@ -46,16 +44,6 @@ GENERIC: Final = (
     "advisable to gather information from reliable sources and to take all relevant factors into account before a "
     "decision is made. Further information can be found in the relevant documents."
 )
-ASKED: Final = {
-    name: settings
-    for name, settings in SYSTEMS.items()
-    if settings.get("transformationType") == "combined"
-    and "hybrid" not in settings
-    and ", no " not in name
-}
-"""The systems that make use of all that `combined` asks for, over one index."""
-
-_WHAT_WAS_LOST: Final = re.compile(r"(?:\w+ \d+:\d+(?:, )?)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +83,7 @@ def _say_nothing(case: Case) -> str:
 
 
 CORRUPTIONS: Final[Mapping[str, Callable[[Case], str]]] = {
-    CLEAN: lambda case: _write(case.own),
+    RECORDED: lambda case: _write(case.own),
     "no hypothetical passage": lambda case: _write({**case.own, "hyde": ""}),
     "passage of another question, every second one": _borrow_passage,
     "reply to another question, every second one": lambda case: _write(
@@ -109,21 +97,19 @@ CORRUPTIONS: Final[Mapping[str, Callable[[Case], str]]] = {
 
 @dataclass(slots=True)
 class Part:
-    """Questions that were asked under the same *conditions*: comparisons by set, and what became of the replies."""
+    """Questions that were asked under the same *conditions*, with the comparison of each set."""
 
     title: str
     conditions: list[str] = field(default_factory=list)
     by_set: dict[str, Comparison] = field(default_factory=dict)
-    notes: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, name: str, one: Prepared, conditions: Mapping[str, Replies]) -> None:
         """Measure every system of `ASKED` on the questions of *one* under each of the *conditions*."""
         self.conditions = list(conditions)
-        systems = {it: one.bench.build_system(SYSTEMS[it]) for it in (BASELINE, RULES)}
-        for asked, settings in ASKED.items():
+        systems = {it: one.bench.build_system(SYSTEMS[it]) for it in FREE}
+        for asked in ASKED:
             for condition, replies in conditions.items():
-                notes = self.notes.setdefault(condition, Counter()) if asked == FULL else Counter()
-                systems[_named(asked, condition)] = _answer_from(replies, one, settings, notes)
+                systems[_named(asked, condition)] = _answer_from(replies, one, SYSTEMS[asked])
         self.by_set[name] = measure(systems, one.data, baseline=BASELINE, seed=SEED)
 
 
@@ -149,12 +135,11 @@ def run(source: Source) -> None:
                         if ids <= given.get(name, {}).keys()
                     }
                     drawn = replace(one, data=one.data.only(ids))
-                    parts[manner].add(name, drawn, {CLEAN: conditions[CLEAN], **covering})
+                    parts[manner].add(name, drawn, {RECORDED: conditions[RECORDED], **covering})
         print(f"{name}: measured under {len(CORRUPTIONS)} corruptions", flush=True)
     asked = [part for part in parts.values() if part.by_set]
     texts = [text for part in asked for text in (f"## {part.title}", *_tables(part))]
-    content = {part.title: _plain(part) for part in asked}
-    write(source, "quality-wrong-model", circumstances(source, "wrong-model"), texts, content)
+    write(source, "quality-wrong-model", circumstances(source, "wrong-model"), texts)
 
 
 def _load_written(file: Path) -> dict[str, dict[str, str]]:
@@ -175,26 +160,14 @@ def _pair(questions: Sequence[Question], recorded: Mapping[str, Record]) -> list
     ]
 
 
-def _answer_from(
-    replies: Replies, one: Prepared, settings: Mapping[str, Any], notes: Counter[str]
-) -> System:
-    """A system whose model says these *replies*; what was made of them is counted in *notes*."""
+def _answer_from(replies: Replies, one: Prepared, settings: Mapping[str, Any]) -> System:
+    """A system whose model says these *replies*."""
 
     def answer(question: Question) -> Run:
         bench = replace(one.bench, model=ScriptedModel(replies[question.id]))
-        found = bench.retrieve(settings, question)
-        notes.update(
-            {f"{name} {_WHAT_WAS_LOST.sub(_name_kinds, note)}" for name, note in found.trace.notes}
-        )
-        notes.update(f"no reply used: {it.reason}" for it in found.degradations)
-        return run_of(found)
+        return run_of(bench.retrieve(settings, question))
 
     return answer
-
-
-def _name_kinds(lost: re.Match[str]) -> str:
-    """Of ``name 12:16, name 30:34`` the kinds alone."""
-    return ", ".join(sorted({one.split()[0] for one in lost.group().split(", ")}))
 
 
 def _named(system: str, condition: str) -> str:
@@ -203,47 +176,19 @@ def _named(system: str, condition: str) -> str:
 
 def _tables(part: Part) -> list[str]:
     head = ["the model's replies", *part.by_set, "mean", "gain over raw", "hurt"]
-    texts = [table(head, [_row(part, name, name) for name in (BASELINE, RULES)])]
+    texts = [table(head, [_row(part, name, name) for name in FREE])]
     for asked in ASKED:
         rows = [_row(part, condition, _named(asked, condition)) for condition in part.conditions]
         texts += [f"### {asked}", table(head, rows)]
-    counted = [
-        [
-            condition,
-            ", ".join(f"{note} {count}" for note, count in sorted(part.notes[condition].items()))
-            or "nothing",
-        ]
-        for condition in part.conditions
-    ]
-    return [
-        *texts,
-        f"### What was noticed ({FULL}, questions)",
-        table(["the model's replies", "notes"], counted),
-    ]
+    return texts
 
 
 def _row(part: Part, label: str, system: str) -> list[str]:
     scores = [comparison[system] for comparison in part.by_set.values()]
-    values = _values(part, system)
-    cells = [quality(score.means[PRIMARY], score.hurt_rate) for score in scores]
     return [
         label,
-        *cells,
-        f"{values['ndcg']:.3f}",
-        f"{100 * values['gain']:+.1f}",
-        f"{values['hurtRate']:.1%}",
+        *(quality(score.means[PRIMARY], score.hurt_rate) for score in scores),
+        f"{mean([score.means[PRIMARY] for score in scores]):.3f}",
+        f"{100 * mean([score.difference.gain for score in scores]):+.1f}",
+        f"{mean([score.hurt_rate for score in scores]):.1%}",
     ]
-
-
-def _values(part: Part, system: str) -> dict[str, float]:
-    scores = [comparison[system] for comparison in part.by_set.values()]
-    return {
-        "ndcg": round(mean([score.means[PRIMARY] for score in scores]), 4),
-        "gain": round(mean([score.difference.gain for score in scores]), 4),
-        "hurtRate": round(mean([score.hurt_rate for score in scores]), 4),
-    }
-
-
-def _plain(part: Part) -> dict[str, Any]:
-    systems = [_named(asked, condition) for asked in ASKED for condition in part.conditions]
-    return {name: _values(part, name) for name in (BASELINE, RULES, *systems)}

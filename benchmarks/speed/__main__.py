@@ -1,7 +1,7 @@
 """The speed list: what a user would feel of a whole call, measured in one run.
 
     python -m benchmarks.speed [--rounds N] [--only GROUP,...] [--peers] [--beside CHECKOUT ...]
-    [--json FILE]
+    [--report FILE]
 
 The groups are overhead, latency, load and import.
 """
@@ -58,9 +58,9 @@ def main() -> int:
         help="other checkouts, measured in the same run",
     )
     parser.add_argument(
-        "--json",
+        "--report",
         type=Path,
-        help=f"where to keep the run (default {RESULTS.name}/speed.json if whole)",
+        help=f"where to keep the run (default {RESULTS.name}/speed.md if whole)",
     )
     options = parser.parse_args()
     available = groups(options.rounds, peers=options.peers, beside=options.beside)
@@ -79,11 +79,11 @@ def main() -> int:
             )
         rows += measured
         versions |= found
-    target = options.json or (RESULTS / "speed.json" if not options.only else None)
+    target = options.report or (RESULTS / "speed.md" if not options.only else None)
     if target is not None:
         command = " ".join(["python -m benchmarks.speed", *sys.argv[1:]])
         write(rows, circumstances(command, versions, os.getloadavg), target)
-        print(f"\nkept in {target} and {target.with_suffix('.md')}")
+        print(f"\nkept in {target}")
     return int(any(row.holds is False for row in rows))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,22 +113,20 @@ def circumstances(
     }
 
 
-def write(rows: Sequence[Row], about: Mapping[str, Any], json_file: Path) -> None:
-    """Keep the run as Markdown beside *json_file*, and as JSON in it."""
-    json_file.parent.mkdir(parents=True, exist_ok=True)
+def write(rows: Sequence[Row], about: Mapping[str, Any], file: Path) -> None:
+    """Keep the run as Markdown in *file*."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     held = [row.holds for row in rows if row.holds is not None]
     known = "\n".join(f"- {name}: {_told(value)}" for name, value in about.items())
     sections = "\n\n".join(
         f"## {group}\n\n{table([row for row in rows if row.group == group])}"
         for group in dict.fromkeys(row.group for row in rows)
     )
-    json_file.with_suffix(".md").write_text(
+    file.write_text(
         f"# Speed\n\n{sum(held)} of {len(held)} bars hold. How each figure comes about: `benchmarks/README.md`. Every "
         f"ratio is of one run, every figure a median.\n\n{known}\n\n{sections}\n",
         encoding="utf-8",
     )
-    content = {**about, "rows": [asdict(row) for row in rows]}
-    json_file.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _told(value: Any) -> str:

@@ -1,1 +1,0 @@
-"""What ingest stands and costs: processes killed at random, and the time beside embedding alone."""

@@ -1,1 +1,0 @@
-"""The recipe for many workers under load, and on its bad days."""
