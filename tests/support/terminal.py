@@ -24,7 +24,8 @@ _SEQUENCES: Final = re.compile(
     rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[()][A-Z0-9]|\x1b[=>78]|\x1b\][^\x07]*\x07"
 )
 # Opening the terminal makes it the one whose Ctrl-C reaches this process.
-_START: Final = "import os; os.close(os.open(os.ttyname(0), os.O_RDWR)); from qtmiddleware.kit.cli import main; main()"
+_START: Final = "import os, sys; os.close(os.open(os.ttyname(0), os.O_RDWR)); os.execv(sys.argv[1], sys.argv[1:])"
+_QTM: Final = str(Path(sys.executable).with_name("qtm"))
 
 
 class Terminal:
@@ -34,7 +35,7 @@ class Terminal:
         self._ours, theirs = os.openpty()
         termios.tcsetwinsize(theirs, (40, 100))
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _START, *arguments],
+            [sys.executable, "-S", "-c", _START, _QTM, *arguments],
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
