@@ -1,0 +1,553 @@
+"""Seed 001: a notebook that transforms queries by a model's plain text, over vectors in a list, and judges the answers.
+
+The notebook's own retrieval is written out again here, with numpy, and has to find the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from pytest_httpserver import HTTPServer
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.support.model_server import failure
+from tests.support.pdf_files import content, pdf
+from tests.test_seeds.world import (
+    PATIENT,
+    Asked,
+    Ended,
+    Script,
+    Service,
+    cosine,
+    embed,
+    run_qtm,
+    vector_of,
+)
+
+LLAMA: Final = "meta-llama/Llama-3.2-3B-Instruct"
+BGE: Final = "BAAI/bge-en-icl"
+QUESTION: Final = "What are the impacts of AI on job automation and employment?"
+REWRITE: Final = (
+    "What are the impacts of AI on employment, and which repetitive office work disappears?"
+)
+STEP_BACK: Final = "How do AI and automation change employment?"
+SUB_QUERIES: Final = (
+    "Which repetitive office work disappears before other work through AI?",
+    "Which retraining courses open new careers as AI automates jobs?",
+)
+
+FACTS: Final = (
+    "The impacts of AI on job automation and employment are debated by economists.",
+    "AI had impacts on job automation and employment in banks and law firms.",
+    "Repetitive office work disappears before skilled manual work does.",
+    "Retraining courses open new careers to clerks within two years.",
+    "Auditors of models are an occupation that nobody knew before.",
+    "Coal was the fuel of the first factories in Manchester.",
+    "The bakery opens at seven and closes at noon.",
+)
+ROWS: Final = [
+    {"text": text, "metadata": {"index": at, "source": "AI.pdf"}} for at, text in enumerate(FACTS)
+]
+
+# What the notebook's model writes: plain text.
+NUMBERED: Final = "".join(f"{at}. {text}\n" for at, text in enumerate(SUB_QUERIES, start=1))
+PLAIN: Final = {"rewrite": REWRITE, "stepback": STEP_BACK, "decompose": NUMBERED}
+
+
+class PlainStore:
+    """The notebook's store: vectors in a list, the nearest by cosine."""
+
+    def __init__(self) -> None:
+        self.vectors = [np.array(vector) for vector in embed(FACTS)]
+
+    def similarity_search(self, query_embedding: Any, k: int = 5) -> list[dict[str, Any]]:
+        asked = np.array(query_embedding)
+        found = []
+        for row, vector in zip(ROWS, self.vectors, strict=True):
+            similarity = asked @ vector / (np.linalg.norm(asked) * np.linalg.norm(vector))
+            found.append({**row, "similarity": float(similarity)})
+        return sorted(found, key=lambda hit: -hit["similarity"])[:k]
+
+    def search(self, query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        return self.similarity_search(vector_of(query), top_k)
+
+
+def transformed_search(kind: str, top_k: int) -> list[dict[str, Any]]:
+    """The notebook's search: the transformed query in place of the question; two passages for each sub-query."""
+    store = PlainStore()
+    if kind == "none":
+        return store.search(QUESTION, top_k)
+    if kind != "decompose":
+        return store.search(PLAIN[kind], top_k)
+    best: dict[str, dict[str, Any]] = {}
+    for hit in chain.from_iterable(store.search(query, 2) for query in SUB_QUERIES):
+        kept = best.get(hit["text"])
+        if kept is None or hit["similarity"] > kept["similarity"]:
+            best[hit["text"]] = hit
+    return sorted(best.values(), key=lambda hit: -hit["similarity"])[:top_k]
+
+
+def parity(kind: str, **changed: Any) -> dict[str, Any]:
+    """The settings under which the notebook's results come back."""
+    return {
+        "transformationType": kind,
+        "preprocess": False,
+        "keywordEvidence": False,
+        "llm": {"guard": False, "subQueryStyle": "aspects"},
+        "fusion": {"method": "max", "includeOriginal": False, "minSuccesses": 1, "subQueryTopK": 2},
+        **PATIENT,
+        **changed,
+    }
+
+
+def transformed(kind: str, reply: str) -> Any:
+    config = {"transformationType": kind, **PATIENT}
+    return qtm.QueryMiddleware(config, client=ScriptedModel(reply)).transform(QUESTION)
+
+
+# Plain-text replies
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        REWRITE,
+        f"  {REWRITE}\n",
+        f"Rewritten query: {REWRITE}",
+        f"Rewritten query:\n{REWRITE}",
+        f"**Rewritten query:** {REWRITE}",
+        f'Rewritten Query: "{REWRITE}"',
+        f"Sure! Here is the rewritten query:\n\n{REWRITE}",
+    ],
+)
+def test_a_rewrite_is_read_from_plain_text_without_its_label(reply: str) -> None:
+    assert transformed("rewrite", reply).rewrite == REWRITE
+
+
+@pytest.mark.parametrize(
+    "reply", [STEP_BACK, f"Step-back query: {STEP_BACK}", f"**Step-back query:**\n{STEP_BACK}"]
+)
+def test_a_step_back_query_is_read_from_plain_text_without_its_label(reply: str) -> None:
+    assert transformed("stepback", reply).step_back == STEP_BACK
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["{}. ", "{}) ", "- ", "* ", "**{}.** ", "**Sub-query {}:** ", "Sub-query {}: ", "  {}. "],
+)
+@pytest.mark.parametrize(
+    ("opening", "closing"), [("", ""), ("Here are the sub-queries:\n\n", "\n\nI hope this helps!")]
+)
+def test_sub_queries_are_read_from_a_list_however_it_is_marked(
+    before: str, opening: str, closing: str
+) -> None:
+    lines = [f"{before.format(at)}{text}" for at, text in enumerate(SUB_QUERIES, start=1)]
+    reply = opening + "\n".join(lines) + closing
+    assert tuple(transformed("decompose", reply).sub_queries) == SUB_QUERIES
+
+
+def test_a_numbered_list_may_have_blank_lines_between() -> None:
+    reply = NUMBERED.replace("\n", "\n\n")
+    assert tuple(transformed("decompose", reply).sub_queries) == SUB_QUERIES
+
+
+@pytest.mark.parametrize("kind", ["rewrite", "stepback", "decompose"])
+def test_plain_text_is_as_good_as_json_to_a_search(kind: str) -> None:
+    as_json = {"rewrite": REWRITE, "step_back": STEP_BACK, "sub_queries": SUB_QUERIES}
+    found = [
+        qtm.QueryMiddleware({"transformationType": kind, **PATIENT}, client=ScriptedModel(reply))
+        .wrap(PlainStore().search)
+        .retrieve(QUESTION)
+        for reply in (PLAIN[kind], as_json)
+    ]
+    assert found[0].response == found[1].response
+    assert [it.status for it in found] == ["full", "full"]
+
+
+# What is sent
+
+
+def asked_for(host: HTTPServer, kind: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The one request that a transformation of *kind* sends."""
+    service = Service(
+        host, f"/notebook/{kind}/{len(json.dumps(config))}/v1", Script((), PLAIN[kind])
+    )
+    middleware = qtm.QueryMiddleware(
+        {**config, "transformationType": kind}, client=service.client()
+    )
+    middleware.transform(QUESTION)
+    (asked,) = service.completions
+    return asked.body
+
+
+@pytest.mark.parametrize(
+    ("kind", "temperature"), [("rewrite", 0.0), ("stepback", 0.1), ("decompose", 0.2)]
+)
+def test_each_transformation_is_asked_for_at_its_own_temperature(
+    host: HTTPServer, kind: str, temperature: float
+) -> None:
+    config = {
+        "transformationModel": LLAMA,
+        "llm": {"temperatures": {"rewrite": 0.0, "stepback": 0.1, "decompose": 0.2}},
+    }
+    assert asked_for(host, kind, config)["temperature"] == temperature
+
+
+@pytest.mark.parametrize("kind", ["rewrite", "stepback", "decompose"])
+def test_each_transformation_may_have_a_system_prompt_of_ones_own(
+    host: HTTPServer, kind: str
+) -> None:
+    own = {"rewrite": "Say it in full.", "stepback": "Ask more broadly.", "decompose": "Cut it up."}
+    system, user = asked_for(host, kind, {"llm": {"prompts": own}})["messages"]
+    assert (system["role"], user["role"]) == ("system", "user")
+    assert system["content"].startswith(own[kind])
+    assert QUESTION in user["content"]
+    assert QUESTION not in system["content"]
+
+
+def test_a_call_may_name_its_own_model(host: HTTPServer) -> None:
+    service = Service(host, "/notebook/models/v1", Script((), PLAIN["rewrite"]))
+    middleware = qtm.QueryMiddleware(
+        {"transformationType": "rewrite", **PATIENT}, client=service.client()
+    )
+    search = middleware.wrap(PlainStore().search)
+    for model in (LLAMA, "another/model"):
+        search.retrieve(QUESTION, config={"transformationModel": model})
+    assert [it.body["model"] for it in service.completions] == [LLAMA, "another/model"]
+
+
+def test_another_service_is_named_by_its_base_url(
+    host: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(host, "/nebius/v1", Script((), PLAIN["rewrite"]))
+    monkeypatch.setenv("OPENAI_API_KEY", "the-key")
+    config = {"transformationType": "rewrite", "llm": {"baseUrl": service.url}, **PATIENT}
+    with qtm.QueryMiddleware({**config, "transformationModel": LLAMA}) as middleware:
+        assert middleware.transform(QUESTION).rewrite == REWRITE
+    (asked,) = service.completions
+    assert asked.body["model"] == LLAMA
+    assert service.keys == ["Bearer the-key"]
+
+
+def test_a_service_without_structured_replies_is_asked_for_text(host: HTTPServer) -> None:
+    def reply(asked: Asked) -> Any:
+        return failure(400, "response_format") if "response_format" in asked.body else NUMBERED
+
+    service = Service(host, "/notebook/plain/v1", Script((), reply))
+    middleware = qtm.QueryMiddleware(
+        {"transformationType": "decompose", **PATIENT}, client=service.client()
+    )
+    found = middleware.wrap(PlainStore().search).retrieve(QUESTION)
+    assert tuple(found.transformation.sub_queries) == SUB_QUERIES
+    assert found.status == "full"
+
+
+def test_the_command_line_prints_the_three_forms_of_a_query(
+    host: HTTPServer, tmp_path: Path, one_authority: str | None
+) -> None:
+    def reply(asked: Asked) -> str:
+        fields = asked.body["response_format"]["json_schema"]["schema"]["properties"]
+        return (
+            NUMBERED if "sub_queries" in fields else REWRITE if "rewrite" in fields else STEP_BACK
+        )
+
+    service = Service(host, "/notebook/printed/v1", Script((), reply))
+    environment = {"QTM_LLM_BASE_URL": service.url, "SSL_CERT_FILE": one_authority or ""}
+    ended = run_qtm("transform", "--type", "all", QUESTION, folder=tmp_path, **environment)
+    assert ended.code == 0, ended.err
+    assert all(text in ended.out for text in (REWRITE, STEP_BACK, *SUB_QUERIES))
+
+
+# Retrieval
+
+
+@pytest.mark.parametrize("kind", ["none", "rewrite", "stepback", "decompose"])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_the_notebooks_retrieval_gives_the_same_passages_and_scores(kind: str, top_k: int) -> None:
+    client = ScriptedModel(PLAIN.get(kind, ""))
+    search = qtm.QueryMiddleware(parity(kind), client=client).wrap(PlainStore().search)
+    assert search(QUESTION, top_k=top_k) == transformed_search(kind, top_k)
+
+
+@pytest.mark.parametrize("kind", ["none", "rewrite", "stepback", "decompose"])
+def test_the_preset_seed_parity_is_these_settings(kind: str) -> None:
+    middleware = qtm.QueryMiddleware("seed-parity", client=ScriptedModel(PLAIN.get(kind, "")))
+    found = middleware.wrap(PlainStore().search).retrieve(
+        QUESTION,
+        top_k=3,
+        config={"transformationType": kind, "fusion": {"subQueryTopK": 2}, **PATIENT},
+    )
+    assert found.response == transformed_search(kind, 3)
+
+
+def test_each_sub_query_brings_as_many_passages_as_sub_query_top_k_says() -> None:
+    for most in (1, 2, 3):
+        settings = parity("decompose")
+        settings["fusion"]["subQueryTopK"] = most
+        middleware = qtm.QueryMiddleware(settings, client=ScriptedModel(NUMBERED))
+        found = middleware.wrap(PlainStore().search).retrieve(QUESTION, top_k=3)
+        assert [len(it.keys) for it in found.rankings if it.variant.kind == "sub_query"] == [
+            most,
+            most,
+        ]
+
+
+def test_a_passage_found_twice_keeps_its_best_score() -> None:
+    twice = [FACTS[2], f"{FACTS[2]} {FACTS[3]}"]
+    written = "\n".join(f"{at}. {text}" for at, text in enumerate(twice, start=1))
+    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(written))
+    found = middleware.wrap(PlainStore().search)(QUESTION, top_k=3)
+    assert [hit["text"] for hit in found].count(FACTS[2]) == 1
+    assert found[0]["text"] == FACTS[2]
+    assert found[0]["similarity"] == pytest.approx(1.0)
+
+
+def test_results_carry_text_metadata_and_similarity_in_the_functions_own_shape() -> None:
+    middleware = qtm.QueryMiddleware(parity("rewrite"), client=ScriptedModel(REWRITE))
+    found = middleware.wrap(PlainStore().search).retrieve(QUESTION)
+    assert [set(hit) for hit in found.response] == [{"text", "metadata", "similarity"}] * 3
+    for hit, match in zip(found.response, found.matches, strict=True):
+        assert (match.text, match.metadata) == (hit["text"], hit["metadata"])
+        assert match.fused_score == pytest.approx(hit["similarity"])
+
+
+def test_an_empty_store_gives_an_empty_list() -> None:
+    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        return []
+
+    for kind, reply in PLAIN.items():
+        middleware = qtm.QueryMiddleware(
+            {"transformationType": kind, **PATIENT}, client=ScriptedModel(reply)
+        )
+        assert middleware.wrap(search)(QUESTION) == []
+
+
+def embed_one(text: str) -> list[float]:
+    assert isinstance(text, str)
+    return vector_of(text)
+
+
+@pytest.mark.parametrize("create_embeddings", [embed_one, embed])
+def test_texts_are_embedded_by_a_function_of_one_text_or_of_a_list(
+    create_embeddings: Callable[[Any], Any],
+) -> None:
+    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(NUMBERED))
+    search = middleware.wrap(PlainStore().similarity_search, embed=create_embeddings)
+    found = search(QUESTION, k=3)
+    expected = transformed_search("decompose", 3)
+    assert [hit["text"] for hit in found] == [hit["text"] for hit in expected]
+    assert [hit["similarity"] for hit in found] == pytest.approx(
+        [hit["similarity"] for hit in expected]
+    )
+
+
+# A PDF, its chunks and answers from them
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the notebook's files: a PDF of three pages, the questions and a config."""
+    folder = tmp_path_factory.mktemp("notebook")
+    pages = [FACTS[:3], FACTS[3:5], FACTS[5:]]
+    (folder / "data").mkdir()
+    (folder / "data" / "AI.pdf").write_bytes(pdf([content(*page) for page in pages]))
+    entries = [{"question": QUESTION, "ideal_answer": IDEAL}, {"question": UNJUDGED}]
+    (folder / "val.json").write_text(json.dumps(entries, indent=2), encoding="utf-8")
+    config = {
+        "topK": 4,
+        "chunkSize": 90,
+        "chunkOverlap": 0,
+        "embeddingModel": f"openai/{BGE}",
+        "dataPath": str(folder / "data"),
+        "indexPath": str(folder / "index.sqlite"),
+    }
+    (folder / "mine.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+UNJUDGED: Final = "Which courses open new careers?"
+IDEAL: Final = "Routine tasks go first, and training helps people to change their work."
+SHORT: Final = "AI changes work [1]."
+
+
+def answer(asked: Asked) -> str:
+    """An answer out of the passages that matter, as far as they are there."""
+    return " ".join([SHORT, *(f"{fact} [2]." for fact in FACTS[2:4] if fact in asked.text)])
+
+
+@pytest.fixture(scope="module")
+def service(host: HTTPServer, folder: Path) -> Iterator[Service]:
+    """A service of models, with an index of the PDF by its vectors."""
+    replies = {"rewrite": REWRITE, "step_back": STEP_BACK, "sub_queries": SUB_QUERIES}
+    service = Service(host, "/judged/v1", Script(FACTS, replies, answer, IDEAL))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in service.environment().items():
+            patch.setenv(name, value)
+        qtm.ingest(config=folder / "mine.json")
+    yield service
+    service.released.set()
+
+
+@pytest.fixture
+def middleware(
+    service: Service, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[qtm.QueryMiddleware]:
+    """The index of the PDF, with the service as its model."""
+    for name, value in service.environment().items():
+        monkeypatch.setenv(name, value)
+    with qtm.QueryMiddleware(folder / "mine.json") as middleware:
+        yield middleware
+
+
+def test_a_pdf_becomes_passages_that_name_their_source_and_page(
+    middleware: qtm.QueryMiddleware,
+) -> None:
+    matches = middleware.retriever.retrieve(FACTS[3], top_k=50).matches
+    assert {match.metadata["source"] for match in matches} == {"AI.pdf"}
+    pages = {
+        fact: match.metadata["page"]
+        for match in matches
+        for fact in FACTS
+        if fact in str(match.text)
+    }
+    assert [pages[FACTS[at]] for at in (0, 3, 5)] == [1, 2, 3]
+    assert sorted(match.metadata["chunk"] for match in matches) == list(range(len(matches)))
+
+
+def test_the_embedding_model_of_the_service_makes_the_vectors(service: Service) -> None:
+    assert {body["model"] for body in service.embedded} == {BGE}
+
+
+def test_the_built_in_stores_scores_are_cosines(middleware: qtm.QueryMiddleware) -> None:
+    found = middleware.retriever.retrieve(QUESTION, top_k=3)
+    for match in found.matches:
+        expected = cosine(vector_of(QUESTION), vector_of(str(match.text)))
+        assert match.score == pytest.approx(expected, abs=1e-5)
+
+
+def test_an_answer_tells_question_transformation_context_and_response(
+    middleware: qtm.QueryMiddleware, service: Service
+) -> None:
+    given = middleware.answer(QUESTION, config={"transformationType": "rewrite", **PATIENT})
+    assert given.text == f"{SHORT} {FACTS[2]} [2]."
+    assert (given.retrieval.original_query, given.transformation_type) == (QUESTION, "rewrite")
+    assert given.context.startswith("PASSAGE 1:\n")
+    assert all(match.text.strip() in given.context for match in given.matches if match.text)
+    asked = service.of_kind("answer")[-1]
+    assert asked.body["temperature"] == 0
+    assert QUESTION in asked.text
+
+
+def test_without_any_passage_no_answer_is_made_up() -> None:
+    def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+        return []
+
+    model = ScriptedModel("An answer out of nowhere.")
+    given = qtm.QueryMiddleware(client=model).wrap(search).answer(QUESTION)
+    assert not given.found
+    assert "out of nowhere" not in given.text
+
+
+# Answers compared
+
+SYSTEMS: Final = ("raw", "rewrite", "stepback", "decompose")
+
+
+def compare(folder: Path, service: Service, authority: str | None, *arguments: str) -> Ended:
+    environment = service.environment(SSL_CERT_FILE=authority or "")
+    systems = ("--systems", ",".join(SYSTEMS), "--config", "mine.json")
+    return run_qtm("compare", *arguments, *systems, folder=folder, **environment)
+
+
+@pytest.fixture(scope="module")
+def compared(folder: Path, service: Service, one_authority: str | None) -> list[dict[str, Any]]:
+    """The questions of the notebook's file, compared and read as JSON; the second one has no ideal answer."""
+    ended = compare(folder, service, one_authority, "--questions", "val.json", "--json")
+    assert ended.code == 0, ended.err
+    return list(json.loads(ended.out)["questions"])
+
+
+@pytest.fixture
+def judged(compared: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return compared[0]
+
+
+def verdicts_of(judged: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {verdict["system"]: verdict for verdict in judged["ranking"]["ranking"]}
+
+
+def test_a_file_of_questions_and_ideal_answers_is_read_as_it_is(judged: Mapping[str, Any]) -> None:
+    assert judged["question"] == QUESTION
+    assert judged["reference"] == IDEAL
+
+
+def test_every_technique_answers_side_by_side(judged: Mapping[str, Any]) -> None:
+    answers = {row["system"]: row["answer"] for row in judged["systems"]}
+    assert answers == {
+        "raw": SHORT,
+        "rewrite": f"{SHORT} {FACTS[2]} [2].",
+        "stepback": SHORT,
+        "decompose": f"{SHORT} {FACTS[2]} [2]. {FACTS[3]} [2].",
+    }
+
+
+def test_each_answer_is_scored_from_1_to_10_on_accuracy_completeness_and_relevance(
+    judged: Mapping[str, Any],
+) -> None:
+    verdicts = verdicts_of(judged)
+    assert set(verdicts) == set(SYSTEMS)
+    for verdict in verdicts.values():
+        assert set(verdict["scores"]) == {"accuracy", "completeness", "relevance"}
+        assert all(1 <= score <= 10 for score in verdict["scores"].values())
+    assert verdicts["decompose"]["scores"]["accuracy"] == 10
+    assert verdicts["rewrite"]["scores"]["accuracy"] == 7
+    assert verdicts["raw"]["scores"]["accuracy"] == 4
+
+
+def test_each_answer_has_strengths_and_weaknesses(judged: Mapping[str, Any]) -> None:
+    verdicts = verdicts_of(judged)
+    assert set(verdicts["decompose"]["strengths"]) == {"right on 3 points"}
+    assert set(verdicts["raw"]["weaknesses"]) == {"leaves out 2 points"}
+
+
+def test_the_techniques_are_ranked_and_the_reason_is_told(judged: Mapping[str, Any]) -> None:
+    assert {name: verdict["rank"] for name, verdict in verdicts_of(judged).items()} == {
+        "decompose": 1,
+        "rewrite": 2,
+        "raw": 3,
+        "stepback": 3,
+    }
+    assert {reason["text"] for reason in judged["ranking"]["reasons"]} == {"It names most causes."}
+
+
+def test_one_question_with_its_reference_is_judged_for_people_to_read(
+    folder: Path, service: Service, one_authority: str | None
+) -> None:
+    ended = compare(folder, service, one_authority, QUESTION, "--reference", IDEAL)
+    assert ended.code == 0, ended.err
+    for told in (
+        "accuracy 10",
+        "right on 3 points",
+        "leaves out 2 points",
+        "It names most causes.",
+    ):
+        assert told in ended.out
+    assert "decompose > rewrite > raw = stepback" in ended.out
+    assert f"{SHORT} {FACTS[2]} [2]. {FACTS[3]} [2]." in ended.out
+
+
+def test_without_an_ideal_answer_nobody_judges(
+    compared: Sequence[dict[str, Any]], service: Service
+) -> None:
+    assert compared[1]["question"] == UNJUDGED
+    assert compared[1]["reference"] is None
+    assert compared[1]["ranking"] is None
+    assert len(compared[1]["systems"]) == len(SYSTEMS)
+    assert not any(UNJUDGED in asked.text for asked in service.of_kind("judgement"))
