@@ -1,0 +1,273 @@
+"""The laws are no formality: each of them is broken by a middleware that does what it forbids."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+import qtmiddleware as qtm
+from tests.laws import laws
+from tests.laws.cases import Case
+from tests.laws.laws import LAWS, find_broken_laws
+from tests.laws.world import QUERY
+
+Change = Callable[[qtm.Retrieval], qtm.Retrieval]
+PATIENCE: Final = 0.2
+
+
+class Spoiled:
+    """A wrapped function whose result is changed before the caller gets it."""
+
+    def __init__(self, wrapped: Any, change: Change) -> None:
+        self._wrapped = wrapped
+        self._change = change
+
+    def retrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
+        return self._change(self._wrapped.retrieve(*args, **kwargs))
+
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
+        return self._change(await self._wrapped.aretrieve(*args, **kwargs))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._wrapped.is_async:
+            return self._call(*args, **kwargs)
+        return self.retrieve(*args, **kwargs).response
+
+    async def _call(self, *args: Any, **kwargs: Any) -> Any:
+        return (await self.aretrieve(*args, **kwargs)).response
+
+
+def changing(change: Change) -> laws.Wrap:
+    return lambda qm, fn, **options: Spoiled(qm.wrap(fn, **options), change)
+
+
+def responding(change: Callable[[list[Any]], Any]) -> laws.Wrap:
+    """Each response, a list of dicts, is another one."""
+    return changing(lambda found: replace(found, response=change(list(found.response))))
+
+
+def around(make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> laws.Wrap:
+    """The middleware calls another function than the user's, made of it."""
+    return lambda qm, fn, **options: qm.wrap(functools.wraps(fn)(make(fn)), **options)
+
+
+def _raise(found: Any) -> Any:
+    raise RuntimeError("a bug of the middleware")
+
+
+def _swallow(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as error:
+            raise type(error)(*error.args) from None
+
+    return search
+
+
+def _in_a_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        results: list[Any] = []
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=lambda: results.append(context.run(fn, *args, **kwargs)))
+        thread.start()
+        thread.join()
+        return results[0]
+
+    return search
+
+
+def _without_context(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: contextvars.Context().run(fn, *args, **kwargs)
+
+
+def _twice(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        first = fn(*args, **kwargs)
+        if asyncio.iscoroutine(first):
+            first.close()
+        return fn(*args, **kwargs)
+
+    return search
+
+
+def _with_changed_arguments(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        found = fn(*args, **kwargs)
+        kwargs["filters"]["kind"].append("bird")
+        return found
+
+    return search
+
+
+def _with_changed_results(fn: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        found = fn(*args, **kwargs)
+        if isinstance(found, list):
+            found[0]["text"] += " Indeed."
+        return found
+
+    return search
+
+
+def _with_other_arguments(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args, **kwargs: fn(*args, **{**kwargs, "tenant": "zoo"})
+
+
+def _add_score(rows: list[Any]) -> list[Any]:
+    return [{**row, "score": row["score"] + 1} for row in rows]
+
+
+def _make_up(rows: list[Any]) -> list[Any]:
+    return [*rows[1:], {"id": "p99", "text": "Jaco is ill.", "score": rows[0]["score"], "page": 1}]
+
+
+def _log(found: qtm.Retrieval) -> qtm.Retrieval:
+    logging.getLogger("qtmiddleware").warning("asked: %s", QUERY)
+    return found
+
+
+def _tell_nothing(found: qtm.Retrieval) -> qtm.Retrieval:
+    return replace(found, status="full", degradations=())
+
+
+class Forgetful(Spoiled):
+    """Leaves a task behind."""
+
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
+        self.task = asyncio.ensure_future(asyncio.Event().wait())
+        found: qtm.Retrieval = await self._wrapped.aretrieve(*args, **kwargs)
+        return found
+
+
+class Different(Spoiled):
+    """Does something else if it is awaited, or called."""
+
+    def __init__(self, wrapped: Any, *, manner: str) -> None:
+        super().__init__(wrapped, lambda found: found)
+        self._manner = manner
+
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> qtm.Retrieval:
+        found = await super().aretrieve(*args, **kwargs)
+        return _reverse(found) if self._manner == "await" else found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        found = super().__call__(*args, **kwargs)
+        return found[::-1] if self._manner == "call" else found
+
+
+def _reverse(found: qtm.Retrieval) -> qtm.Retrieval:
+    return replace(found, response=found.response[::-1], matches=found.matches[::-1])
+
+
+def _patiently(qm: qtm.QueryMiddleware, fn: Callable[..., Any], **options: Any) -> Any:
+    config = qm.config.overridden({"limits": {"llmTimeoutMs": 60_000}})
+    return qtm.QueryMiddleware(config, client=qm.model).wrap(fn, **options)
+
+
+def _as(preset: str) -> laws.Wrap:
+    return lambda qm, fn, **options: qtm.QueryMiddleware(preset, client=qm.model).wrap(
+        fn, **options
+    )
+
+
+FEW: Final = Case(supply="few", setting="rules")
+RULES: Final = Case(setting="rules")
+BREAKS: Final[dict[str, tuple[Case, laws.Wrap]]] = {
+    "whatever the plain call answers is answered": (RULES, changing(_raise)),
+    "the function's own exception arrives, the very object": (
+        Case(search="fails"),
+        around(_swallow),
+    ),
+    "the response has the plain type, and the same beside its passages": (
+        RULES,
+        responding(tuple),
+    ),
+    "there are as many passages as plainly, or more up to the number asked for": (
+        RULES,
+        responding(lambda rows: rows[:-1]),
+    ),
+    "a passage of a short plain result is never lost": (FEW, responding(lambda rows: rows[1:])),
+    "no passage comes more often than plainly": (
+        RULES,
+        responding(lambda rows: [rows[0], *rows[:-1]]),
+    ),
+    "every passage is one that a search found, unchanged; what the question found keeps its score": (
+        RULES,
+        responding(_make_up),
+    ),
+    "no text is searched twice, but once more with the caller's number if its search failed": (
+        RULES,
+        around(_twice),
+    ),
+    "neither the arguments nor what the function returned is changed": (
+        RULES,
+        around(_with_changed_arguments),
+    ),
+    "every search gets the caller's other arguments": (RULES, around(_with_other_arguments)),
+    "the original query is the user's own": (
+        RULES,
+        changing(lambda found: replace(found, original_query="jaco health concerns")),
+    ),
+    "the status is full if nothing failed, and what failed is told": (
+        Case(model="failing"),
+        changing(_tell_nothing),
+    ),
+    "the matches are the passages of the response, in its order": (
+        RULES,
+        responding(lambda rows: rows[::-1]),
+    ),
+    "the call returns what retrieve returns": (
+        RULES,
+        lambda qm, fn, **options: Different(qm.wrap(fn, **options), manner="call"),
+    ),
+    "blocking and async give the same": (
+        RULES,
+        lambda qm, fn, **options: Different(qm.wrap(fn, **options), manner="await"),
+    ),
+    "a model of which nothing can be used leaves the rules' result": (
+        Case(model="failing", seed=3),
+        lambda qm, fn, **options: Spoiled(
+            qm.wrap(fn, **options),
+            lambda found: _reverse(found) if found.status == "degraded" else found,
+        ),
+    ),
+    "off is the plain call": (Case(setting="off"), _as("rules")),
+    "the rules ask no model, and search for nothing but the question": (RULES, _as("thorough")),
+    "the question is searched in the caller's thread, or its task": (RULES, around(_in_a_thread)),
+    "every search and the model see the caller's context variables": (
+        RULES,
+        around(_without_context),
+    ),
+    "nobody waits for what hangs, and the question is searched while the model thinks": (
+        Case(model="late"),
+        _patiently,
+    ),
+    "nothing is left running": (
+        Case(way="async", setting="rules"),
+        lambda qm, fn, **options: Forgetful(qm.wrap(fn, **options), lambda found: found),
+    ),
+    "no text is logged above DEBUG": (RULES, changing(_log)),
+}
+
+
+@pytest.mark.parametrize("text", LAWS)
+def test_a_middleware_that_breaks_a_law_is_caught(text: str) -> None:
+    case, wrap = BREAKS[text]
+    assert find_broken_laws(case) == {}
+    assert text in find_broken_laws(case, wrap, PATIENCE)
+
+
+def test_results_that_are_changed_and_scores_that_are_made_up_are_caught() -> None:
+    text = "neither the arguments nor what the function returned is changed"
+    assert text in find_broken_laws(RULES, around(_with_changed_results))
+    text = "every passage is one that a search found, unchanged; what the question found keeps its score"
+    assert text in find_broken_laws(RULES, responding(_add_score))

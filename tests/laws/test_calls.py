@@ -1,0 +1,555 @@
+"""Calls that are out of the ordinary: what nothing can be made of is passed on, what breaks beside the search breaks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import inspect
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pinecone import EmbedQuery
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from tests.laws.cases import CALLABLES, Case
+from tests.laws.shapes import SHAPES
+from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, make_function
+from tests.support.waiting import await_until
+
+PATIENT: Final = {"limits": {"llmTimeoutMs": PATIENT_MS, "deadlineMs": 2 * PATIENT_MS}}
+REWRITE: Final = {"transformationType": "rewrite", **PATIENT}
+RERANK: Final = {"rerank": {"enabled": True, "timeoutMs": PATIENT_MS}, **PATIENT}
+WAYS: Final = ("blocking", "async")
+both_ways: Final = pytest.mark.parametrize("way", WAYS)
+
+
+class Search:
+    """A function of a question and a number, and of a page if it *has_pages*; *calls* are those it got."""
+
+    def __init__(
+        self,
+        way: str = "blocking",
+        respond: Callable[[Any, int], Any] | None = None,
+        *,
+        has_pages: bool = False,
+    ) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.returned: list[Any] = []
+        self.is_async = way == "async"
+        self._respond = respond or _respond
+
+        def find(query: Any, top_k: int, *page: int) -> Any:
+            self.calls.append((query, top_k, *page))
+            self.returned.append(self._respond(query, top_k, *page))
+            return self.returned[-1]
+
+        def search(query: Any, top_k: int = 3) -> Any:
+            return find(query, top_k)
+
+        async def asearch(query: Any, top_k: int = 3) -> Any:
+            await asyncio.sleep(0)
+            return find(query, top_k)
+
+        def search_page(query: Any, top_k: int = 3, offset: int = 0) -> Any:
+            return find(query, top_k, offset)
+
+        async def asearch_page(query: Any, top_k: int = 3, offset: int = 0) -> Any:
+            await asyncio.sleep(0)
+            return find(query, top_k, offset)
+
+        functions = (asearch, asearch_page) if self.is_async else (search, search_page)
+        self.function: Any = functions[has_pages]
+
+    def ask(self, setting: Any, /, *args: Any, client: Any = None, **kwargs: Any) -> qtm.Retrieval:
+        """Ask the function, wrapped anew."""
+        qm = qtm.QueryMiddleware(setting, client=client or ScriptedModel(_reply))
+        return self.ask_by(qm, *args, **kwargs)
+
+    def ask_by(self, qm: qtm.QueryMiddleware, /, *args: Any, **kwargs: Any) -> qtm.Retrieval:
+        wrapped = qm.wrap(self.function)
+        if self.is_async:
+            found: qtm.Retrieval = asyncio.run(wrapped.aretrieve(*args, **kwargs))
+            return found
+        return wrapped.retrieve(*args, **kwargs)
+
+
+TEXTS: Final = (
+    "The fee is due in March",
+    "Dogs sleep most of the day",
+    "Jaco has no health concerns",
+    "Jaco eats dry food",
+    "The vet comes in May",
+    "A cat came from the south",
+)
+
+
+def _respond(query: Any, top_k: int, offset: int = 0) -> list[dict[str, Any]]:
+    rows = [
+        {"id": str(place), "score": 0.8 - place / 50, "text": text}
+        for place, text in enumerate(TEXTS)
+    ]
+    return rows[offset:][:top_k]
+
+
+def _reply(prompt: Any) -> dict[str, Any]:
+    return {wanted.name: REPLIES[wanted.name] for wanted in prompt.fields}
+
+
+def _problems(retrieval: qtm.Retrieval) -> list[tuple[str, str]]:
+    return [(it.stage, it.reason) for it in retrieval.degradations]
+
+
+# --- what the wrapped function looks like -----------------------------------------------------------------------
+
+
+@both_ways
+@pytest.mark.parametrize("kind", CALLABLES)
+@pytest.mark.parametrize("number", ["default", "absent"])
+def test_signature_name_and_docstring_are_the_functions(way: str, kind: str, number: str) -> None:
+    function = make_function(World(Case(way=way, callable=kind, number=number)))
+    wrapped: Any = qtm.QueryMiddleware().wrap(function)
+    assert inspect.signature(wrapped) == inspect.signature(function)
+    for name in ("__name__", "__qualname__", "__doc__", "__module__"):
+        if hasattr(function, name):
+            assert getattr(wrapped, name) == getattr(function, name)
+
+
+@both_ways
+def test_only_what_an_async_function_returns_is_awaited(way: str) -> None:
+    wrapped = qtm.QueryMiddleware().wrap(Search(way).function)
+    found = wrapped(QUERY)
+    assert inspect.isawaitable(found) == (way == "async")
+    assert len(asyncio.run(found) if way == "async" else found) == 3
+
+
+def test_a_decorated_method_belongs_to_its_object() -> None:
+    class Shelf:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        @qtm.middleware
+        def search(self, query: str, *, top_k: int = 2) -> list[dict[str, Any]]:
+            """Find passages on this shelf."""
+            return [{"id": self.name, "score": 0.5, "text": query}]
+
+    assert [Shelf(name).search("Who is Jaco?")[0]["id"] for name in "ab"] == ["a", "b"]
+    assert Shelf("c").search.retrieve(query="Who is Jaco?").matches[0].id == "c"
+    assert str(inspect.signature(Shelf("d").search)).startswith("(query")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [((), {}), ((QUERY,), {"topk": 3}), ((1, 2, 3, 4), {})]
+)
+def test_a_call_that_the_function_does_not_take_raises_its_error(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    search = Search()
+    with pytest.raises(TypeError) as plain:
+        search.function(*args, **kwargs)
+    with pytest.raises(TypeError) as raised:
+        qtm.QueryMiddleware().wrap(search.function)(*args, **kwargs)
+    assert str(raised.value) == str(plain.value)
+
+
+# --- what nothing can be made of is passed on -------------------------------------------------------------------
+
+QUESTIONS: Final[dict[str, tuple[Any, str]]] = {
+    "empty": ("", "blank"),
+    "blank": (" \t\u2003\n", "blank"),
+    "overlong": ("dog " * 2_001, "too_long"),
+    "a number": (42, "not_text"),
+    "bytes": (b"Does Jaco eat?", "not_text"),
+    "parts": ([{"type": "text", "text": "Does Jaco eat?"}], "not_text"),
+    "a vector": ([0.25, 0.5], "not_text"),
+    "nothing": (None, "not_text"),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("config", ["off", "rules", "balanced"])
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_that_is_none_goes_to_the_function_as_it_is(
+    name: str, config: str, way: str
+) -> None:
+    question, reason = QUESTIONS[name]
+    search, model = Search(way), ScriptedModel(_reply)
+    retrieval = search.ask(config, question, top_k=2, client=model)
+    assert search.calls == [(question, 2)]
+    assert search.calls[0][0] is question
+    assert retrieval.response is search.returned[0]
+    assert retrieval.original_query is question
+    assert model.prompts == []
+    assert retrieval.status == "degraded"
+    assert _problems(retrieval) == [("query", reason)]
+
+
+@both_ways
+@pytest.mark.parametrize("config", ["rules", REWRITE])
+@pytest.mark.parametrize("offset", [0, 2, 40])
+def test_a_page_keeps_its_passages_and_costs_one_search(offset: int, config: Any, way: str) -> None:
+    search, model = Search(way, has_pages=True), ScriptedModel(_reply)
+    retrieval = search.ask(config, QUERY, offset=offset, client=model)
+    assert search.calls == [(QUERY, 3, offset)]
+    plain = [row["id"] for row in search.returned[0]]
+    assert sorted(row["id"] for row in retrieval.response) == plain
+    assert _problems(retrieval) == [("query", "paged")]
+
+
+@both_ways
+@pytest.mark.parametrize("history", [["hello"], [3], [{"role": "user", "content": 7}]])
+def test_a_history_that_cannot_be_read_is_left_out_and_told(history: list[Any], way: str) -> None:
+    retrieval = Search(way).ask(REWRITE, QUERY, history=history)
+    assert _problems(retrieval) == [("history", "unreadable")]
+    assert retrieval.response == Search(way).ask(REWRITE, QUERY).response
+
+
+@both_ways
+def test_in_a_conversation_the_original_query_is_still_the_users_own(way: str) -> None:
+    history = [{"role": "user", "content": QUERY}, {"role": "assistant", "content": "No."}]
+    before = copy.deepcopy(history)
+    retrieval = Search(way).ask(REWRITE, "And what does he eat?", history=history)
+    assert retrieval.original_query == "And what does he eat?"
+    assert retrieval.status == "full"
+    assert len(retrieval.response) == 3
+    assert history == before
+
+
+class Page:
+    """No list of passages anywhere."""
+
+
+@both_ways
+@pytest.mark.parametrize("response", [Page(), 42, "a text", {"took": 3}], ids=repr)
+def test_a_response_of_unknown_shape_is_returned_as_it_is(response: Any, way: str) -> None:
+    retrieval = Search(way, lambda *_: response).ask(REWRITE, QUERY)
+    assert retrieval.response is response
+    assert _problems(retrieval) == [("response", "unreadable")]
+
+
+@both_ways
+@pytest.mark.parametrize("response", [None, [], (), {"matches": []}], ids=repr)
+def test_an_empty_response_is_returned_as_it_is(response: Any, way: str) -> None:
+    for config in ("rules", REWRITE):
+        retrieval = Search(way, lambda *_: response).ask(config, QUERY)
+        assert retrieval.response == response
+        assert type(retrieval.response) is type(response)
+        assert retrieval.status == "full"
+
+
+ODD_SCORES: Final[dict[str, tuple[Any, ...]]] = {
+    "none": (None, None, None),
+    "not numbers": (float("nan"), 0.5, float("nan")),
+    "infinite": (float("inf"), 0.5, float("-inf")),
+    "texts": ("high", "low", "lower"),
+    "equal": (0.5, 0.5, 0.5),
+    "unsorted": (0.1, 0.9, 0.5),
+    "rising": (0.1, 0.5, 0.9),
+    "huge": (1e308, 1e308, -1e308),
+}
+
+
+@both_ways
+@pytest.mark.parametrize("config", ["rules", REWRITE])
+@pytest.mark.parametrize("name", ODD_SCORES)
+def test_odd_scores_change_no_passage(name: str, config: Any, way: str) -> None:
+    rows = [
+        {"id": str(place), "score": score, "text": TEXTS[place]}
+        for place, score in enumerate(ODD_SCORES[name])
+    ]
+    retrieval = Search(way, lambda *_: rows).ask(config, QUERY)
+    assert sorted(map(repr, retrieval.response)) == sorted(map(repr, rows))
+    assert retrieval.status == "full"
+
+
+@both_ways
+def test_a_clause_of_the_sdk_is_read_and_left_as_it_is(way: str) -> None:
+    world = World(Case(way=way, shape="documents response", question="clause", supply="some"))
+    clause = EmbedQuery(field="body", query=QUERY)
+    seen: list[Any] = []
+
+    def search(*, namespace: str, score_by: list[Any], top_k: int) -> Any:
+        seen.append(score_by[0])
+        return SHAPES["documents response"].build(world.rank(QUERY)[:top_k])
+
+    async def asearch(*, namespace: str, score_by: list[Any], top_k: int) -> Any:
+        return search(namespace=namespace, score_by=score_by, top_k=top_k)
+
+    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(
+        asearch if way == "async" else search
+    )
+    call: dict[str, Any] = {"namespace": "zoo", "score_by": [clause], "top_k": 3}
+    if way == "async":
+        retrieval = asyncio.run(wrapped.aretrieve(**call))
+    else:
+        retrieval = wrapped.retrieve(**call)
+    assert retrieval.original_query == QUERY
+    assert call["score_by"] == [clause]
+    assert clause.query == QUERY
+    # A variant is searched with a clause of the same class.
+    assert {type(it) for it in seen} == {EmbedQuery}
+    assert {it.query for it in seen} == {QUERY, REPLIES["rewrite"]}
+    assert len(retrieval.response.matches) == 3
+
+
+# --- what breaks beside the search breaks nothing ---------------------------------------------------------------
+
+
+class Broken:
+    """Whatever is asked of it, it fails."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("broken")
+
+
+class BrokenObserver:
+    def on_start(self, operation: Any) -> None:
+        raise RuntimeError("broken")
+
+    def on_end(self, operation: Any) -> None:
+        raise RuntimeError("broken")
+
+
+HELPERS: Final[dict[str, dict[str, Any]]] = {
+    "hook": {"on_retrieval": Broken()},
+    "observer": {"observers": (BrokenObserver(),)},
+    "clock": {"clock": Broken()},
+    "redaction": {"redact": Broken()},
+}
+
+
+@both_ways
+@pytest.mark.parametrize("name", HELPERS)
+def test_a_broken_helper_changes_nothing(name: str, way: str, tmp_path: Path) -> None:
+    config = {**REWRITE, "log": {"path": str(tmp_path / "queries.jsonl")}}
+    question = "Does Jaco have any health concerns since last year?"
+    model = ScriptedModel(_reply)
+    found = Search(way).ask_by(qtm.QueryMiddleware(config, client=model, **HELPERS[name]), question)
+    assert found.response == Search(way).ask(REWRITE, question).response
+    assert found.original_query == question
+
+
+@both_ways
+def test_a_query_log_that_cannot_be_written_changes_nothing(way: str, tmp_path: Path) -> None:
+    config = {**REWRITE, "log": {"path": str(tmp_path)}}
+    assert Search(way).ask(config, QUERY).response == Search(way).ask(REWRITE, QUERY).response
+
+
+def _score_wrongly(query: str, texts: Any) -> list[float]:
+    return [1.0]
+
+
+def _score_by_nan(query: str, texts: Any) -> list[float]:
+    return [float("nan") for _ in texts]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "reranker", [Broken(), _score_wrongly, _score_by_nan], ids=["raises", "one", "nan"]
+)
+def test_a_broken_reranker_leaves_the_order_and_is_told(reranker: Any, way: str) -> None:
+    found = Search(way).ask_by(qtm.QueryMiddleware(RERANK, reranker=reranker), QUERY)
+    assert found.response == Search(way).ask("rules", QUERY).response
+    assert [it.stage for it in found.degradations] == ["rerank"]
+
+
+@both_ways
+def test_a_reranker_that_hangs_is_not_waited_for(way: str) -> None:
+    released, outwaited = threading.Event(), list[str]()
+
+    def hang(query: str, texts: Any) -> list[float]:
+        if not released.wait(PATIENCE):
+            outwaited.append("the reranker")
+        return [1.0 for _ in texts]
+
+    config = {"rerank": {"enabled": True, "timeoutMs": 30}}
+    try:
+        found = Search(way).ask_by(qtm.QueryMiddleware(config, reranker=hang), QUERY)
+    finally:
+        released.set()
+    assert outwaited == []
+    assert found.response == Search(way).ask("rules", QUERY).response
+    assert _problems(found) == [("rerank", "timeout")]
+
+
+class Busy(Exception):
+    """What a vendor raises whose service is down."""
+
+    status_code = 503
+
+
+@both_ways
+def test_an_outage_is_raised_and_not_asked_a_second_time(way: str) -> None:
+    error = Busy()
+
+    def fail(*_: Any) -> Any:
+        raise error
+
+    search = Search(way, fail)
+    with pytest.raises(Busy) as raised:
+        search.ask("rules", QUERY)
+    assert raised.value is error
+    assert len(search.calls) == 1
+
+
+@both_ways
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_interruption_passes_through(kind: type[BaseException], way: str) -> None:
+    def interrupt(query: Any, *_: Any) -> Any:
+        raise kind
+
+    with pytest.raises(kind):
+        Search(way, interrupt).ask(REWRITE, QUERY)
+
+
+@pytest.mark.parametrize(
+    ("values", "path"),
+    [
+        ({"fusoin": {}}, "fusoin"),
+        ({"topK": 0}, "topK"),
+        ({"transformationType": "x"}, "transformationType"),
+    ],
+)
+def test_a_bad_setting_for_one_call_is_refused_before_any_search(
+    values: dict[str, Any], path: str
+) -> None:
+    search = Search()
+    with pytest.raises(qtm.ConfigError) as refused:
+        search.ask("rules", QUERY, config=values)
+    assert refused.value.path == path
+    assert search.calls == []
+
+
+# --- what a call leaves behind ----------------------------------------------------------------------------------
+
+
+def test_no_result_is_kept_for_the_next_call() -> None:
+    rows = _respond(QUERY, 6)
+    search = Search(respond=lambda *_: list(rows))
+    wrapped = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
+    assert len(wrapped(QUERY, top_k=6)) == 6
+    del rows[2:]
+    assert Counter(row["id"] for row in wrapped(QUERY, top_k=6)) == Counter("01")
+
+
+mark: ContextVar[str] = ContextVar("mark", default="nobody")
+
+
+@both_ways
+def test_what_the_search_of_the_question_sets_is_seen_by_its_caller(way: str) -> None:
+    """As it is after the plain call."""
+
+    def respond(query: Any, *rest: Any) -> Any:
+        mark.set(f"searched {query}")
+        return _respond(query, *rest)
+
+    search = Search(way, respond)
+    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
+
+    async def ask() -> str:
+        found = wrapped(QUERY)
+        await found if search.is_async else None
+        return mark.get()
+
+    assert asyncio.run(ask()) == f"searched {QUERY}"
+
+
+def test_a_function_that_calls_its_wrapped_self_gets_the_plain_result() -> None:
+    depth: list[str] = []
+
+    @qtm.middleware
+    def search(query: str, top_k: int = 3) -> Any:
+        depth.append(query)
+        return search("again", top_k) if len(depth) == 1 else _respond(query, top_k)
+
+    assert len(search(QUERY)) == 3
+    assert depth == [QUERY, "again"]
+
+
+HANGING: Final = {
+    "the model": Case(way="async", model="late", setting="rewrite"),
+    "a variant's search": Case(way="async", search="variants hang", setting="all"),
+    "the question's search": Case(way="async", search="slow", setting="rewrite"),
+}
+
+
+@pytest.mark.parametrize("name", HANGING)
+async def test_a_cancelled_call_leaves_nothing_running(name: str) -> None:
+    world = World(HANGING[name])
+    # No model is there for the question's search, which waits for one.
+    settings = {} if name == "the question's search" else {"transformationType": world.case.setting}
+    qm = qtm.QueryMiddleware({**PATIENT, **settings}, client=world)
+    asking = asyncio.ensure_future(qm.wrap(make_function(world))(QUERY))
+    await await_until(lambda: name in world.waited_for)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert world.running == 0
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert world.outwaited == []
+
+
+# --- a clear leader ---------------------------------------------------------------------------------------------
+
+
+def _first(question: str, *scored: tuple[float, str], top_k: int = 3) -> str:
+    rows = [
+        {"id": str(place), "score": score, "text": text}
+        for place, (score, text) in enumerate(scored)
+    ]
+    search = qtm.QueryMiddleware("rules").wrap(lambda query, top_k=top_k: rows[:top_k])
+    found: str = search(question)[0]["text"]
+    return found
+
+
+FILLERS: Final = (
+    (0.41, "Cats sleep most of the day"),
+    (0.40, "The fee is due in March"),
+    (0.39, "Walks are at eight and at six"),
+    (0.38, "A puppy came from the south"),
+)
+LEADERS: Final = {
+    "by far": ("Jaco has no health concerns", 0.82, "Health concerns of dogs", 0.55),
+    "with as many words": (
+        "Jaco: health concerns, a record",
+        0.60,
+        "Concerns about the health of Jaco",
+        0.58,
+    ),
+    "by far, with a word less": ("Jaco is in good health", 0.85, "Jaco: health concerns", 0.45),
+    "with none, where others have one": (
+        "He was seen by the vet and is fit",
+        0.80,
+        "Health insurance for cats",
+        0.50,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEADERS)
+def test_a_clear_leader_stays_first(name: str) -> None:
+    leader, score, other, lower = LEADERS[name]
+    assert _first(QUERY, (score, leader), (lower, other), *FILLERS, top_k=6) == leader
+
+
+def test_a_passage_that_covers_clearly_more_of_the_question_comes_first() -> None:
+    answer = "Jaco has no health concerns"
+    scored = ((0.52, "Dogs need a vet once a year"), (0.51, "Dogs sleep"), (0.50, answer), *FILLERS)
+    assert _first(QUERY, *scored, top_k=6) == answer
+
+
+def test_a_partial_with_a_preset_question_is_the_plain_call_as_made() -> None:
+    search = Search()
+    preset = functools.partial(search.function, top_k=2)
+    assert len(qtm.QueryMiddleware("rules").wrap(preset)(QUERY)) == 2
