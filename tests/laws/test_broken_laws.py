@@ -119,7 +119,7 @@ def _with_changed_results(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_other_arguments(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *args, **kwargs: fn(*args, **{**kwargs, "tenant": "zoo"})
+    return lambda *args, **kwargs: fn(*args, **{**kwargs, "filters": None})
 
 
 def _add_score(rows: list[Any]) -> list[Any]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import inspect
 import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -80,7 +81,6 @@ class Call:
 
     text: str
     number: int | None
-    tenant: str
     filters: Any
     thread: int
     task: Any
@@ -144,7 +144,7 @@ class World:
             for place in order
         ]
 
-    def begin(self, question: Any, number: int | None, tenant: str, filters: Any) -> str:
+    def begin(self, question: Any, number: int | None, filters: Any) -> str:
         """Record a call of the function, and raise what this case raises for it."""
         text = _read_question(question)
         try:
@@ -153,7 +153,7 @@ class World:
             task = None
         with self.lock:
             self.calls.append(
-                Call(text, number, tenant, filters, threading.get_ident(), task, caller.get())
+                Call(text, number, filters, threading.get_ident(), task, caller.get())
             )
         search = self.case.search
         if search == "fails":
@@ -185,14 +185,14 @@ class World:
         self.served.append((text, response, copy.deepcopy(response)))
         return response
 
-    def find(self, question: Any, number: int | None, tenant: str, filters: Any) -> Any:
-        text = self.begin(question, number, tenant, filters)
+    def find(self, question: Any, number: int | None, filters: Any) -> Any:
+        text = self.begin(question, number, filters)
         with self._at_work():
             self.wait(self.awaited(text))
             return self.finish(text, number)
 
-    async def afind(self, question: Any, number: int | None, tenant: str, filters: Any) -> Any:
-        text = self.begin(question, number, tenant, filters)
+    async def afind(self, question: Any, number: int | None, filters: Any) -> Any:
+        text = self.begin(question, number, filters)
         with self._at_work():
             await self.await_(self.awaited(text))
             return self.finish(text, number)
@@ -289,116 +289,63 @@ def _read_question(question: Any) -> str:
     return str(clause["query"])
 
 
-# --- the functions ------------------------------------------------------------------------------------------------
+# --- the functions ------------------------------------------------------------------------------
 
 
 class Index:
     """The user's own class; its methods have the parameters that people's functions have."""
 
     def __init__(self, world: World) -> None:
-        self.world = world
+        self.find = world.afind if world.case.way == "async" else world.find
 
-    def search(
-        self, query: str, top_k: int = DEFAULT_NUMBER, *, tenant: str = "zoo", filters: Any = None
-    ) -> Any:
+    def search(self, query: str, top_k: int = DEFAULT_NUMBER, *, filters: Any = None) -> Any:
         """Find passages."""
-        return self.world.find(query, top_k, tenant, filters)
+        return self.find(query, top_k, filters)
 
-    def search_all(self, query: str, *, tenant: str = "zoo", filters: Any = None) -> Any:
-        return self.world.find(query, None, tenant, filters)
+    def search_all(self, query: str, *, filters: Any = None) -> Any:
+        return self.find(query, None, filters)
 
     def search_vector(
-        self,
-        vector: Sequence[float],
-        top_k: int = DEFAULT_NUMBER,
-        *,
-        tenant: str = "zoo",
-        filters: Any = None,
+        self, vector: list[float], top_k: int = DEFAULT_NUMBER, *, filters: Any = None
     ) -> Any:
-        return self.world.find(vector, top_k, tenant, filters)
+        return self.find(vector, top_k, filters)
 
     def search_clause(
-        self,
-        *,
-        score_by: Sequence[Any],
-        top_k: int = DEFAULT_NUMBER,
-        tenant: str = "zoo",
-        filters: Any = None,
+        self, *, score_by: list[Any], top_k: int = DEFAULT_NUMBER, filters: Any = None
     ) -> Any:
-        return self.world.find(score_by, top_k, tenant, filters)
+        return self.find(score_by, top_k, filters)
 
 
-class AsyncIndex:
-    """The same with coroutine functions."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    async def search(
-        self, query: str, top_k: int = DEFAULT_NUMBER, *, tenant: str = "zoo", filters: Any = None
-    ) -> Any:
-        """Find passages."""
-        return await self.world.afind(query, top_k, tenant, filters)
-
-    async def search_all(self, query: str, *, tenant: str = "zoo", filters: Any = None) -> Any:
-        return await self.world.afind(query, None, tenant, filters)
-
-    async def search_vector(
-        self,
-        vector: Sequence[float],
-        top_k: int = DEFAULT_NUMBER,
-        *,
-        tenant: str = "zoo",
-        filters: Any = None,
-    ) -> Any:
-        return await self.world.afind(vector, top_k, tenant, filters)
-
-    async def search_clause(
-        self,
-        *,
-        score_by: Sequence[Any],
-        top_k: int = DEFAULT_NUMBER,
-        tenant: str = "zoo",
-        filters: Any = None,
-    ) -> Any:
-        return await self.world.afind(score_by, top_k, tenant, filters)
-
-
-def make_function(world: World) -> Callable[..., Any]:
-    """The function of the world's case."""
-    case = world.case
-    index: Any = AsyncIndex(world) if case.way == "async" else Index(world)
-    kind = {"vector": "search_vector", "clause": "search_clause"}.get(
-        case.question, "search" if world.takes_number else "search_all"
-    )
-    method = getattr(index, kind)
-    if case.callable == "method":
-        return method  # type: ignore[no-any-return]
-    if case.callable == "object":
-        function: Callable[..., Any] = type(
-            "Search", (type(index),), {"__call__": getattr(type(index), kind)}
-        )(world)
-        return function
-    if case.callable == "partial":
-        return functools.partial(getattr(type(index), kind), index)
-    return _decorate(method)
-
-
-def _decorate(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function with the parameters of *method*, as decorators make them."""
-    if asyncio.iscoroutinefunction(method):
-
-        @functools.wraps(method)
-        async def asearch(*args: Any, **kwargs: Any) -> Any:
-            return await method(*args, **kwargs)
-
-        return asearch
+def _decorate(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+    """*method* as decorators leave it: a plain function, or a coroutine function, with its parameters."""
 
     @functools.wraps(method)
     def search(*args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)
 
-    return search
+    @functools.wraps(method)
+    async def asearch(*args: Any, **kwargs: Any) -> Any:
+        return await method(*args, **kwargs)
+
+    return asearch if is_async else search
+
+
+def make_function(world: World) -> Callable[..., Any]:
+    """The function of the world's case."""
+    case = world.case
+    name = {"vector": "search_vector", "clause": "search_clause"}.get(
+        case.question, "search" if world.takes_number else "search_all"
+    )
+    method = _decorate(getattr(Index, name), is_async=case.way == "async")
+    index: Any = type("Search", (Index,), {name: method, "__call__": method})(world)
+    functions = {
+        "object": index,
+        "method": getattr(index, name),
+        "partial": functools.partial(method, index),
+    }
+    return functions.get(case.callable) or _decorate(
+        getattr(index, name), is_async=case.way == "async"
+    )
 
 
 def make_arguments(case: Case, *, is_plain: bool = False) -> tuple[list[Any], dict[str, Any]]:
@@ -406,7 +353,7 @@ def make_arguments(case: Case, *, is_plain: bool = False) -> tuple[list[Any], di
     call passes one."""
     question: Any = embed([QUERY])[0] if is_plain and case.question == "vector" else QUERY
     args: list[Any] = []
-    kwargs: dict[str, Any] = {"tenant": "ark", "filters": {"kind": ["dog", "cat"]}}
+    kwargs: dict[str, Any] = {"filters": {"kind": ["dog", "cat"]}}
     if case.question == "clause":
         kwargs["score_by"] = [{"type": "embed", "field": "body", "query": QUERY}]
     elif case.question == "vector":
@@ -462,7 +409,7 @@ class Played:
     got: Outcome = field(default_factory=Outcome)
     arguments: Any = None
     """What the caller passed, as it was after the call."""
-    thread: int = 0
+    thread: int = field(default_factory=threading.get_ident)
     task: Any = None
     tasks_left: list[str] = field(default_factory=list)
     running_left: int = 0
@@ -507,11 +454,13 @@ def play(
     logger = logging.getLogger("qtmiddleware")
     logger.addHandler(handler)
     token = caller.set("the caller")
+    playing = _play(played, manner, wrap)
     try:
         if case.way == "async" or (case.way == "threads" and manner == "retrieve"):
-            asyncio.run(_play_async(played, manner, wrap))
+            asyncio.run(playing)
         else:
-            _play_blocking(played, manner, wrap)
+            with suppress(StopIteration):
+                playing.send(None)
     finally:
         caller.reset(token)
         logger.removeHandler(handler)
@@ -519,76 +468,44 @@ def play(
     return played
 
 
-def _prepare(played: Played, wrap: Wrap) -> tuple[Callable[..., Any], Any]:
+async def _play(played: Played, manner: str, wrap: Wrap) -> None:
+    """Ask twice. Without a running loop nothing in here suspends."""
     world, case = played.world, played.case
+    with suppress(RuntimeError):
+        played.task = asyncio.current_task()
     function = make_function(world)
-    client = None if case.model == "none" else world
-    options: dict[str, Any] = {}
-    if case.question == "vector":
-        options["embed"] = aembed if case.way == "async" else embed
-    wrapped = wrap(qtm.QueryMiddleware(make_config(case), client=client), function, **options)
-    played.thread = threading.get_ident()
-    return function, wrapped
-
-
-def _play_blocking(played: Played, manner: str, wrap: Wrap) -> None:
-    function, wrapped = _prepare(played, wrap)
-    args, kwargs = make_arguments(played.case, is_plain=True)
-    played.world.model_asked.set()
-    try:
-        played.plain.response = function(*args, **kwargs)
-    except Exception as error:
-        played.plain.error = error
+    embedding = {"embed": aembed if case.way == "async" else embed}
+    qm = qtm.QueryMiddleware(make_config(case), client=None if case.model == "none" else world)
+    wrapped = wrap(qm, function, **(embedding if case.question == "vector" else {}))
+    asked = wrapped
+    if manner == "retrieve":
+        asked = wrapped.aretrieve if played.task else wrapped.retrieve
+    world.model_asked.set()
+    await _ask(played.plain, function, make_arguments(case, is_plain=True))
     _forget(played)
-    args, kwargs = make_arguments(played.case)
-    try:
-        _take(
-            played, (wrapped.retrieve if manner == "retrieve" else wrapped)(*args, **kwargs), manner
-        )
-    except Exception as error:
-        played.got.error = error
-    played.arguments = (args, kwargs)
-    played.world.released.set()
-    end = time.monotonic() + played.world.patience
-    while played.world.running and time.monotonic() < end:
-        time.sleep(0.001)
-    played.running_left = played.world.running
+    played.arguments = make_arguments(case)
+    await _ask(played.got, asked, played.arguments)
+    if manner == "retrieve" and played.got.error is None:
+        played.got.retrieval = played.got.response
+        played.got.response = played.got.retrieval.response
+    if played.task:
+        played.tasks_left = [repr(task) for task in asyncio.all_tasks() - {played.task}]
+    # What was begun in the loop is over when the call is: nothing has to be released for it.
+    left = world.running if case.way == "async" else 0
+    world.released.set()
+    end = time.monotonic() + world.patience
+    while world.running and time.monotonic() < end:
+        await asyncio.sleep(0.001) if played.task else time.sleep(0.001)
+    played.running_left = max(left, world.running)
 
 
-async def _play_async(played: Played, manner: str, wrap: Wrap) -> None:
-    function, wrapped = _prepare(played, wrap)
-    played.task = asyncio.current_task()
-    args, kwargs = make_arguments(played.case, is_plain=True)
-    played.world.model_asked.set()
+async def _ask(outcome: Outcome, function: Callable[..., Any], arguments: Any) -> None:
+    args, kwargs = arguments
     try:
         found = function(*args, **kwargs)
-        played.plain.response = (await found) if played.case.way == "async" else found
+        outcome.response = await found if inspect.isawaitable(found) else found
     except Exception as error:
-        played.plain.error = error
-    _forget(played)
-    args, kwargs = make_arguments(played.case)
-    try:
-        ask = wrapped.aretrieve if manner == "retrieve" else wrapped
-        _take(played, await ask(*args, **kwargs), manner)
-    except Exception as error:
-        played.got.error = error
-    played.arguments = (args, kwargs)
-    played.tasks_left = [repr(task) for task in asyncio.all_tasks() - {played.task}]
-    if played.case.way == "async":
-        # What was begun in the loop is over when the call is: nothing had to be released for it.
-        played.running_left = played.world.running
-    played.world.released.set()
-    end = time.monotonic() + played.world.patience
-    while played.world.running and time.monotonic() < end:
-        await asyncio.sleep(0.001)
-    played.running_left = max(played.running_left, played.world.running)
-
-
-def _take(played: Played, result: Any, manner: str) -> None:
-    if manner == "retrieve":
-        played.got.retrieval = result
-        result = result.response
-    played.got.response = result
+        outcome.error = error
 
 
 def _forget(played: Played) -> None:
