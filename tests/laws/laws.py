@@ -49,32 +49,33 @@ class Plays:
 
 Law = Callable[[Plays], Iterator[Any]]
 LAWS: dict[str, Law] = {}
+"""Every law, by what it says."""
 
 
-def law(text: str) -> Callable[[Law], Law]:
-    def enact(function: Law) -> Law:
-        LAWS[text] = function
-        return function
-
-    return enact
+def law(check: Law) -> Law:
+    LAWS[(check.__doc__ or "").rstrip(".")] = check
+    return check
 
 
-@law("whatever the plain call answers is answered")
+@law
 def is_answered(plays: Plays) -> Iterator[Any]:
+    """Whatever the plain call answers is answered."""
     for played in plays.each:
         if played.plain.error is None and played.got.error is not None:
             yield repr(played.got.error)
 
 
-@law("the function's own exception arrives, the very object")
+@law
 def is_own_error(plays: Plays) -> Iterator[Any]:
+    """The function's own exception arrives, the very object."""
     for played in plays.each:
         if played.plain.error is not None and played.got.error is not played.plain.error:
             yield f"{played.got.error!r} for {played.plain.error!r}"
 
 
-@law("the response has the plain type, and the same beside its passages")
+@law
 def is_same_type(plays: Plays) -> Iterator[Any]:
+    """The response has the plain type, and the same beside its passages."""
     shape = SHAPES[plays.case.shape]
     for played in plays.answered:
         got, plain = played.got.response, played.plain.response
@@ -84,16 +85,18 @@ def is_same_type(plays: Plays) -> Iterator[Any]:
             yield shape.frame(got)
 
 
-@law("there are as many passages as plainly, or more up to the number asked for")
+@law
 def is_as_many(plays: Plays) -> Iterator[Any]:
+    """There are as many passages as plainly, or more up to the number asked for."""
     for played in plays.answered:
         got, plain = len(played.read(played.got)), len(played.read(played.plain))
         if got < plain or (plain < got and got > (played.world.number or got)):
             yield f"{got} for {plain}"
 
 
-@law("a passage of a short plain result is never lost")
+@law
 def is_kept(plays: Plays) -> Iterator[Any]:
+    """A passage of a short plain result is never lost."""
     for played in plays.answered:
         plain, number = played.read(played.plain), played.world.number
         lost = {row.name for row in plain} - {row.name for row in played.read(played.got)}
@@ -101,8 +104,9 @@ def is_kept(plays: Plays) -> Iterator[Any]:
             yield lost
 
 
-@law("no passage comes more often than plainly")
+@law
 def is_single(plays: Plays) -> Iterator[Any]:
+    """No passage comes more often than plainly."""
     for played in plays.answered:
         before = Counter(row.name for row in played.read(played.plain))
         counts = Counter(row.name for row in played.read(played.got))
@@ -110,8 +114,9 @@ def is_single(plays: Plays) -> Iterator[Any]:
             yield doubled
 
 
-@law("every passage is one that a search found, unchanged; what the question found keeps its score")
+@law
 def is_found(plays: Plays) -> Iterator[Any]:
+    """Every passage is one that a search found, unchanged; what the question found keeps its score."""
     shape = SHAPES[plays.case.shape]
     for played in plays.answered:
         found: dict[bool, set[Row]] = {True: set(), False: set()}
@@ -131,8 +136,9 @@ def is_found(plays: Plays) -> Iterator[Any]:
                 yield row
 
 
-@law("no text is searched twice, but once more with the caller's number if its search failed")
+@law
 def is_thrifty(plays: Plays) -> Iterator[Any]:
+    """No text is searched twice, but once more with the caller's number if its search failed."""
     most = 2 if plays.case.search in ("rejects many", "fails", "variants fail") else 1
     for played in plays.each:
         counts = Counter(call.text for call in played.world.calls)
@@ -140,8 +146,9 @@ def is_thrifty(plays: Plays) -> Iterator[Any]:
             yield many
 
 
-@law("neither the arguments nor what the function returned is changed")
+@law
 def is_untouched(plays: Plays) -> Iterator[Any]:
+    """Neither the arguments nor what the function returned is changed."""
     for played in plays.each:
         args, kwargs = make_arguments(played.case)
         if repr(played.arguments) != repr((args, kwargs)):
@@ -151,8 +158,9 @@ def is_untouched(plays: Plays) -> Iterator[Any]:
                 yield response
 
 
-@law("every search gets the caller's other arguments")
+@law
 def is_passed_on(plays: Plays) -> Iterator[Any]:
+    """Every search gets the caller's other arguments."""
     _, kwargs = make_arguments(plays.case)
     for played in plays.each:
         for call in played.world.calls:
@@ -160,16 +168,18 @@ def is_passed_on(plays: Plays) -> Iterator[Any]:
                 yield call
 
 
-@law("the original query is the user's own")
+@law
 def is_own_query(plays: Plays) -> Iterator[Any]:
+    """The original query is the user's own."""
     for played in plays.answered:
         retrieval = played.got.retrieval
         if retrieval and retrieval.original_query != QUERY:
             yield retrieval.original_query
 
 
-@law("the status is full if nothing failed, and what failed is told")
+@law
 def is_told(plays: Plays) -> Iterator[Any]:
+    """The status is full if nothing failed, and what failed is told."""
     case = plays.case
     for played in plays.answered:
         if (retrieval := played.got.retrieval) is None:
@@ -188,8 +198,9 @@ def is_told(plays: Plays) -> Iterator[Any]:
             yield retrieval.degradations
 
 
-@law("the matches are the passages of the response, in its order")
+@law
 def is_matched(plays: Plays) -> Iterator[Any]:
+    """The matches are the passages of the response, in its order."""
     for played in plays.answered:
         if (retrieval := played.got.retrieval) is None:
             continue
@@ -201,14 +212,16 @@ def is_matched(plays: Plays) -> Iterator[Any]:
             yield retrieval.matches
 
 
-@law("the call returns what retrieve returns")
+@law
 def is_consistent(plays: Plays) -> Iterator[Any]:
+    """The call returns what retrieve returns."""
     if not plays.case.is_uncertain:
         yield from _compare(plays.called, plays.retrieved)
 
 
-@law("blocking and async give the same")
+@law
 def is_same_either_way(plays: Plays) -> Iterator[Any]:
+    """Blocking and async give the same."""
     one, other = _list_stages(plays.turned), _list_stages(plays.retrieved)
     if one != other and not plays.case.is_hasty:
         yield one, other
@@ -216,14 +229,16 @@ def is_same_either_way(plays: Plays) -> Iterator[Any]:
         yield from _compare(plays.turned, plays.retrieved)
 
 
-@law("a model of which nothing can be used leaves the rules' result")
+@law
 def is_as_by_rules(plays: Plays) -> Iterator[Any]:
+    """A model of which nothing can be used leaves the rules' result."""
     if plays.by_rules is not None:
         yield from _compare(plays.by_rules, plays.retrieved)
 
 
-@law("off is the plain call")
+@law
 def is_off(plays: Plays) -> Iterator[Any]:
+    """Off is the plain call."""
     if plays.case.setting != "off":
         return
     for played in plays.each:
@@ -236,8 +251,9 @@ def is_off(plays: Plays) -> Iterator[Any]:
             yield "the model was asked"
 
 
-@law("the rules ask no model, and search for nothing but the question")
+@law
 def is_free(plays: Plays) -> Iterator[Any]:
+    """The rules ask no model, and search for nothing but the question."""
     if plays.case.setting != "rules":
         return
     for played in plays.each:
@@ -245,8 +261,9 @@ def is_free(plays: Plays) -> Iterator[Any]:
             yield [call.text for call in played.world.calls]
 
 
-@law("the question is searched in the caller's thread, or its task")
+@law
 def is_at_home(plays: Plays) -> Iterator[Any]:
+    """The question is searched in the caller's thread, or its task."""
     for played in plays.each:
         calls = [call for call in played.world.calls if call.text == QUERY]
         if played.task is None and any(call.thread != played.thread for call in calls):
@@ -265,30 +282,34 @@ def is_at_home(plays: Plays) -> Iterator[Any]:
             yield "the loop's thread, which is blocked by it"
 
 
-@law("every search and the model see the caller's context variables")
+@law
 def is_in_context(plays: Plays) -> Iterator[Any]:
+    """Every search and the model see the caller's context variables."""
     for played in plays.each:
         seen = {*(call.caller for call in played.world.calls), *played.world.prompts}
         if seen - {"the caller"}:
             yield seen
 
 
-@law("nobody waits for what hangs, and the question is searched while the model thinks")
+@law
 def is_in_time(plays: Plays) -> Iterator[Any]:
+    """Nobody waits for what hangs, and the question is searched while the model thinks."""
     for played in plays.each:
         yield from played.world.outwaited
 
 
-@law("nothing is left running")
+@law
 def is_tidy(plays: Plays) -> Iterator[Any]:
+    """Nothing is left running."""
     for played in plays.each:
         yield from played.tasks_left
         if played.running_left:
             yield f"{played.running_left} at work"
 
 
-@law("no text is logged above DEBUG")
+@law
 def is_discreet(plays: Plays) -> Iterator[Any]:
+    """No text is logged above DEBUG."""
     for played in plays.each:
         for line in played.log:
             if any(text in line for text in (QUERY, REPLIES["rewrite"], "Jaco")):

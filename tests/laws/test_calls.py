@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import functools
 import inspect
 import threading
 from collections import Counter
@@ -20,7 +19,7 @@ import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
 from tests.laws.cases import CALLABLES, Case
 from tests.laws.shapes import SHAPES
-from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, make_function
+from tests.laws.world import PATIENCE, PATIENT_MS, QUERY, REPLIES, World, decorate, make_function
 from tests.support.waiting import await_until
 
 PATIENT: Final = {"limits": {"llmTimeoutMs": PATIENT_MS, "deadlineMs": 2 * PATIENT_MS}}
@@ -45,27 +44,19 @@ class Search:
         self.is_async = way == "async"
         self._respond = respond or _respond
 
-        def find(query: Any, top_k: int, *page: int) -> Any:
-            self.calls.append((query, top_k, *page))
-            self.returned.append(self._respond(query, top_k, *page))
+        def find(*asked: Any) -> Any:
+            self.calls.append(asked)
+            self.returned.append(self._respond(*asked))
             return self.returned[-1]
 
         def search(query: Any, top_k: int = 3) -> Any:
             return find(query, top_k)
 
-        async def asearch(query: Any, top_k: int = 3) -> Any:
-            await asyncio.sleep(0)
-            return find(query, top_k)
-
         def search_page(query: Any, top_k: int = 3, offset: int = 0) -> Any:
             return find(query, top_k, offset)
 
-        async def asearch_page(query: Any, top_k: int = 3, offset: int = 0) -> Any:
-            await asyncio.sleep(0)
-            return find(query, top_k, offset)
-
-        functions = (asearch, asearch_page) if self.is_async else (search, search_page)
-        self.function: Any = functions[has_pages]
+        function = search_page if has_pages else search
+        self.function: Any = decorate(function, is_async=self.is_async)
 
     def ask(self, setting: Any, /, *args: Any, client: Any = None, **kwargs: Any) -> qtm.Retrieval:
         """Ask the function, wrapped anew."""
@@ -129,18 +120,23 @@ def test_only_what_an_async_function_returns_is_awaited(way: str) -> None:
     assert len(asyncio.run(found) if way == "async" else found) == 3
 
 
-def test_a_decorated_method_belongs_to_its_object() -> None:
+async def test_a_decorated_method_belongs_to_its_object() -> None:
     class Shelf:
         def __init__(self, name: str) -> None:
             self.name = name
 
         @qtm.middleware
         def search(self, query: str, *, top_k: int = 2) -> list[dict[str, Any]]:
-            """Find passages on this shelf."""
             return [{"id": self.name, "score": 0.5, "text": query}]
 
-    assert [Shelf(name).search("Who is Jaco?")[0]["id"] for name in "ab"] == ["a", "b"]
-    assert Shelf("c").search.retrieve(query="Who is Jaco?").matches[0].id == "c"
+        @qtm.middleware
+        async def asearch(self, query: str) -> list[dict[str, Any]]:
+            await asyncio.sleep(0)
+            return [{"id": self.name, "score": 0.5, "text": query}]
+
+    assert [Shelf(name).search(QUERY)[0]["id"] for name in "ab"] == ["a", "b"]
+    assert [(await Shelf(name).asearch(QUERY))[0]["id"] for name in "ab"] == ["a", "b"]
+    assert Shelf("c").search.retrieve(query=QUERY).matches[0].id == "c"
     assert str(inspect.signature(Shelf("d").search)).startswith("(query")
 
 
@@ -226,7 +222,9 @@ class Page:
 
 
 @both_ways
-@pytest.mark.parametrize("response", [Page(), 42, "a text", {"took": 3}], ids=repr)
+@pytest.mark.parametrize(
+    "response", [Page(), 42, "a text", {"took": 3}], ids=lambda it: type(it).__name__
+)
 def test_a_response_of_unknown_shape_is_returned_as_it_is(response: Any, way: str) -> None:
     retrieval = Search(way, lambda *_: response).ask(REWRITE, QUERY)
     assert retrieval.response is response
@@ -234,7 +232,9 @@ def test_a_response_of_unknown_shape_is_returned_as_it_is(response: Any, way: st
 
 
 @both_ways
-@pytest.mark.parametrize("response", [None, [], (), {"matches": []}], ids=repr)
+@pytest.mark.parametrize(
+    "response", [None, [], (), {"matches": []}], ids=lambda it: type(it).__name__
+)
 def test_an_empty_response_is_returned_as_it_is(response: Any, way: str) -> None:
     for config in ("rules", REWRITE):
         retrieval = Search(way, lambda *_: response).ask(config, QUERY)
@@ -278,11 +278,8 @@ def test_a_clause_of_the_sdk_is_read_and_left_as_it_is(way: str) -> None:
         seen.append(score_by[0])
         return SHAPES["documents response"].build(world.rank(QUERY)[:top_k])
 
-    async def asearch(*, namespace: str, score_by: list[Any], top_k: int) -> Any:
-        return search(namespace=namespace, score_by=score_by, top_k=top_k)
-
     wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(
-        asearch if way == "async" else search
+        decorate(search, is_async=way == "async")
     )
     call: dict[str, Any] = {"namespace": "zoo", "score_by": [clause], "top_k": 3}
     if way == "async":
@@ -547,9 +544,3 @@ def test_a_passage_that_covers_clearly_more_of_the_question_comes_first() -> Non
     answer = "Jaco has no health concerns"
     scored = ((0.52, "Dogs need a vet once a year"), (0.51, "Dogs sleep"), (0.50, answer), *FILLERS)
     assert _first(QUERY, *scored, top_k=6) == answer
-
-
-def test_a_partial_with_a_preset_question_is_the_plain_call_as_made() -> None:
-    search = Search()
-    preset = functools.partial(search.function, top_k=2)
-    assert len(qtm.QueryMiddleware("rules").wrap(preset)(QUERY)) == 2

@@ -316,7 +316,7 @@ class Index:
         return self.find(score_by, top_k, filters)
 
 
-def _decorate(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+def decorate(method: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
     """*method* as decorators leave it: a plain function, or a coroutine function, with its parameters."""
 
     @functools.wraps(method)
@@ -325,7 +325,8 @@ def _decorate(method: Callable[..., Any], *, is_async: bool) -> Callable[..., An
 
     @functools.wraps(method)
     async def asearch(*args: Any, **kwargs: Any) -> Any:
-        return await method(*args, **kwargs)
+        found = method(*args, **kwargs)
+        return await found if inspect.isawaitable(found) else found
 
     return asearch if is_async else search
 
@@ -336,14 +337,14 @@ def make_function(world: World) -> Callable[..., Any]:
     name = {"vector": "search_vector", "clause": "search_clause"}.get(
         case.question, "search" if world.takes_number else "search_all"
     )
-    method = _decorate(getattr(Index, name), is_async=case.way == "async")
+    method = decorate(getattr(Index, name), is_async=case.way == "async")
     index: Any = type("Search", (Index,), {name: method, "__call__": method})(world)
     functions = {
         "object": index,
         "method": getattr(index, name),
         "partial": functools.partial(method, index),
     }
-    return functions.get(case.callable) or _decorate(
+    return functions.get(case.callable) or decorate(
         getattr(index, name), is_async=case.way == "async"
     )
 
