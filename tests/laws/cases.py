@@ -45,10 +45,14 @@ SEARCHES: Final = (
     "slow",
     "rejects many",
     "caps many",
+    "ignores the number",
     "fails",
     "variants fail",
     "variants hang",
 )
+"""Not among them yet: a function that gives fewer passages, or none, if it is asked for many, as one
+does that swallows its vendor's refusal. Asked for 50 it may give less than plainly, and qtmiddleware
+does not notice: it asks again with the caller's number only if the function raises."""
 SETTINGS: Final = (
     "off",
     "rules",

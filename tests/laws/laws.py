@@ -87,10 +87,12 @@ def is_same_type(plays: Plays) -> Iterator[Any]:
 
 @law
 def is_as_many(plays: Plays) -> Iterator[Any]:
-    """There are as many passages as plainly, or more up to the number asked for."""
+    """There are as many passages as plainly, up to the number asked for."""
     for played in plays.answered:
         got, plain = len(played.read(played.got)), len(played.read(played.plain))
-        if got < plain or (plain < got and got > (played.world.number or got)):
+        least = plain if played.world.number is None else min(plain, played.world.number)
+        most = None if played.world.number is None else max(plain, played.world.number)
+        if got < least or (most is not None and got > most):
             yield f"{got} for {plain}"
 
 

@@ -178,7 +178,8 @@ class World:
 
     def finish(self, text: str, number: int | None) -> Any:
         """The response to *text*."""
-        rows = self.rank(text)[: ALL if number is None else number]
+        is_generous = number is None or self.case.search == "ignores the number"
+        rows = self.rank(text)[: ALL if is_generous else number]
         if self.case.search == "caps many":
             rows = rows[:MOST]
         response = SHAPES[self.case.shape].build(rows)
