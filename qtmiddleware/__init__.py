@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from qtmiddleware.kit.evaluation import judging as judging
     from qtmiddleware.kit.evaluation import reporting as reporting
     from qtmiddleware.kit.evaluation import testsets as testsets
-    from qtmiddleware.kit.evaluation import tuning as tuning
     from qtmiddleware.kit.index.hybrid import Hybrid as Hybrid
     from qtmiddleware.kit.index.ingestion import IngestReport as IngestReport
     from qtmiddleware.kit.index.ingestion import ingest as ingest
@@ -104,9 +103,7 @@ _HOMES = {
     ),
 }
 # Modules that are used by name, such as qtm.evaluation.compare(...).
-_ROOMS = {
-    name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets", "tuning")
-}
+_ROOMS = {name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets")}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # Type checkers use the imports above.

@@ -31,7 +31,6 @@ MOVED: Final = {
     "reporting": "kit.evaluation.reporting",
     "runtime.engines": "kit.engines",
     "testsets": "kit.evaluation.testsets",
-    "tuning": "kit.evaluation.tuning",
 }
 """Maps the old name of each moved module to its new name, both without ``qtmiddleware.``.
 

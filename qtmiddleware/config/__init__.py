@@ -24,6 +24,7 @@ from qtmiddleware.config.keys import (
     get_value,
     list_all_keys,
     merge_settings,
+    nest_values,
 )
 from qtmiddleware.config.reading import (
     Layer,
@@ -179,14 +180,7 @@ class Config:
 
         `Config.load` accepts the result.
         """
-        tree: dict[str, Any] = {}
-        for name, value, _ in self.rows():
-            *groups, option_name = name.split(".")
-            holder = tree
-            for group in groups:
-                holder = holder.setdefault(group, {})
-            holder[option_name] = value
-        return tree
+        return nest_values({name: value for name, value, _ in self.rows()})
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""

@@ -277,6 +277,18 @@ def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     return merged
 
 
+def nest_values(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts, as in a config file, for values by dotted key."""
+    tree: dict[str, Any] = {}
+    for name, value in values_by_name.items():
+        *groups, option_name = name.split(".")
+        holder = tree
+        for group in groups:
+            holder = holder.setdefault(group, {})
+        holder[option_name] = value
+    return tree
+
+
 def get_value(values: Mapping[str, Any], key: Key) -> Any:
     """Return the value of *key* in the nested dicts *values*; `ABSENT` if it is not set."""
     value: Any = values

@@ -21,7 +21,7 @@ from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
-ROOMS = ("evaluation", "judging", "reporting", "testsets", "tuning")
+ROOMS = ("evaluation", "judging", "reporting", "testsets")
 EXAMPLES = [
     (guide, number, example)
     for guide in GUIDES

@@ -15,7 +15,6 @@ from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.evaluation.tuning.search import list_tuning_options
 from qtmiddleware.plugins import find_transform
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.testing import ScriptedModel
@@ -243,13 +242,6 @@ def test_a_built_in_name_is_what_the_catalogue_says(name: str) -> None:
 def test_a_method_of_nobody_is_an_error_where_it_is_used() -> None:
     with pytest.raises(ConfigError, match="no installed package has an entry point 'best'"):
         _ = FusionSettings(method="best").row
-
-
-def test_the_tuner_tries_no_weights_that_a_definition_brings() -> None:
-    axes = list_tuning_options(
-        {"transformationType": "jargon"}, max_call_rate=None, has_word_search=False
-    )
-    assert not any(name.startswith("fusion.weights") for name in axes)
 
 
 def test_a_text_that_copies_the_example_of_the_prompt_is_noted_in_the_trace() -> None:

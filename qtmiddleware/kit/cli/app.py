@@ -22,7 +22,6 @@ COMMANDS = {
     "playground": "playground:playground_command",
     "preprocess": "transform:preprocess_command",
     "transform": "transform:transform_command",
-    "tune": "tune:tune_command",
     "config": "config:app",
     "mcp": "mcp:app",
     "shadow": "shadow:app",

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from qtmiddleware.config import ASSIGNED, Config
+from qtmiddleware.config.keys import nest_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_bench_batch
@@ -65,7 +66,6 @@ from qtmiddleware.kit.evaluation.bench import (
 )
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.gate import GateResult
-from qtmiddleware.kit.evaluation.tuning import nested
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model
 
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 _OPTIONAL_COLUMNS = ("R@100", "R@10", "p95", "calls", "$/1k", "searches", "reads $/1k", "+ms p50")
 # A longer name would leave a narrow terminal no room for numbers.
 _MAX_NAME_COLUMNS = 24
-_FEWER = "--questions, --systems or --no-deep"
 
 Data = Annotated[
     Path,
@@ -271,7 +270,6 @@ def bench_command(
                     opened_bench.forecast_searches(contenders, deep=is_deep),
                     source.name,
                     is_confirmed=yes,
-                    reducing_options=_FEWER,
                 )
             sample = (
                 ()
@@ -442,7 +440,9 @@ def _build_explicit_system(config: Config) -> System:
     Fixed settings replace the config's settings of the cache and the log, so that all systems share
     the cache and the log.
     """
-    values = nested({name: value for name, value, origin in config.rows() if origin != "default"})
+    values = nest_values(
+        {name: value for name, value, origin in config.rows() if origin != "default"}
+    )
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},
@@ -700,11 +700,8 @@ def _show_judgements(judged_answers: Judged) -> None:
     out.print(judged_answers.summary())
 
 
-def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
-    """Write the table of *comparison* to stdout, with *headline* below the table.
-
-    If *headline* is empty, writes the verdict on *comparison* below the table.
-    """
+def show_comparison(comparison: Comparison) -> None:
+    """Write the table of *comparison* to stdout, with the verdict below the table."""
     from qtmiddleware.kit.evaluation import reporting
 
     headings, rows = reporting.headings(comparison), reporting.rows(comparison)
@@ -738,7 +735,7 @@ def show_comparison(comparison: Comparison, *, headline: str = "") -> None:
     console.print(table, soft_wrap=False)
     for name, letter in letters.items():
         out.print(f"{letter} is {name}")
-    out.print(headline or reporting.verdict(comparison))
+    out.print(reporting.verdict(comparison))
 
 
 def _abbreviate_long_names(names: Sequence[str]) -> dict[str, str]:

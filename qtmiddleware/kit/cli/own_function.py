@@ -87,16 +87,13 @@ def _load_function(target: str) -> Any:
         return import_function(target)
 
 
-def confirm_searches(
-    forecast: Forecast, function_name: str, *, is_confirmed: bool, reducing_options: str
-) -> None:
+def confirm_searches(forecast: Forecast, function_name: str, *, is_confirmed: bool) -> None:
     """Show the expected number of searches, and ask the user to confirm more than `MOST_UNASKED`.
 
     Args:
         forecast: The maximum number of searches and their cost.
         function_name: The name of the function that searches.
         is_confirmed: Whether the user has confirmed in advance with ``--yes``.
-        reducing_options: The options that reduce the number of searches, for the error message.
 
     Raises:
         ConfigError: The command has no terminal on which to ask the user.
@@ -111,8 +108,8 @@ def confirm_searches(
         priced = "" if forecast.usd is not None else f". {_PRICE}"
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to "
-            f"{forecast.searches:,}. Add --yes, or reduce the number with {reducing_options}"
-            f"{priced}",
+            f"{forecast.searches:,}. Add --yes, or reduce the number with --questions, --systems or"
+            f" --no-deep{priced}",
             path="--yes",
         )
     if forecast.usd is None:

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.keys import merge_settings
+from qtmiddleware.config.keys import merge_settings, nest_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.own_function import configure_function
 from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
-from qtmiddleware.kit.evaluation.tuning.trials import nested
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval
@@ -236,8 +235,12 @@ class Tiers:
         The config combines the user's settings, the tier's settings and the settings in *state*.
         """
         rows = self.middleware.config.rows()
-        own_settings = nested({name: value for name, value, origin in rows if origin != "default"})
-        return merge_settings(merge_settings(own_settings, tier.settings), nested(state.settings))
+        own_settings = nest_values(
+            {name: value for name, value, origin in rows if origin != "default"}
+        )
+        return merge_settings(
+            merge_settings(own_settings, tier.settings), nest_values(state.settings)
+        )
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Ask the tiers in *state* the question in *state*, and yield each result when ready.
@@ -251,7 +254,7 @@ class Tiers:
             ConfigError: The settings in *state* are not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
-        overrides = nested(flat)
+        overrides = nest_values(flat)
         # Impossible settings are refused once, here, and not by each tier.
         self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {

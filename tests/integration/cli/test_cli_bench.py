@@ -360,7 +360,7 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
     assert len(chat.bodies) - asked == 3
 
 
-@pytest.mark.parametrize("command", [("demo",), ("bench", "--data", "."), ("tune", "--data", ".")])
+@pytest.mark.parametrize("command", [("demo",), ("bench", "--data", ".")])
 def test_a_missing_extra_is_noticed_before_anything_is_done(
     qtm: Run, tmp_path: Path, command: tuple[str, ...]
 ) -> None:

@@ -1,4 +1,4 @@
-"""``qtm bench --function`` and ``qtm tune --function`` on functions in a folder of the user's own."""
+"""``qtm bench --function`` on functions in a folder of the user's own."""
 
 from __future__ import annotations
 
@@ -419,44 +419,6 @@ def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
     assert "is called at most 10 times" in ended.err
     assert calls.read_text().count("Does Jaco have any health concerns?") == 2  # raw and rules
     assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]
-
-
-@pytest.mark.thorough
-def test_the_settings_are_tuned_to_the_function(qtm: Run, folder: Path) -> None:
-    ids = [f"{'KTRZ'[number % 4]}{'QXV'[number % 3]}-{number * 37 + 1000}" for number in range(44)]
-    (folder / "pumps.py").write_text(
-        f"IDS = {ids!r}\n"
-        "def search(query, top_k=3, hall=None):\n"
-        "    at = sum(map(ord, query)) % len(IDS)\n"
-        "    near = (IDS[at:] + IDS[:at])[:top_k]\n"
-        "    return [{'id': it, 'score': 1 - n / 100, 'text': f'Pump {it} runs.'} for n, it in enumerate(near)]\n"
-    )
-    (folder / "pumps.csv").write_text(
-        "question,id\n" + "".join(f"What does the pump {it} need?,{it}\n" for it in ids)
-    )
-    options = (
-        "tune",
-        "--function",
-        "pumps:search",
-        "--data",
-        "pumps.csv",
-        "--arg",
-        "hall=1",
-        "--json",
-    )
-    ended = qtm(*options, folder=folder)
-    assert ended.code in (0, 1), ended.err
-    told = json.loads(ended.out)
-    assert told["training"]["questions"] >= 20
-    assert "pumps:search is called at most" in ended.err
-    calls = sum(system["searches"] for system in told["comparison"]["systems"])
-    assert calls >= 2 * told["comparison"]["questions"]
-    assert (folder / "query-transform.config.json").exists() == told["isBetter"]
-    other = ("--data", "questions.csv", "--out", "other.json")
-    few = qtm("tune", "--function", "app:search", *other, folder=folder)
-    assert (few.code, "4 judged questions are too few to tune on" in few.err) == (2, True)
-    wrapped = qtm("tune", "--function", "app:wrapped", *other, folder=folder)
-    assert (wrapped.code, "name the plain function" in wrapped.err) == (2, True)
 
 
 @pytest.mark.thorough

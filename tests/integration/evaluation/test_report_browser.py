@@ -15,8 +15,8 @@ import pytest
 from pypdf import PdfReader
 
 from qtmiddleware.kit.evaluation import Comparison
-from qtmiddleware.kit.evaluation.reporting import Decision, ranking_page, shadow_page
 from qtmiddleware.kit.evaluation.reporting import page as written
+from qtmiddleware.kit.evaluation.reporting import ranking_page, shadow_page
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import (
     Open,
@@ -341,14 +341,6 @@ def test_everything_that_can_be_used_has_a_name_and_its_place_among_headings(ope
     assert len(ids) == len(set(ids))
 
 
-def write_decided() -> str:
-    found = several()
-    decision = Decision(
-        "system 2", True, "Recommended.", ("It was tried.",), frozenset({"system 3"}), '{"a": 1}'
-    )
-    return written(found, data(found), decision=decision)
-
-
 def write_shadow() -> str:
     report = build_shadow_report()
     return shadow_page(report, report.pick_examples(3))
@@ -356,7 +348,6 @@ def write_shadow() -> str:
 
 PAGES = {
     "bench": lambda: written(several(), data(several())),
-    "tune": write_decided,
     "compare": lambda: ranking_page(ranked_side_by_side()),
     "shadow": write_shadow,
 }

@@ -19,7 +19,6 @@ from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.cli.reports import check_files_writable, write_report
 from qtmiddleware.kit.cli.session import create_history_file
-from qtmiddleware.kit.cli.tune import write_config
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
 from qtmiddleware.kit.evaluation.testsets.writing import write
@@ -152,7 +151,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "report, before anything is asked": lambda place: check_files_writable(
         place.parent, (place.name,), "--report"
     ),
-    "tuned config": lambda place: write_config(place, {"topK": 4}),
     "test set": lambda place: write(bridges_data(), place),
 }
 
@@ -278,24 +276,11 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
     assert in_reach_of_others(folder) == []
 
 
-def test_a_report_and_a_tuned_config_are_as_readable_as_other_files(
-    folder: Path, umask: int
-) -> None:
+def test_a_report_is_as_readable_as_other_files(folder: Path, umask: int) -> None:
     check_files_writable(folder / "new", ("report.md",), "--report")
     write_report(folder / "new", {"report.md": "text"})
-    write_config(folder / "new" / "tuned.json", {"topK": 4})
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
-    assert modes == {"report.md": 0o666 & ~umask, "tuned.json": 0o666 & ~umask}
-
-
-def test_a_link_planted_where_a_config_is_drafted_is_not_written_through(folder: Path) -> None:
-    victim, target = folder / "victim", folder / "tuned.json"
-    victim.write_text("precious")
-    target.write_text("old")
-    (folder / f".tuned.json.{os.getpid()}").symlink_to(victim)
-    write_config(target, {"topK": 4})
-    assert victim.read_text() == "precious"
-    assert qtm.Config.from_file(target).settings.top_k == 4
+    assert modes == {"report.md": 0o666 & ~umask}
 
 
 def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_another_place(

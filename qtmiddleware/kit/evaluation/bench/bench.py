@@ -285,34 +285,6 @@ class OpenedBench:
             deep=deep,
         )
 
-    def ask_model_ahead(
-        self,
-        dataset: Dataset,
-        systems: Mapping[str, Mapping[str, Any]],
-        progress: Progress | None = None,
-    ) -> None:
-        """Ask a live model for the texts of *systems*, for several questions at a time.
-
-        The replies are cached. Without a model or with a recording, nothing is asked.
-
-        Args:
-            dataset: The questions.
-            systems: The settings of each system.
-            progress: Receives the stage's name, the questions done and their total.
-
-        Raises:
-            ModelError: The model does not answer.
-        """
-        # Recorded replies come at once, so only a live model is asked in advance.
-        if self.has_model and self.recorded_fields is None and self.bench.model is not None:
-            ask_ahead(
-                self.bench.model,
-                dataset,
-                systems,
-                concurrency=self.concurrency,
-                progress=progress,
-            )
-
     def measure(
         self,
         systems: Mapping[str, Mapping[str, Any]],
@@ -337,7 +309,15 @@ class OpenedBench:
             ConfigError: Your own function never returned a judged id.
             Exception: Any exception that `measure` raises.
         """
-        self.ask_model_ahead(self.dataset, systems, progress)
+        # Recorded replies come at once, so only a live model is asked in advance.
+        if self.has_model and self.recorded_fields is None and self.bench.model is not None:
+            ask_ahead(
+                self.bench.model,
+                self.dataset,
+                systems,
+                concurrency=self.concurrency,
+                progress=progress,
+            )
         comparison = measure_systems(
             self.bench,
             self.dataset,

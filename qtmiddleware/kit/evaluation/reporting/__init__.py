@@ -18,10 +18,9 @@ from qtmiddleware.kit.evaluation.reporting.regression import (
     write_sentences,
 )
 from qtmiddleware.kit.evaluation.reporting.shadow import shadow_markdown, shadow_page
-from qtmiddleware.kit.evaluation.reporting.verdicts import Decision, verdict
+from qtmiddleware.kit.evaluation.reporting.verdicts import verdict
 
 __all__ = [
-    "Decision",
     "headings",
     "markdown",
     "page",

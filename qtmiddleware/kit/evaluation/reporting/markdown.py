@@ -10,7 +10,6 @@ from qtmiddleware.kit.evaluation import PRIMARY, Comparison, Dataset, Percentile
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.figures import choose_columns, headings, rows
 from qtmiddleware.kit.evaluation.reporting.verdicts import (
-    Decision,
     WorseQuestion,
     WorstQuestionFinder,
     collect_notes,
@@ -29,9 +28,7 @@ _BLOCK_START: Final = re.compile(r"^(?:([-+=])|(\d+)([.)]))")
 _ADDRESS: Final = re.compile(r"(?i)(https?|ftp|mailto)(:)|(www)(\.)")
 
 
-def markdown(
-    comparison: Comparison, data: Dataset | None = None, *, decision: Decision | None = None
-) -> str:
+def markdown(comparison: Comparison, data: Dataset | None = None) -> str:
     """Return the comparison as GitHub Markdown.
 
     The Markdown has a headline, the verdict, notes, figures and the time of each stage. At the end,
@@ -41,14 +38,13 @@ def markdown(
     Args:
         comparison: The comparison.
         data: The data set. It has the texts of questions that the systems did not report.
-        decision: A decision to state instead of the verdict.
     """
     count = comparison.questions
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
-    headline, details = format_headline_and_details(comparison, decision)
+    headline, details = format_headline_and_details(comparison)
     sections = [
         f"# {escape_text(headline, 10 * _NOTE_LENGTH)}",
-        *_format_details(details, decision),
+        escape_text(details, 10 * _NOTE_LENGTH),
         (
             f"## {escape_text(comparison.dataset, _NAME_LENGTH)}: "
             f"{format_count(count, 'question')}{passages}"
@@ -59,7 +55,7 @@ def markdown(
         ),
         _format_figures_table(comparison),
         _format_stages(comparison),
-        _format_worst_questions(comparison, data, decision),
+        _format_worst_questions(comparison, data),
         _describe_method(comparison),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -133,32 +129,12 @@ def _format_stage_times(stage: str, percentiles: Percentiles) -> str:
     return f"{escape_text(stage, _NAME_LENGTH)} {p50} / {p95}"
 
 
-def _format_details(details: str, decision: Decision | None) -> list[str]:
-    """Return the Markdown paragraphs below the headline.
+def _format_worst_questions(comparison: Comparison, dataset: Dataset | None) -> str:
+    """Return a Markdown list of the questions that lost most with the best system.
 
-    Without a *decision*, the only paragraph is *details*. With a decision, the first paragraph is a
-    list of *details* and the decision's reasons. If the decision has a config, a code block with
-    the config follows.
+    Returns ``""`` if no question got worse.
     """
-    if decision is None:
-        return [escape_text(details, 10 * _NOTE_LENGTH)]
-    sentences = filter(None, (details, *decision.sentences))
-    # A backtick in the config could end the code block.
-    config = [f"```json\n{decision.config.replace('`', '')}\n```"] if decision.config else []
-    return [
-        "\n".join(f"- {escape_text(sentence, 10 * _NOTE_LENGTH)}" for sentence in sentences),
-        *config,
-    ]
-
-
-def _format_worst_questions(
-    comparison: Comparison, dataset: Dataset | None, decision: Decision | None
-) -> str:
-    """Return a Markdown list of the questions that lost most; ``""`` if no question got worse.
-
-    The losses are those of the system in *decision*, or of the best system without a decision.
-    """
-    best = find_best_system(comparison) if decision is None else comparison[decision.system]
+    best = find_best_system(comparison)
     hurt = WorstQuestionFinder(comparison, dataset).find_worst_questions(best)[:_WORST]
     if not hurt:
         return ""

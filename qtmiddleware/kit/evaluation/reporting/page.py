@@ -51,11 +51,7 @@ class Detail:
 
 
 def page(
-    comparison: Comparison,
-    data: Dataset | None = None,
-    *,
-    decision: verdicts.Decision | None = None,
-    judged: Judged | None = None,
+    comparison: Comparison, data: Dataset | None = None, *, judged: Judged | None = None
 ) -> str:
     """Return the whole comparison as one HTML page.
 
@@ -67,15 +63,12 @@ def page(
         comparison: The comparison.
         data: The data set, with the texts of questions and passages, and with the judgements that
             mark relevant passages.
-        decision: A decision to state instead of the verdict.
         judged: A judge's verdicts on the answers; ``None`` if there was no judge.
 
     Raises:
         MissingExtra: jinja2 is not installed.
     """
-    best = (
-        verdicts.find_best_system(comparison) if decision is None else comparison[decision.system]
-    )
+    best = verdicts.find_best_system(comparison)
     finder = verdicts.WorstQuestionFinder(comparison, data)
     up = charts.make_gains_axis(comparison)
     details = list(_build_details(comparison, finder, up))
@@ -84,7 +77,7 @@ def page(
         f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
         for detail in details
     )
-    headline, remark = verdicts.format_headline_and_details(comparison, decision)
+    headline, remark = verdicts.format_headline_and_details(comparison)
     columns = figures.choose_columns(comparison)
     main_columns = [column for column in columns if not column.wide or column is figures.FIRST]
     return render_template(
@@ -92,11 +85,9 @@ def page(
         style="".join(panel_rules),
         comparison=comparison,
         headline=headline,
-        lede=remark if decision is None else "",
-        sentences=() if decision is None else tuple(filter(None, (remark, *decision.sentences))),
+        lede=remark,
         notes=verdicts.collect_notes(comparison, data),
         classify=partial(charts.classify_system, comparison),
-        decision=decision,
         texts={question.id: question.text for question in data.questions} if data else {},
         judged=judged,
         best=best,

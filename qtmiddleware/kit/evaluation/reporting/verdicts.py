@@ -32,24 +32,17 @@ _VARIANTS: Final = 16
 _TURNS: Final = 4
 
 
-def verdict(comparison: Comparison, decision: Decision | None = None) -> str:
+def verdict(comparison: Comparison) -> str:
     """Return sentences on the system with the largest significant gain, and on its price.
 
     The first sentence counts the questions whose first passage is relevant. If no system has a
-    significant gain, the sentences say so. If *decision* is set, the sentences state the decision.
+    significant gain, the sentences say so.
     """
-    return " ".join(filter(None, format_headline_and_details(comparison, decision)))
+    return " ".join(filter(None, format_headline_and_details(comparison)))
 
 
-def format_headline_and_details(
-    comparison: Comparison, decision: Decision | None = None
-) -> tuple[str, str]:
-    """Return two texts on a comparison: a headline, and details such as gain, interval and price.
-
-    If *decision* is set, the texts state the decision instead.
-    """
-    if decision is not None:
-        return _format_decision(comparison, decision)
+def format_headline_and_details(comparison: Comparison) -> tuple[str, str]:
+    """Return a headline, and details such as gain, interval and price."""
     best = find_winner(comparison)
     base = _quote_name(comparison.baseline)
     if best is not None:
@@ -80,27 +73,6 @@ def format_headline_and_details(
     questions = "one question" if count == 1 else f"these {count:,} questions"
     headline = f"No system is clearly better than {base}, which has {first_count}."
     return headline, f"On {questions} {_describe_gains_and_losses(comparison)}.{caution}"
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """A decision for or against a system. A report states it instead of the verdict.
-
-    Attributes:
-        system: The name of the recommended or rejected system.
-        is_recommended: Whether the system is recommended.
-        headline: The decision in one sentence.
-        sentences: The reasons for the decision.
-        beyond: The names of the systems that break the budget.
-        config: The config to write, as JSON.
-    """
-
-    system: str
-    is_recommended: bool
-    headline: str
-    sentences: tuple[str, ...]
-    beyond: frozenset[str] = frozenset()
-    config: str = field(default="", repr=False)
 
 
 def find_winner(comparison: Comparison) -> SystemScore | None:
@@ -145,23 +117,6 @@ def _quote_name(name: str) -> str:
 def _format_without_plus(gain: float) -> str:
     """Format a gain in points (hundredths), such as ``12.3``. A loss keeps its minus sign."""
     return figures.format_points(gain).removeprefix("+")
-
-
-def _format_decision(comparison: Comparison, decision: Decision) -> tuple[str, str]:
-    """Return two texts on *decision*: a headline and details.
-
-    If a system is recommended, the headline states the system's effect, and the details state the
-    decision. Otherwise, the headline states the decision.
-    """
-    if decision.system == comparison.baseline:
-        return decision.headline, ""
-    effect = _describe_first_passages(comparison, comparison[decision.system])
-    if decision.is_recommended:
-        return effect, decision.headline
-    return (
-        decision.headline,
-        f"With {_quote_name(decision.system)}: {effect[:1].lower()}{effect[1:]}",
-    )
 
 
 def _format_relevant_first_count(comparison: Comparison, score: SystemScore) -> str:

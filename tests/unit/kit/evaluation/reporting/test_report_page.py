@@ -22,7 +22,7 @@ from qtmiddleware.kit.evaluation import (
     measure,
 )
 from qtmiddleware.kit.evaluation.judging import Judged, Reason, Verdict
-from qtmiddleware.kit.evaluation.reporting import Decision, charts, headings, page
+from qtmiddleware.kit.evaluation.reporting import charts, headings, page
 from qtmiddleware.kit.evaluation.reporting.template import load_template_and_markup
 from qtmiddleware.kit.evaluation.reporting.verdicts import WorstQuestionFinder
 from qtmiddleware.protocols import Passage
@@ -288,36 +288,6 @@ def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.Mo
         MissingExtra, match=r'jinja2 is not installed; run: pip install "qtmiddleware\[eval\]"'
     ):
         page(several())
-
-
-def test_a_decision_is_what_headline_and_cards_speak_of_and_no_name_is_cut() -> None:
-    name = 'combined; escalation.mode "auto"; keywordEvidence.weight 0.5; fusion.weights.hyde 0.4'
-    gains = {f"q{number}": 0.1 for number in range(30)}
-    found = comparison(score("combined", dict.fromkeys(gains, 0.3)), score(name, gains))
-    decided = Decision(
-        name,
-        True,
-        f"Recommended: {name}.",
-        ("The budget: few calls.",),
-        frozenset({"combined"}),
-        '{"escalation": 1}',
-    )
-    text = Reading(page(found, decision=decided)).text
-    assert (
-        "<h1>The right passage comes first for 30 of 30 questions instead of 0; none gets worse.</h1>"
-        in page(found, decision=decided)
-    )
-    assert f"Recommended: {name}." in text
-    assert f"Gain of {name} recommended +10.0 points" in text
-    assert "combined beyond the budget" in text
-    assert '{"escalation": 1}' in text
-    assert "” beats “" not in text
-    assert "…" not in text
-    refused = Decision("raw", False, "Nothing is recommended.", ("Keep the raw query.",))
-    text = Reading(page(found, decision=refused)).text
-    assert "Keep the raw query." in text
-    assert "Time added" not in text
-    assert "recommended +" not in text
 
 
 def test_where_the_models_time_is_not_counted_every_time_says_so() -> None:

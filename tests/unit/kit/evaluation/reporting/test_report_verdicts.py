@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from qtmiddleware.kit.evaluation import Dataset, PerQuery, Question, Run
-from qtmiddleware.kit.evaluation.reporting import Decision, verdict
+from qtmiddleware.kit.evaluation.reporting import verdict
 from qtmiddleware.kit.evaluation.reporting.verdicts import ID_LENGTH, WorstQuestionFinder
 from qtmiddleware.protocols import Passage
 from tests.support.report_world import comparison, run, score, several
@@ -50,25 +50,6 @@ def test_what_is_gained_further_down_is_told_where_no_more_questions_have_the_ri
     assert verdict(replace(found, systems=(base, *found.challengers))).startswith(
         "1 of 2 questions gets better and none gets worse; the right passage comes first for 0 instead of 1. “rules”"
     )
-
-
-def test_a_decision_is_told_for_people_too() -> None:
-    found = comparison(score("combined", GAINS), score("rules", dict.fromkeys(GAINS, 0.3)))
-    decided = Decision("combined", True, "Recommended: “combined”.", ("It was tried.",))
-    first = "2 of 4 questions instead of 0; 1 of 4 gets worse."
-    assert (
-        verdict(found, decided)
-        == f"The right passage comes first for {first} Recommended: “combined”."
-    )
-    refused = replace(
-        decided, is_recommended=False, headline="Nothing is recommended: “combined” is refused."
-    )
-    assert (
-        verdict(found, refused)
-        == f"{refused.headline} With “combined”: the right passage comes first for {first}"
-    )
-    nothing = Decision("raw", False, "Nothing is recommended: no candidate did better.", ())
-    assert verdict(found, nothing) == nothing.headline
 
 
 def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
