@@ -52,7 +52,6 @@ FLOORS = (*CORE, *KIT, frozenset({"__init__"}))
 # What the core may import of the kit, by the file that does. Nothing else is allowed.
 REACHES_UP = {
     "qtmiddleware/__init__.py": "its names are loaded when they are first used",
-    "qtmiddleware/integrations/pytest.py": "pytest loads it in every run, and only its fixture needs the kit",
     "qtmiddleware/wrapping/own_search.py": "opens the own store for whoever has no function to wrap",
 }
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

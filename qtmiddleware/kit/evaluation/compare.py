@@ -111,7 +111,7 @@ def compare(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"
         )
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
-    settings = choose_systems(
+    settings = _choose_systems(
         systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
     )
     with open_runner(base, "compare") as runner:
@@ -307,7 +307,7 @@ def require_extras() -> None:
 # --- a live function ------------------------------------------------------------------------------
 
 
-def choose_systems(
+def _choose_systems(
     systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None,
     *,
     has_model: bool,
