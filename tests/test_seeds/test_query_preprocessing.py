@@ -185,6 +185,32 @@ def test_by_default_the_users_own_question_is_what_is_searched() -> None:
     assert found.original_query == QUESTION
 
 
+def test_a_function_that_returns_one_text_still_answers_and_says_what_would_help() -> None:
+    def get_context(message: str, namespace: str = "") -> str:
+        return "Jaco has no health concerns."
+
+    with pytest.warns(qtm.SetupWarning, match="return the list of passages"):
+        assert qtm.middleware(get_context)(QUESTION) == "Jaco has no health concerns."
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "written"),
+    [
+        ("keywords", "keywords", ["allergies", "vet"]),
+        ("hyde", "hyde", "Jaco is healthy and has no concerns, says the vet."),
+        ("multi_query", "paraphrases", ["Is Jaco ill?", "Which health concerns does Jaco have?"]),
+    ],
+)
+def test_a_model_can_be_added_as_the_seed_foresees(kind: str, field: str, written: Any) -> None:
+    middleware = qtm.QueryMiddleware(
+        {"transformationType": kind, **PATIENT}, client=ScriptedModel({field: written})
+    )
+    found = middleware.wrap(Fixed().search).retrieve(QUESTION)
+    got = getattr(found.transformation, field)
+    assert (got if isinstance(written, str) else list(got)) == written
+    assert (found.keywords, found.trace.llm_calls) == (STRIPPED, 1)
+
+
 # The seed's way: the stripped text is embedded
 
 AS_TEXT: Final[list[Any]] = ["strip-as-text", {"preprocess": {"applyTo": "text"}}]
@@ -243,8 +269,7 @@ def test_the_generator_gets_the_original_question(config: Any, host: HTTPServer)
 def test_the_log_shows_before_and_after_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "qtmiddleware"):
         qtm.middleware(Fixed().search)(QUESTION)
-    levels = [record.levelno for record in caplog.records if record.getMessage() == LINE]
-    assert levels == [logging.DEBUG]
+    assert [it.levelno for it in caplog.records if it.getMessage() == LINE] == [logging.DEBUG]
 
 
 def test_no_query_is_logged_above_debug(caplog: pytest.LogCaptureFixture) -> None:

@@ -74,6 +74,7 @@ IMPACTS_REWRITTEN: Final = (
 )
 IMPACTS_STEP_BACK: Final = "How does climate change affect human health and the environment?"
 RIVALS: Final = "What do Nike's rivals do?"
+KEY: Final = "key-of-the-env-file"
 NEVER_ASKED: Final = "Is this line still read?"
 ANSWER: Final = "Nike sells straight to its customers [1]."
 MENU: Final = (
@@ -152,11 +153,13 @@ def app(
     (folder / CONFIG_FILE).write_text(SEED_CONFIG, encoding="utf-8")
     (data / "nike.txt").write_text(NIKE, encoding="utf-8")
     (data / "climate.md").write_text(CLIMATE_NOTES, encoding="utf-8")
+    (folder / ".env").write_text(f"OPENAI_API_KEY={KEY}\n", encoding="utf-8")
+    (folder / ".env").chmod(0o600)
     (data / "logo.bin").write_bytes(b"\x00\x01")
     script = Script(passages=[REPORT, WEATHER], transformation=transform, answer=ANSWER)
     service = Service(host, "/app/v1", script)
     # The seed's documents stand outside its folder, so the user has to name the config that says so.
-    environment = service.environment(QTM_CONFIG=CONFIG_FILE, OPENAI_API_KEY="from-the-user")
+    environment = {"QTM_CONFIG": CONFIG_FILE, "OPENAI_BASE_URL": service.url}
     if one_authority:
         environment["SSL_CERT_FILE"] = one_authority
     yield Application(folder, service, environment)
@@ -356,11 +359,11 @@ def test_a_model_that_answers_500_costs_its_transformation_and_not_the_answer(
     assert len(refused) == 1
 
 
-def test_the_models_of_the_config_are_asked_with_the_users_key(
+def test_the_models_of_the_config_are_asked_with_the_key_of_the_env_file(
     app: Application, piped: tuple[Ended, Sequence[Asked]]
 ) -> None:
     assert {it.body["model"] for it in piped[1]} == {"gpt-4o-mini"}
-    assert set(app.service.keys) == {"Bearer from-the-user"}
+    assert set(app.service.keys) == {f"Bearer {KEY}"}
 
 
 # The session of the seed at a terminal

@@ -56,8 +56,13 @@ ROWS: Final = [
     {"text": text, "metadata": {"index": at, "source": "AI.pdf"}} for at, text in enumerate(FACTS)
 ]
 
+
 # What the notebook's model writes: plain text.
-NUMBERED: Final = "".join(f"{at}. {text}\n" for at, text in enumerate(SUB_QUERIES, start=1))
+def numbered(queries: Sequence[str]) -> str:
+    return "".join(f"{at}. {text}\n" for at, text in enumerate(queries, start=1))
+
+
+NUMBERED: Final = numbered(SUB_QUERIES)
 PLAIN: Final = {"rewrite": REWRITE, "stepback": STEP_BACK, "decompose": NUMBERED}
 
 
@@ -79,7 +84,9 @@ class PlainStore:
         return self.similarity_search(vector_of(query), top_k)
 
 
-def transformed_search(kind: str, top_k: int) -> list[dict[str, Any]]:
+def transformed_search(
+    kind: str, top_k: int, sub_queries: Sequence[str] = SUB_QUERIES
+) -> list[dict[str, Any]]:
     """The notebook's search: the transformed query in place of the question; two passages for each sub-query."""
     store = PlainStore()
     if kind == "none":
@@ -87,7 +94,7 @@ def transformed_search(kind: str, top_k: int) -> list[dict[str, Any]]:
     if kind != "decompose":
         return store.search(PLAIN[kind], top_k)
     best: dict[str, dict[str, Any]] = {}
-    for hit in chain.from_iterable(store.search(query, 2) for query in SUB_QUERIES):
+    for hit in chain.from_iterable(store.search(query, 2) for query in sub_queries):
         kept = best.get(hit["text"])
         if kept is None or hit["similarity"] > kept["similarity"]:
             best[hit["text"]] = hit
@@ -276,6 +283,30 @@ def test_the_notebooks_retrieval_gives_the_same_passages_and_scores(kind: str, t
     assert search(QUESTION, top_k=top_k) == transformed_search(kind, top_k)
 
 
+@pytest.mark.parametrize(
+    "sub_queries",
+    [
+        # Both find one passage, the second one with the better score.
+        (
+            "AI in banks and law firms",
+            "What impacts had AI on job automation and employment in banks?",
+            "When does the bakery open and close?",
+        ),
+        # The third passage of the first one is better than all of the second one's.
+        (
+            "Impacts of AI on job automation and employment; retraining courses open new careers to clerks",
+            "When does the bakery open and close?",
+        ),
+    ],
+)
+def test_two_passages_for_each_sub_query_and_the_best_score_of_each_decide(
+    sub_queries: Sequence[str],
+) -> None:
+    client = ScriptedModel(numbered(sub_queries))
+    search = qtm.QueryMiddleware(parity("decompose"), client=client).wrap(PlainStore().search)
+    assert search(QUESTION, top_k=3) == transformed_search("decompose", 3, sub_queries)
+
+
 @pytest.mark.parametrize("kind", ["none", "rewrite", "stepback", "decompose"])
 def test_the_preset_seed_parity_is_these_settings(kind: str) -> None:
     middleware = qtm.QueryMiddleware("seed-parity", client=ScriptedModel(PLAIN.get(kind, "")))
@@ -285,6 +316,13 @@ def test_the_preset_seed_parity_is_these_settings(kind: str) -> None:
         config={"transformationType": kind, "fusion": {"subQueryTopK": 2}, **PATIENT},
     )
     assert found.response == transformed_search(kind, 3)
+
+
+@pytest.mark.parametrize("name", ["stepback", "step_back", "step-back"])
+def test_step_back_may_be_written_as_the_notebook_writes_it(name: str) -> None:
+    middleware = qtm.QueryMiddleware(parity(name), client=ScriptedModel(STEP_BACK))
+    found = middleware.wrap(PlainStore().search)(QUESTION, top_k=3)
+    assert found == transformed_search("stepback", 3)
 
 
 def test_each_sub_query_brings_as_many_passages_as_sub_query_top_k_says() -> None:
@@ -301,8 +339,7 @@ def test_each_sub_query_brings_as_many_passages_as_sub_query_top_k_says() -> Non
 
 def test_a_passage_found_twice_keeps_its_best_score() -> None:
     twice = [FACTS[2], f"{FACTS[2]} {FACTS[3]}"]
-    written = "\n".join(f"{at}. {text}" for at, text in enumerate(twice, start=1))
-    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(written))
+    middleware = qtm.QueryMiddleware(parity("decompose"), client=ScriptedModel(numbered(twice)))
     found = middleware.wrap(PlainStore().search)(QUESTION, top_k=3)
     assert [hit["text"] for hit in found].count(FACTS[2]) == 1
     assert found[0]["text"] == FACTS[2]
