@@ -30,7 +30,7 @@ def test_every_law_holds_in_any_case(case: Case) -> None:
 
 
 @pytest.mark.thorough
-@settings(patiently, max_examples=1_000)
+@settings(patiently, max_examples=400)
 @given(any_case)
-def test_every_law_holds_in_a_thousand_cases(case: Case) -> None:
+def test_every_law_holds_in_many_more_cases(case: Case) -> None:
     assert find_broken_laws(case) == {}
