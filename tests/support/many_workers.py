@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,52 +56,21 @@ def name_worker(served):
     return app
 """
 
-# Beside the recipe's own address the bare function and the rules alone.
+# Beside the recipe's own address the bare function.
 OBSERVED: Final = """
-import qtmiddleware as qtm
 from index import search_index
 from naming import name_worker
 from service import app as served
 
-rules = qtm.QueryMiddleware().wrap(search_index)
-
-
 @served.get("/plain")
 def plain(q: str):
     return {"passages": search_index(q), "status": "full"}
 
 
-@served.get("/rules")
-async def search_by_rules(q: str):
-    r = await rules.aretrieve(q)
-    return {"passages": r.response, "status": r.status}
-
-
 app = name_worker(served)
 """
 
-# The bare function without any of us.
-BARE: Final = """
-from fastapi import FastAPI
-from index import search_index
-from naming import name_worker
-
-served = FastAPI()
-
-
-@served.get("/plain")
-def plain(q: str):
-    return {"passages": search_index(q), "status": "full"}
-
-
-@served.get("/healthz")
-def healthz():
-    return {}
-
-
-app = name_worker(served)
-"""
-_FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED, "bare.py": BARE}
+_FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED}
 
 
 def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path:
@@ -158,9 +126,9 @@ class Worker:
 
 
 class Service(Server):
-    """What `write_service` wrote into *folder* under uvicorn with `WORKERS` processes: the recipe, or another *app*."""
+    """What `write_service` wrote into *folder* under uvicorn with `WORKERS` processes."""
 
-    def __init__(self, folder: Path, env: Mapping[str, str], app: str = "observed:app") -> None:
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         patient = (
             "--timeout-worker-healthcheck",
             "120",
@@ -169,11 +137,9 @@ class Service(Server):
             "--log-level",
             "warning",
         )
-        command = ("-m", "uvicorn", app, "--fd", "{fd}", *patient)
+        command = ("-m", "uvicorn", "observed:app", "--fd", "{fd}", *patient)
         super().__init__(folder, *command, env={**env, "WEB_CONCURRENCY": str(WORKERS)})
-        self.folder = folder
         self.address = self.url.removesuffix("/search")
-        self.port = int(self.address.rpartition(":")[2])
 
     def connect(self, seconds: float = 200.0) -> list[Worker]:
         """A connection to each of the workers, once all of them answer; raises `TimeoutError` otherwise."""
@@ -190,22 +156,3 @@ class Service(Server):
                         worker.close()
                     found.setdefault(worker.pid, worker)
         return list(found.values())
-
-
-@contextmanager
-def connected(service: Service) -> Iterator[list[Worker]]:
-    """A connection to each worker, closed with the block."""
-    with ExitStack() as stack:
-        workers = service.connect()
-        for worker in workers:
-            stack.callback(worker.close)
-        yield workers
-
-
-def read_memory(pid: int) -> tuple[float, float]:
-    """The resident and the proportional set size of process *pid* in MB (``/proc/PID/smaps_rollup``)."""
-    lines = (
-        line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
-    )
-    sizes = {words[0]: int(words[1]) / 1024 for words in lines if len(words) == 3}
-    return sizes["Rss:"], sizes["Pss:"]
