@@ -93,11 +93,13 @@ class CallContext:
     def is_off(self) -> bool:
         """Whether this call only needs to call the plain function.
 
-        True if no setting changes the result, and no log, observer or hook needs the retrieval.
+        True if no setting changes the result, no log, observer or hook needs the retrieval, and the
+        function takes texts.
         """
         settings = self.settings
         return (
-            settings.transformation_type == "none"
+            self.embedder is None
+            and settings.transformation_type == "none"
             and not settings.keyword_evidence.enabled
             and not settings.rerank.enabled
             and not (settings.glossary.search and self.glossary is not None)

@@ -482,6 +482,24 @@ def test_a_method_that_a_pydantic_parent_would_hide_is_refused_with_what_to_writ
     assert "Own._find = qtm.middleware(Own._find)" in said
 
 
+@pytest.mark.parametrize("config", ["off", {"keywordEvidence": False}])
+def test_a_function_of_a_vector_gets_one_also_where_nothing_is_to_be_improved(config: Any) -> None:
+    def search_vectors(vector: list[float], top_k: int = 3) -> list[Any]:
+        return [{"id": str(vector), "score": 1.0, "text": "found"}]
+
+    async def search_later(vector: list[float], top_k: int = 3) -> list[Any]:
+        return search_vectors(vector, top_k)
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        return [[float(len(text)), 1.0] for text in texts]
+
+    middleware = qtm.QueryMiddleware(config)
+    wanted = search_vectors([float(len(QUERY)), 1.0])
+    assert middleware.wrap(search_vectors, embed=embed)(QUERY) == wanted
+    assert asyncio.run(middleware.wrap(search_later, embed=embed)(QUERY)) == wanted
+    assert middleware.wrap(search_vectors, embed=embed)([float(len(QUERY)), 1.0]) == wanted
+
+
 def test_wrapped_behind_the_class_it_is_that_model_s_method() -> None:
     class Own(Finder):
         def _find(self, query: str) -> list[Any]:
