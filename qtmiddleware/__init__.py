@@ -12,8 +12,6 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qtmiddleware.moved import MOVED, install_import_finder
-
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream as AnswerStream
     from qtmiddleware.answering import AsyncAnswerStream as AsyncAnswerStream
@@ -59,8 +57,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-install_import_finder()
-
 # The application decides where log records go. Without this handler, Python would write warnings to
 # stderr.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
@@ -103,7 +99,12 @@ _HOMES = {
     ),
 }
 # Modules that are used by name, such as qtm.evaluation.compare(...).
-_ROOMS = {name: MOVED[name] for name in ("evaluation", "judging", "reporting", "testsets")}
+_ROOMS = {
+    "evaluation": "kit.evaluation",
+    "judging": "kit.evaluation.judging",
+    "reporting": "kit.evaluation.reporting",
+    "testsets": "kit.evaluation.testsets",
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # Type checkers use the imports above.

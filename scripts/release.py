@@ -22,10 +22,8 @@ from typing import Final
 
 from scripts.project import ROOT, read_repository, read_version, write_version
 
-UNRELEASED: Final = "## Unreleased\n"
 CHECKS: Final = ("scripts/build", "scripts/check-wheel", "scripts/lock", "scripts/sbom")
 """What a release must pass; `.github/workflows/release.yml` runs the same."""
-KEPT: Final = "tests/kept"
 INSTALL: Final[tuple[tuple[str, str], ...]] = (
     (
         r"qtmiddleware is not published on a package index yet\. Install it from a checkout with",
@@ -59,13 +57,12 @@ def read_release(root: Path, version: str) -> str:
     return found[1].strip() if found else ""
 
 
-def cut_changelog(text: str, version: str, day: date) -> str:
-    """Return the changelog *text* with a section of *version* that has what was unreleased, and an empty one above."""
-    before, heading, after = text.partition(UNRELEASED)
-    unreleased = re.split(r"^## ", after, maxsplit=1, flags=re.MULTILINE)[0].strip()
-    if not heading or not unreleased:
-        raise ValueError('CHANGELOG.md must have entries under "## Unreleased".')
-    return f"{before}{UNRELEASED}\n## {version} - {day}\n{after}"
+def date_changelog(text: str, version: str, day: date) -> str:
+    """Return the changelog *text* with the *day* in the heading of *version*."""
+    heading = f"## {version} (not released yet)\n"
+    if heading not in text:
+        raise ValueError(f'CHANGELOG.md must have the heading "{heading.strip()}".')
+    return text.replace(heading, f"## {version} - {day}\n", 1)
 
 
 def tell_how_to_install(text: str) -> str:
@@ -93,11 +90,9 @@ def find_obstacles(root: Path, version: str) -> list[str]:
     if run("git", "status", "--porcelain", root=root):
         found.append("The checkout has changes that are not committed: commit or discard them.")
     try:
-        cut_changelog((root / "CHANGELOG.md").read_text("utf-8"), version, date.min)
+        date_changelog((root / "CHANGELOG.md").read_text("utf-8"), version, date.min)
     except ValueError as error:
         found.append(str(error))
-    if read_release(root, version):
-        found.append(f"CHANGELOG.md has a section of {version} already.")
     if not read_repository(root):
         found.append(
             "The repository's address is unknown, and what is published cannot be changed: set `repository` under "
@@ -115,17 +110,13 @@ def write_release(root: Path, version: str, day: date) -> None:
     """Write what a release of *version* changes in the checkout *root*."""
     write_version(version, root)
     changelog = root / "CHANGELOG.md"
-    changelog.write_text(cut_changelog(changelog.read_text("utf-8"), version, day), "utf-8")
+    changelog.write_text(date_changelog(changelog.read_text("utf-8"), version, day), "utf-8")
     for page in list_pages(root):
         page.write_text(tell_how_to_install(page.read_text("utf-8")), "utf-8")
         if found := NOT_YET.search(page.read_text("utf-8")):
             raise ValueError(
                 f"{page.relative_to(root)} still tells of a checkout ({found[0]!r}): change INSTALL here."
             )
-    if not (root / KEPT / version).is_dir():
-        subprocess.run(
-            [sys.executable, "-m", "tests.kept.make", f"{KEPT}/{version}"], cwd=root, check=True
-        )
 
 
 def try_release(version: str, day: date, tell: Callable[[str], None]) -> None:
@@ -183,8 +174,6 @@ def check_tag(tag: str) -> list[str]:
         found.append(f"CHANGELOG.md must have a section of {version} with its date.")
     if not read_repository():
         found.append("pyproject.toml must have the repository's address.")
-    if not (ROOT / KEPT / version).is_dir():
-        found.append(f"{KEPT}/{version} must have the files that this version writes.")
     return found
 
 

@@ -3,8 +3,8 @@
     python -m benchmarks.speed.gate [--rounds N]
 
 The unit is what the same machine takes at the same moment to tokenise and count 50 candidates once.
-The limits stand in `limits.json`. A limit changes only together with a line of the changelog that
-says why. Ends with 1 if a call costs more.
+The limits stand in `limits.json`. The commit that changes a limit says why. Ends with 1 if a call
+costs more.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> int:
             return 0
     print(
         "A call costs more than it may. Find what was added (python -m benchmarks.speed --only overhead --beside OLD),"
-        " or change benchmarks/speed/limits.json and say why in CHANGELOG.md.",
+        " or change benchmarks/speed/limits.json and say why in the commit.",
         file=sys.stderr,
     )
     return 1

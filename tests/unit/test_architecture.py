@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2] / PACKAGE
 CORE: tuple[frozenset[str], ...] = tuple(
     frozenset(line.split())
     for line in """
-    errors catalogue moved notebook
+    errors catalogue notebook
     types
     protocols
     plugins
