@@ -65,14 +65,10 @@ class Config:
     origins: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        origins = dict(self.origins)
-        if len(origins) < len(list_all_keys()):
-            # A pickle of an earlier version lacks keys that were added since then.
-            origins = dict.fromkeys(list_key_names(), "default") | origins
         # Looked up now to fail early: a pickle may be loaded where the package with its transform
         # or fusion method is not installed.
         _ = self.settings.transform, self.settings.fusion.row
-        object.__setattr__(self, "origins", MappingProxyType(origins))
+        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
 
     def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:
         return Config, (self.settings, dict(self.origins))

@@ -72,7 +72,10 @@ class SettingsGroup:
         # The methods are inherited, so Python cannot check the keyword arguments.
         for name in values.keys() - self.__dataclass_fields__.keys():
             raise TypeError(f"{type(self).__name__} has no option {name!r}")
-        self.__setstate__(values)
+        vars(self).update(
+            (field.name, values[field.name] if field.name in values else get_default(field))
+            for field in fields(self)
+        )
 
     def __eq__(self, other: object) -> bool:
         return vars(self) == vars(other) if type(other) is type(self) else NotImplemented
@@ -90,27 +93,6 @@ class SettingsGroup:
 
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the values by option name, for pickle.
-
-        Values have names, so that a version of the package with other options can read the pickle.
-        """
-        return dict(vars(self))
-
-    def __setstate__(self, values: Mapping[str, Any] | list[Any]) -> None:
-        """Set all options to their values in *values*. Missing options get their defaults.
-
-        In the oldest pickles, *values* is a list in the order of the fields. Therefore new options
-        must be added at the end of their group.
-        """
-        known = fields(self)
-        if not isinstance(values, Mapping):
-            values = {field.name: value for field, value in zip(known, values, strict=False)}
-        vars(self).update(
-            (field.name, values[field.name] if field.name in values else get_default(field))
-            for field in known
-        )
 
 
 def get_default(field: Field[Any]) -> Any:

@@ -31,7 +31,7 @@ class RedisAddress:
         where: the host and port, or the path of the socket, for messages.
     """
 
-    __slots__ = ("_tls_checks", "url", "where")
+    __slots__ = ("url", "where")
 
     def __init__(self, url: str) -> None:
         if not re.match(r"(redis|rediss|unix)://", url) or not url.isprintable() or " " in url:
@@ -55,9 +55,6 @@ class RedisAddress:
         ):
             _raise_address_error("cache.redisUrl must be an address that qtmiddleware can use")
         self.url = url
-        self._tls_checks = (
-            _choose_tls_arguments(dict(options)) if url_parts.scheme == "rediss" else {}
-        )
         host = (
             f"[{url_parts.hostname}]" if ":" in (url_parts.hostname or "") else url_parts.hostname
         )
@@ -79,13 +76,6 @@ class RedisAddress:
             from redis.retry import Retry
         except ImportError as error:
             raise MissingExtra("redis", "redis") from error
-        # By default the client first sends its name and version, and asks for another protocol:
-        # three more round trips.
-        quiet_options = (
-            {"driver_info": None}
-            if hasattr(redis, "DriverInfo")
-            else {"lib_name": None, "lib_version": None}
-        )
         try:
             pool = redis.ConnectionPool.from_url(
                 self.url,
@@ -95,10 +85,11 @@ class RedisAddress:
                 socket_connect_timeout=timeout,
                 retry=Retry(NoBackoff(), 0),
                 health_check_interval=0,
+                # By default the client first sends its name and version, and asks for another
+                # protocol: three more round trips.
+                driver_info=None,
                 protocol=2,
                 **({} if self.url.startswith("unix") else {"socket_keepalive": True}),
-                **self._tls_checks,
-                **quiet_options,
             )
             # Creates a connection without connecting it, because only this checks the TLS options.
             pool.connection_class(**pool.connection_kwargs)
@@ -128,19 +119,9 @@ def _is_valid_option(scheme: str, name: str, value: str) -> bool:
     """Return whether an address with *scheme* may have the query option ``name=value``."""
     if name == "db":
         return re.fullmatch(r"\d{1,9}", value, re.ASCII) is not None
-    # Some versions of the client check these options only when they connect.
+    # The client takes any other text for `true`.
     allowed = _TLS_CHOICES.get(name)
     return scheme == "rediss" and name.startswith("ssl_") and (allowed is None or value in allowed)
-
-
-def _choose_tls_arguments(options: dict[str, str]) -> dict[str, Any]:
-    """Return the client's arguments for TLS checks. The options in the address override them.
-
-    If the address turns off the checks of certificates, host names are not checked either.
-    """
-    # Before version 6.0, the client does not check host names by default.
-    is_checked = options.get("ssl_cert_reqs") != "none"
-    return {"ssl_cert_reqs": "required", "ssl_check_hostname": is_checked}
 
 
 def _raise_address_error(problem: str) -> NoReturn:

@@ -36,8 +36,7 @@ A user's own server may need no key, but the SDK's client requires one.
 MOST_ERROR_BYTES: Final = 1 << 16
 """The number of bytes to keep of an error's body. The first few hundred bytes name the cause."""
 
-# A client may use one of two generations of HTTP libraries, so their classes are recognised by name
-# and neither library is imported.
+# The classes are recognised by name, so that no HTTP library needs to be imported.
 TIMEOUTS: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
 
@@ -206,18 +205,15 @@ def _make_tls_context(*_: Any) -> ssl.SSLContext:
     Without the cache, each client would read all certificate authorities, which takes 20 ms or
     more. The arguments serve only as the cache key.
     """
-    import openai
+    import httpx2
 
-    # `httpx`, or `httpx2`, its successor.
-    library = sys.modules[openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]]
-    context: ssl.SSLContext = library.create_ssl_context()
-    return context
+    return httpx2.create_ssl_context()
 
 
 def limit_error_bodies(http_client: Any) -> None:
     """Limit the size of the error bodies that *http_client* reads, and the time to read them.
 
-    *http_client* is an `httpx` client. The client keeps at most `MOST_ERROR_BYTES` bytes of an
+    *http_client* is an `httpx2` client. The client keeps at most `MOST_ERROR_BYTES` bytes of an
     error body, and stops reading the body when the request's ``read`` timeout has passed since the
     start of the request. The rest of the body is dropped. Status and headers are still reported.
     """
@@ -235,7 +231,7 @@ def limit_error_bodies(http_client: Any) -> None:
 
 
 def copy_with_limited_error_bodies(http_client: Any) -> Any:
-    """Return a copy of *http_client*, an `httpx` client, with limited error bodies.
+    """Return a copy of *http_client*, an `httpx2` client, with limited error bodies.
 
     The copy shares the connections of *http_client*. `limit_error_bodies` describes the limits. If
     *http_client* cannot be copied, it is returned without limits.

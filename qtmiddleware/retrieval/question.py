@@ -109,9 +109,7 @@ class Question:
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),
-            # Without terms, the key is the same as before glossaries existed, so that
-            # transformations in a shared cache stay valid.
-            *((self._glossary_terms,) if self._glossary_terms else ()),
+            self._glossary_terms,
         )
 
     def can_use_transformation(self, transformation: Transformation) -> bool:

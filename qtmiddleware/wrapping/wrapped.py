@@ -717,7 +717,7 @@ class Wrapped(Generic[P, R]):
             check_picklable(label, part, can_pickle_by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
-        return _empty, (type(self),), (self._fn, middleware, options, layers)
+        return _create_empty, (type(self),), (self._fn, middleware, options, layers)
 
     def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
         fn, middleware, options, layers = state
@@ -789,8 +789,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
-# Pickles of earlier versions name this function, so its name must stay.
-def _empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
+def _create_empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
     """Return an object of *wrapped_class* without any attributes, for unpickling."""
     return wrapped_class.__new__(wrapped_class)
 

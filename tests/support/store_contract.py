@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import InvalidQuery, StoreError
+from qtmiddleware.kit import stores
 from qtmiddleware.protocols import KeywordStore, Passage, Store
-from qtmiddleware.providers import stores
 from tests.support.waiting import PATIENCE
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]

@@ -101,14 +101,11 @@ def compare_command(
         ),
     ] = "",
     questions: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
             metavar="FILE",
             help="JSON file of questions and ideal answers, or the folder of a data set.",
         ),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Same as --questions, which may then be a number.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")
@@ -140,9 +137,7 @@ def compare_command(
     --questions) a language model answers from each system's passages and ranks
     all answers at once. The system 'yours' is that of your own config.
     """
-    entries = _collect_questions(
-        question, reference, history, _find_question_file_and_limit(questions, data, limit)
-    )
+    entries = _collect_questions(question, reference, history, questions, limit)
     arguments_by_name = _read_search_arguments(function, arguments, condition)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
@@ -191,7 +186,8 @@ def _collect_questions(
     question: str | None,
     reference: str,
     history: list[str] | None,
-    file_and_limit: tuple[Path | None, int | None],
+    path: Path | None,
+    limit: int | None,
 ) -> list[Question]:
     """Return the question on the command line, or the first questions in a file.
 
@@ -199,14 +195,13 @@ def _collect_questions(
         question: The question on the command line, or ``None``.
         reference: The ideal answer to *question*.
         history: The messages before *question*.
-        file_and_limit: The path of the file, and the number of questions to read. If the number is
-            ``None``, the function reads all questions.
+        path: The path of the file, or ``None``.
+        limit: The number of questions to read from the file; ``None`` reads all of them.
 
     Raises:
         ConfigError: The user gave neither a question nor a file, or gave both, or set *reference*
             or *history* together with a file.
     """
-    path, limit = file_and_limit
     if (question is None) == (path is None):
         raise ConfigError("pass a question or --questions FILE", path="question")
     if path is None:
@@ -284,26 +279,6 @@ def _has_failed(answer: SystemAnswer) -> bool:
     return answer.error is not None or any(
         (entry.stage, entry.reason) == ("response", "unreadable") for entry in degradations
     )
-
-
-def _find_question_file_and_limit(
-    questions: str | None, data: Path | None, limit: int | None
-) -> tuple[Path | None, int | None]:
-    """Return the path of the question file, and the number of questions to ask.
-
-    - The path is ``None`` if no option names a file. The number is ``None`` to ask all questions.
-    - ``--questions`` names the file, and ``--limit`` sets the number of questions.
-    - If the older option ``--data`` names the file, ``--questions`` sets the number of questions.
-
-    Raises `ConfigError` if ``--questions`` is not a number although ``--data`` names a file.
-    """
-    if questions is None or data is None:
-        return Path(questions) if questions is not None else data, limit
-    if not questions.isdecimal() or not int(questions):
-        raise ConfigError(
-            "with --data, --questions must be a number, not a file", path="--questions"
-        )
-    return data, int(questions)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ class Dataset:
                 " qrels/*.tsv: retrieval is measured by judgements of which passage answers which"
                 " question. To measure a function of yours, a file with questions and ids is"
                 " enough: add --function module:name. Questions with ideal answers need no ids:"
-                f" qtm compare --data {root} lets a model rank the answers from your index",
+                f" qtm compare --questions {root} lets a model rank the answers from your index",
                 path=str(root),
             )
         passages = _load_objects(root / "corpus.jsonl", _build_passage)

@@ -104,21 +104,18 @@ class Baseline:
     Attributes:
         name: The name of the baseline in messages: the path of its file.
         values: The value of each measure, by measure, system and question id.
-        data_hash: The sha256 of the measured data.
-        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``. Empty if
-            an older version wrote the file.
+        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``.
         settings: The sha256 of each system's settings, if known.
-        version: The version of qtmiddleware that made the measurement, if known.
+        version: The version of qtmiddleware that made the measurement.
         model: The name of the language model, if known.
     """
 
     name: str
     values: Mapping[str, Values] = field(repr=False)
-    data_hash: str = ""
-    fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
-    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
-    version: str | None = None
-    model: str | None = None
+    fingerprints: Mapping[str, str] = field(repr=False)
+    settings: Mapping[str, str] = field(repr=False)
+    version: str
+    model: str | None
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
@@ -151,9 +148,9 @@ class Baseline:
         """
         try:
             values = _read_values(report["systems"])
-            fingerprints = _require_text_values(report.get("fingerprints", {}))
-            settings = _require_text_values(report.get("settingsHash", {}))
-            (data_hash,) = _require_text_values({"hash": report["dataHash"]}).values()
+            fingerprints = _require_text_values(report["fingerprints"])
+            settings = _require_text_values(report["settingsHash"])
+            version = str(report["version"])
         except (KeyError, TypeError, AttributeError, ValueError):
             message = f"the baseline {baseline_name} must hold what qtm bench --json prints; {_HOW}"
             raise _build_baseline_error(baseline_name, message) from None
@@ -162,19 +159,21 @@ class Baseline:
             raise _build_baseline_error(
                 baseline_name, f"the baseline {baseline_name} must hold judged questions; {why}"
             )
-        values_of_keys = (report.get(key) for key in ("version", "model"))
-        texts = (text if isinstance(text, str) else None for text in values_of_keys)
-        return cls(baseline_name, values, data_hash, fingerprints, settings, *texts)
+        model = report.get("model")
+        return cls(
+            baseline_name,
+            values,
+            fingerprints,
+            settings,
+            version,
+            model if isinstance(model, str) else None,
+        )
 
     def check_dataset(self, dataset: Dataset) -> None:
         """Raise `ConfigError` if the baseline was measured on data other than *dataset*."""
-        if self.data_hash == dataset.data_hash:
-            return
         then, now = self.fingerprints, dataset.fingerprints
-        # Files of older versions have one hash of everything.
-        parts = [part for part in _PARTS if then.get(part) != now[part]] if then else ["data"]
+        parts = [part for part in _PARTS if then.get(part) != now[part]]
         if not parts:
-            # Only the order of the questions or passages differs.
             return
         raise _build_baseline_error(
             self.name,
@@ -462,7 +461,7 @@ def _describe_changed_conditions(
 ) -> Iterator[str]:
     """Yield a sentence for each change of the version, the language model or the settings."""
     current = version("qtmiddleware")
-    if baseline.version not in (None, current):
+    if baseline.version != current:
         yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
     if model_name is not None and baseline.model not in (None, model_name):
         yield (

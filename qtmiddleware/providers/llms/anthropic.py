@@ -75,29 +75,27 @@ class _Anthropic(Vendor):
         is_async: bool,  # noqa: ARG002
     ) -> Any:
         system, user = read_system_and_user_messages(request)
-        # These options go into `extra_body`, because older clients have no parameters for them.
-        body: dict[str, Any] = {}
+        options: dict[str, Any] = {"stream": True} if "stream" in request else {}
         config: dict[str, Any] = {}
         if (schema := read_schema(request)) is not None:
             config["format"] = {"type": "json_schema", "schema": schema}
         effort = request.get("reasoning_effort")
         if effort == "none":
-            body["thinking"] = {"type": "disabled"}
+            options["thinking"] = {"type": "disabled"}
         elif effort is not None:
             config["effort"] = "low" if effort == "minimal" else effort
         if config:
-            body["output_config"] = config
+            options["output_config"] = config
         if (temperature := request.get("temperature")) is not None and _OLDER_MODELS.search(
             request["model"]
         ):
-            body["temperature"] = min(temperature, 1.0)
-        options: dict[str, Any] = {"stream": True} if "stream" in request else {}
+            # The client has no parameter for it, because later models reject it.
+            options["extra_body"] = {"temperature": min(temperature, 1.0)}
         return resource.create(
             model=request["model"],
             max_tokens=read_token_limit(request) or _DEFAULT_LIMIT,
             system=system,
             messages=[{"role": "user", "content": user}],
-            extra_body=body,
             timeout=_make_timeout(timeout_seconds),
             **options,
         )

@@ -104,13 +104,13 @@ class Vendor(ABC):
 
     @abstractmethod
     def find_http_client(self, client: Any, *, is_async: bool) -> Any:
-        """Return the `httpx` client inside *client*; ``None`` if *client* must be used uncopied."""
+        """Return the HTTP client inside *client*; ``None`` if *client* must be used uncopied."""
 
     @abstractmethod
     def copy_resource(self, client: Any, http_client: Any, *, is_async: bool) -> Any:
         """Return a copy of the resource in *client*.
 
-        The copy uses *http_client*, an `httpx` client, and does not retry.
+        The copy uses *http_client*, an `httpx2` client, and does not retry.
         """
 
     @abstractmethod

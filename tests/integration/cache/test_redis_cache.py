@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -387,20 +388,19 @@ def test_an_encrypted_connection_is_made_where_the_certificate_is_known(
 @pytest.mark.parametrize(
     ("options", "reqs", "checks"),
     [
-        ("", "required", True),
-        ("?ssl_ca_certs=ca.pem", "required", True),
-        ("?ssl_cert_reqs=optional", "optional", True),
-        ("?ssl_cert_reqs=none", "none", False),
-        ("?ssl_check_hostname=false", "required", False),
+        ("", ssl.CERT_REQUIRED, True),
+        ("?ssl_ca_certs=ca.pem", ssl.CERT_REQUIRED, True),
+        ("?ssl_cert_reqs=optional", ssl.CERT_OPTIONAL, True),
+        ("?ssl_cert_reqs=none", ssl.CERT_NONE, False),
+        ("?ssl_check_hostname=false", ssl.CERT_REQUIRED, False),
     ],
 )
-def test_certificate_and_host_name_are_checked_whatever_the_client_does_by_default(
-    options: str, reqs: str, checks: bool
+def test_certificate_and_host_name_are_checked_unless_the_address_says_otherwise(
+    options: str, reqs: ssl.VerifyMode, checks: bool
 ) -> None:
-    set_ = (
-        RedisAddress(f"rediss://host{options}").make_client(1.0).connection_pool.connection_kwargs
-    )
-    assert (set_["ssl_cert_reqs"], set_["ssl_check_hostname"]) == (reqs, checks)
+    pool = RedisAddress(f"rediss://host{options}").make_client(1.0).connection_pool
+    connection = pool.connection_class(**pool.connection_kwargs)
+    assert (connection.cert_reqs, connection.check_hostname) == (reqs, checks)
 
 
 def test_a_certificate_of_another_name_is_refused(

@@ -154,12 +154,12 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
     assert "Question by question" in (folder / "out" / "ranked.html").read_text()
     one = qtm(
-        "compare", "--data", "val.json", "--questions", "1", "--json", QTM_LLM_BASE_URL=service.url
+        "compare", "--questions", "val.json", "--limit", "1", "--json", QTM_LLM_BASE_URL=service.url
     )
     assert len(json.loads(one.out)["questions"]) == 1
     refused = qtm("bench", "--data", "val.json")
     assert refused.code == 2
-    assert "qtm compare --data val.json" in refused.err
+    assert "qtm compare --questions val.json" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,6 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
             "--filter cannot be used with --function",
         ),
         ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
-        (("--data", "some.json", "--questions", "other.json"), "must be a number, not a file"),
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
         ((QUESTION, "--systems", "rewritten"), "there is no system 'rewritten'"),
         ((QUESTION, "--answers"), "No language model"),

@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sys
 import traceback
 from typing import Any
 
+import httpx2
 import openai
 import pytest
 from werkzeug import Response
@@ -188,10 +188,8 @@ SAID: list[tuple[str, float | None]] = [
 def test_a_service_is_believed_when_to_come_back_for_ten_minutes_at_most(
     said: str, seconds: float | None
 ) -> None:
-    # Whichever of two generations the client stands on.
-    httpx = sys.modules[openai.DefaultHttpxClient.__base__.__module__.partition(".")[0]]
-    request = httpx.Request("POST", "http://host")
-    response = httpx.Response(503, headers={"Retry-After": said.encode()}, request=request)
+    request = httpx2.Request("POST", "http://host")
+    response = httpx2.Response(503, headers={"Retry-After": said.encode()}, request=request)
     error = openai.InternalServerError("busy", response=response, body=None)
     assert convert_client_error(error, "the service").retry_after == seconds
 

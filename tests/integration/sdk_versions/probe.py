@@ -44,15 +44,13 @@ def plain(value: Any) -> Any:
 
 def listed(response: Any) -> tuple[Any, Any]:
     """The list of matches by attribute and by subscript, as users of this client write it."""
-    if hasattr(type(response), "result") or "result" in getattr(
-        type(response), "attribute_map", ()
-    ):
+    if hasattr(type(response), "result"):
         return response.result.hits, response["result"]["hits"]
     return response.matches, response["matches"]
 
 
 def info(response: Any) -> Any:
-    return getattr(response, "response_info", None) or getattr(response, "_response_info", None)
+    return getattr(response, "response_info", None)
 
 
 def told(response: Any, item: Any) -> Any:
@@ -110,7 +108,7 @@ def queried(index: Any) -> Any:
 def main(host: str) -> dict[str, Any]:
     index = Pinecone(api_key="k", host=host).Index(host=host)
     query = {"vector": [0.5, 0.25], "top_k": 3, "include_metadata": True}
-    found = {
+    return {
         "version": version("pinecone"),
         "query": report(index.query(**query, namespace="ns")),
         "called": report(queried(index)),
@@ -119,11 +117,13 @@ def main(host: str) -> dict[str, Any]:
         "namespaces": report(
             index.query_namespaces(vector=[0.5, 0.25], namespaces=["a"], metric="cosine", top_k=3)
         ),
+        "search": report(
+            searched(
+                index,
+                {"namespace": "ns", "query": {"inputs": {"text": "old words"}, "top_k": 3}},
+            )
+        ),
     }
-    if hasattr(index, "search"):
-        nested = {"inputs": {"text": "old words"}, "top_k": 3}
-        found["search"] = report(searched(index, {"namespace": "ns", "query": nested}))
-    return found
 
 
 if __name__ == "__main__":

@@ -6,19 +6,20 @@ import re
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import StoreError
+from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone import (
     HybridPineconeStore,
     PineconeSparseEncoder,
     PineconeStore,
-    PineconeTextStore,
     SparsePineconeStore,
+    open_pinecone,
 )
 from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
@@ -110,11 +111,18 @@ def test_an_answer_that_cannot_be_read_is_told(
     assert "cannot be read" in str(failure(lambda: call(store)))
 
 
-def test_a_client_that_is_too_old_is_told(world: PineconeWorld, store: PineconeStore) -> None:
-    index = world.index("passages")
-    old = SimpleNamespace(describe_index_stats=index.describe_index_stats, fetch=index.fetch)
-    error = failure(lambda: PineconeTextStore(old, namespace="texts").search("apple", 1))
-    assert 'run: pip install "pinecone>=6"' in str(error)
+def test_an_sdk_that_is_too_old_is_told_with_what_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = tmp_path / "pinecone-7.3.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pinecone\nVersion: 7.3.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = StoreSettings(kind="pinecone", index="passages")
+    with pytest.raises(ConfigError) as caught:
+        open_pinecone(settings, embedding_model="a-model", dimension=3)
+    assert "needs pinecone 9 or newer, not 7.3.0" in str(caught.value)
+    assert 'pip install "pinecone>=9"' in str(caught.value)
 
 
 def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:

@@ -10,10 +10,7 @@ from threading import Lock
 from time import monotonic
 from typing import Any
 
-try:
-    import httpx2 as httpx
-except ImportError:
-    import httpx  # type: ignore[no-redef]
+import httpx2 as httpx
 
 from tests.robustness.soak.texts import tokens_in
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config import Config
 from qtmiddleware.config.options import META
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
@@ -59,34 +58,6 @@ def test_pickled_settings_come_back_as_they_were() -> None:
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(settings, protocol)) == settings
     assert copy.deepcopy(settings) == settings
-
-
-@pytest.mark.parametrize("place", range(len(fields(LlmSettings))))
-def test_an_option_that_a_pickle_lacks_gets_its_default_and_no_other_one_moves(place: int) -> None:
-    lacking = fields(LlmSettings)[place].name
-    given = {
-        "base_url": "https://a.example",
-        "temperature": 0.5,
-        "guard": False,
-        "input_price": 2.0,
-        "output_price": 3.0,
-    }
-    state = LlmSettings(**given).__getstate__()
-    del state[lacking]
-    restored = LlmSettings.__new__(LlmSettings)
-    restored.__setstate__({**state, "gone_since": 1})
-    given.pop(lacking, None)
-    assert restored == LlmSettings(**given)
-
-
-def test_an_option_that_a_pickled_config_lacks_has_its_default_for_origin() -> None:
-    config = Config.load({"topK": 7}, environ={})
-    origins = {name: origin for name, origin in config.origins.items() if name != "scores"}
-    rows = {
-        name: (value, origin) for name, value, origin in Config(config.settings, origins).rows()
-    }
-    assert rows["topK"] == (7, "config")
-    assert rows["scores"] == ("backend", "default")
 
 
 def test_settings_cannot_be_changed() -> None:

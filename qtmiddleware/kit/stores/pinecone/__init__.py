@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from importlib.metadata import version
 from typing import Any, Final
 
 from qtmiddleware.config.kit_settings import StoreSettings
@@ -43,6 +44,8 @@ def open_store(settings: Settings, *, embedding_model: str, dimension: int) -> S
 
 
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
+_LOWEST_SDK: Final = 9
+"""The oldest generation of Pinecone's SDK that the stores support."""
 
 
 def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> Store:
@@ -52,10 +55,11 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     options give the host of the index. If the index embeds texts itself, *embedding_model* and
     *dimension* are ignored.
 
-    Raises `ConfigError` if *options* name no index or contradict each other, and `StoreError` if
-    the key or the index does not exist.
+    Raises `ConfigError` if *options* name no index or contradict each other, or if Pinecone's SDK
+    is older than version 9, and `StoreError` if the key or the index does not exist.
     """
     _check_options(options)
+    _check_sdk_version()
     api_key = os.environ.get(KEY_VARIABLE, "").strip()
     if not api_key:
         raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
@@ -84,6 +88,18 @@ def _check_options(options: StoreSettings) -> None:
             path=path,
             value=options.sparse_index or options.sparse_host,
             allowed="null if store.integrated is true",
+        )
+
+
+def _check_sdk_version() -> None:
+    """Raise `ConfigError` if Pinecone's SDK is too old for the stores."""
+    installed = version("pinecone")
+    if int(installed.partition(".")[0]) < _LOWEST_SDK:
+        raise ConfigError(
+            f"store.kind pinecone needs pinecone {_LOWEST_SDK} or newer, not {installed}. Run: pip"
+            f' install "pinecone>={_LOWEST_SDK}"',
+            path="store.kind",
+            value="pinecone",
         )
 
 
@@ -122,7 +138,7 @@ def _open_client(api_key: str, resources: ExitStack) -> Any:
     client = call_with_timeout(
         TIMEOUT_SECONDS, lambda: Pinecone(api_key=api_key), "the client of Pinecone", made_with
     )
-    _register_for_closing(resources, client)
+    resources.callback(client.close)
     return client
 
 
@@ -140,12 +156,5 @@ def _open_index(
         f"the Pinecone index {index_host or index_name!r}",
         "opened",
     )
-    _register_for_closing(resources, index)
+    resources.callback(index.close)
     return index
-
-
-def _register_for_closing(resources: ExitStack, resource: Any) -> None:
-    """Make sure that closing *resources* also closes *resource*, if it has a ``close`` method."""
-    # Older clients have no `close`.
-    if callable(close := getattr(resource, "close", None)):
-        resources.callback(close)

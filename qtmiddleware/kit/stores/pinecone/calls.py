@@ -27,17 +27,11 @@ _ADVICE: Final = {
     413: "says the request is too large",
     429: "accepts no more requests for now (rate limit or quota); try again later",
 }
-_UNREADABLE: Final = frozenset(
-    {"ResponseParsingError", "JSONDecodeError", "DecodeError", "AttributeError"}
-)
 
 
 def find_http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of *error*, an error of Pinecone's client.
-
-    Works with all versions of the client. Returns ``None`` if *error* has no HTTP status.
-    """
-    status = getattr(error, "status_code", None) or getattr(error, "status", None)
+    """Return the HTTP status of *error*; ``None`` if *error* has no HTTP status."""
+    status = getattr(error, "status_code", None)
     return status if isinstance(status, int) else None
 
 
@@ -46,7 +40,8 @@ def _describe_failure(error: Exception) -> str:
 
     Pinecone's own message is left out, because it may quote the request.
     """
-    # The class names are compared, because each version of the client has other classes.
+    from pinecone.errors import ResponseParsingError
+
     status = find_http_status(error)
     if status is not None:
         advice = _ADVICE.get(status) or (
@@ -54,12 +49,11 @@ def _describe_failure(error: Exception) -> str:
         )
         return f"Pinecone {advice} (HTTP {status})"
     kind = type(error).__name__
-    names = {ancestor.__name__ for ancestor in type(error).__mro__}
-    if any("Timeout" in name for name in names):
+    if isinstance(error, TimeoutError):
         return f"Pinecone did not answer in time; try again later ({kind})"
-    if names & _UNREADABLE:
+    if isinstance(error, ResponseParsingError | AttributeError):
         return f"the response is not from Pinecone or cannot be read ({kind})"
-    if names & {"ValueError", "TypeError"}:
+    if isinstance(error, ValueError | TypeError):
         return (
             f"Pinecone's client rejected the request ({kind}); the cause of this error has the"
             " details"
@@ -157,12 +151,7 @@ class Calls:
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {failed_action}: the store is closed")
-        call = getattr(self._index, method_name, None)
-        if call is None:
-            raise StoreError(
-                "the pinecone client that is installed is too old for this; run: pip install"
-                ' "pinecone>=6"'
-            )
+        call = getattr(self._index, method_name)
         try:
             answer = call_with_timeout(
                 self._timeout_seconds, partial(call, **arguments), self.subject, failed_action
@@ -187,6 +176,5 @@ class Calls:
 
 def _find_host(index: Any) -> str:
     """Return the host of *index*; ``""`` if the host is unknown."""
-    # Older clients keep the host in the index's configuration.
-    host = getattr(index, "host", None) or getattr(getattr(index, "config", None), "host", None)
+    host = getattr(index, "host", None)
     return host.partition("://")[2].rstrip("/") or host if isinstance(host, str) else ""

@@ -87,10 +87,7 @@ class PineconeTextStore(PineconeBase):
         answer = self._call_index("search", "searched", namespace=self._namespace, query=request)
         hits = answer.result.hits
         return sort_records(
-            [
-                build_record(_read_id(hit), _read_score(hit), hit["fields"], self._text_field)
-                for hit in hits
-            ]
+            [build_record(hit.id, hit.score, hit.fields, self._text_field) for hit in hits]
         )
 
     def _build_row(self, passage: Passage, vector: Sequence[float]) -> Row:  # noqa: ARG002
@@ -121,18 +118,6 @@ class PineconeTextStore(PineconeBase):
                 f"{error}. Is it an index that embeds texts itself (store.integrated), and is"
                 f" {self._text_field!r} the field it takes them from (store.textField)?"
             ) from error.__cause__
-
-
-# Older clients have only the names with an underscore. Newer clients prefer the attributes.
-
-
-def _read_id(hit: Any) -> str:
-    return str(getattr(hit, "id", None) or hit["_id"])
-
-
-def _read_score(hit: Any) -> float:
-    score = getattr(hit, "score", None)
-    return float(hit["_score"] if score is None else score)
 
 
 TextKind = Literal["passage", "query"]
@@ -276,8 +261,7 @@ class SparsePineconeStore(PineconeBase):
                 if vector is None:
                     yield Row(passage, None)
                     continue
-                # Older clients require dense values, even if empty.
-                record = {"id": id_, "values": [], "sparse_values": vector, "metadata": fields}
+                record = {"id": id_, "sparse_values": vector, "metadata": fields}
                 numbers = 2 * len(vector["indices"]) * NUMBER_BYTES
                 yield Row(passage, record, size + numbers + len(id_) + FRAME_BYTES)
 
@@ -292,8 +276,7 @@ class SparsePineconeStore(PineconeBase):
         # Only the record's metadata is read. Its vector is never searched, so any vector is fine.
         any_vector = {"indices": [0], "values": [1.0]}
         self._upsert_vectors(
-            [{"id": record_id, "values": [], "sparse_values": any_vector, "metadata": metadata}],
-            namespace,
+            [{"id": record_id, "sparse_values": any_vector, "metadata": metadata}], namespace
         )
 
     def _encode_texts(self, texts: list[str], kind: TextKind) -> list[dict[str, list[Any]] | None]:

@@ -321,7 +321,7 @@ def can_copy(client: Any) -> bool:
     """Return whether `copy_with_own_connections` can copy *client*.
 
     *client* must be an unmodified SDK client that uses the SDK's default HTTP client. An async
-    client may instead use a plain `httpx` client that the user passed in.
+    client may instead use a plain `httpx2` client that the user passed in.
     """
     if not can_stream(client):
         return False
@@ -348,7 +348,7 @@ def _has_own_connections(client: Any) -> bool:
 
 
 def has_copyable_pools(http_client: Any) -> bool:
-    """Return whether `copy_with_empty_pools` can copy *http_client*, an `httpx` client."""
+    """Return whether `copy_with_empty_pools` can copy *http_client*, an `httpx2` client."""
     # These attributes are private, so another version of the library may lack them.
     mounts = getattr(http_client, "_mounts", {}).values()
     transports = [
@@ -363,7 +363,7 @@ def has_copyable_pools(http_client: Any) -> bool:
 
 
 def copy_with_empty_pools(http_client: Any) -> Any:
-    """Return a copy of *http_client*, an `httpx` client, that opens its own connections.
+    """Return a copy of *http_client*, an `httpx2` client, that opens its own connections.
 
     The copy has the proxies, certificates and hooks of *http_client*.
     """

@@ -240,7 +240,7 @@ DATA = Dataset(
 def plain(**changes: Any) -> dict[str, Any]:
     """A baseline as it is written, with other things in it."""
     found = comparison(score("rules", {"a": 0.1, "b": 0.0}))
-    known = replace(found, data_hash=DATA.data_hash, fingerprints=DATA.fingerprints)
+    known = replace(found, fingerprints=DATA.fingerprints)
     return {**json.loads(json.dumps(known.to_dict())), **changes}
 
 
@@ -250,7 +250,7 @@ def test_a_baseline_is_read_from_what_a_comparison_writes(tmp_path: Path) -> Non
         file.write_text(json.dumps(plain(model="m")), encoding=encoding)
         read = Baseline.read(file)
         assert read.values[PRIMARY] == {"raw": {"a": 0.5, "b": 0.5}, "rules": {"a": 0.6, "b": 0.5}}
-        assert (read.data_hash, read.model, read.version) == (DATA.data_hash, "m", "0.1.0")
+        assert (read.fingerprints, read.model, read.version) == (DATA.fingerprints, "m", "0.1.0")
 
 
 Break = Callable[[Path], object]
@@ -277,7 +277,6 @@ Break = Callable[[Path], object]
             lambda file: file.write_text(json.dumps(plain(systems=plain()["systems"] * 2))),
             "must hold what qtm bench",
         ),
-        (lambda file: file.write_text(json.dumps(plain(dataHash=1))), "must hold what qtm bench"),
         (
             lambda file: file.write_text(json.dumps(plain(fingerprints={"questions": 1}))),
             "must hold what qtm bench",
@@ -320,7 +319,7 @@ junk = st.recursive(
         st.lists(inner, max_size=3)
         | st.dictionaries(
             st.sampled_from(
-                ["systems", "name", "perQuery", PRIMARY, "a", "dataHash", "fingerprints"]
+                ["systems", "name", "perQuery", PRIMARY, "a", "fingerprints", "version"]
             ),
             inner,
             max_size=4,
@@ -368,15 +367,6 @@ def test_other_data_is_refused_and_named(data: Dataset, said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         Baseline.from_report(plain(), "base.json").check_dataset(data)
     assert "Use the same --function, --data" in str(raised.value)
-
-
-def test_a_file_of_an_older_version_is_compared_by_its_one_hash() -> None:
-    old = plain()
-    for key in ("fingerprints", "settingsHash", "version"):
-        del old[key]
-    Baseline.from_report(old, "base.json").check_dataset(DATA)
-    with pytest.raises(ConfigError, match="measured on other data,"):
-        Baseline.from_report(old, "base.json").check_dataset(DATA.only({"a"}))
 
 
 def test_that_no_system_is_in_both_is_refused() -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from multiprocessing.pool import ThreadPool
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -681,3 +681,44 @@ def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_t
     assert json.loads(mend.partition("=")[2]) == {"keywordEvidence": {"textField": ".".join(path)}}
     assert read_text(item, ".".join(path)) == text
     assert has_text(item, ".".join(path))
+
+
+class OpenApiModel:
+    """As Pinecone's SDK before version 8 has responses: any name can be read, and a class declares a few of them."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__["_data_store"] = values
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_data_store"].get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__["_data_store"])
+
+
+class OpenApiResponse(OpenApiModel):
+    attribute_map: ClassVar = {"matches": "matches", "namespace": "namespace"}
+
+
+class OpenApiMatch(OpenApiModel):
+    attribute_map: ClassVar = {"id": "id", "score": "score", "metadata": "metadata"}
+
+
+def test_a_model_in_which_every_name_can_be_read_is_read_by_the_names_it_declares() -> None:
+    matches = [
+        OpenApiMatch(id=name, score=score, metadata={"text": name.upper()})
+        for name, score in (("a", 0.5), ("b", 0.25))
+    ]
+    response = OpenApiResponse(matches=matches, namespace="ns")
+    shape = find_shape(response)
+    assert shape.items(response) == matches
+    keys, scores = read_keys_and_scores(response, matches)
+    assert ([tuple(key) for key in keys], list(scores)) == ([("ns", "a"), ("ns", "b")], [0.5, 0.25])
+    assert [read_text(match, None) for match in matches] == ["A", "B"]
+    rebuilt = shape.rebuild(response, matches[::-1])
+    assert type(rebuilt) is OpenApiResponse
+    assert (rebuilt.matches, rebuilt.namespace) == (matches[::-1], "ns")
+    assert response.matches == matches
