@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from qtmiddleware import demo
+from qtmiddleware.kit import demo
 from qtmiddleware.kit.demo import load_dataset
 
 APP: Final = """
