@@ -177,7 +177,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
         ((QUESTION, "--systems", "rewritten"), "there is no system 'rewritten'"),
         ((QUESTION, "--answers"), "No language model"),
-        (("--data", "none.json"), "none.json cannot be read"),
+        (("--questions", "none.json"), "none.json cannot be read"),
         ((" ",), "blank"),
     ],
 )
