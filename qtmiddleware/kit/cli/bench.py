@@ -193,7 +193,7 @@ def bench_command(
     With --function app:search the command measures your own function on its
     own index. Nothing is embedded or copied, and --data may be a CSV file with
     the columns question and id. The command first says how often it calls the
-    function. After Ctrl-C, run the same command again to continue.
+    function.
 
     Without --function the command embeds and searches the passages in --data.
     With --workers several processes embed the passages; the figures stay the same.

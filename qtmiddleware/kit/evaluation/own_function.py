@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
 from qtmiddleware.kit.evaluation.dataset import Qrels, Question
@@ -18,19 +18,6 @@ from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
 """At least one of this many first questions must find a judged passage."""
-
-
-class RunMemory(Protocol):
-    """Stores the systems' results, so that an interrupted measurement can continue."""
-
-    def load_run(self, system_key: str, question_id: str) -> Run | None:
-        """Return the stored result of a system for a question; ``None`` if there is none.
-
-        *system_key* is the result of `build_system_key`.
-        """
-
-    def store_run(self, system_key: str, question_id: str, run: Run) -> None:
-        """Store *run*, the result of the system with *system_key* for a question."""
 
 
 @dataclass(slots=True)
@@ -96,7 +83,6 @@ class OwnFunction:
         top_k: The number of passages to ask for. ``None``: the function's own default.
         runner: Runs the function if it is asynchronous.
         ids: Checks the passage ids that the function returns.
-        memory: Stores the results for questions; ``None`` if results are not stored.
         model: The model whose replies are recorded; ``None`` if the function asks its own model.
     """
 
@@ -105,7 +91,6 @@ class OwnFunction:
     top_k: int | None = None
     runner: asyncio.Runner | None = field(default=None, repr=False)
     ids: IdCheck | None = None
-    memory: RunMemory | None = None
     model: LanguageModel | None = None
 
     def build_wrapped_function(self, settings: Mapping[str, Any]) -> Any:
@@ -119,9 +104,7 @@ class OwnFunction:
     def build_system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return a system with *settings*: a function that returns the result for a question.
 
-        If your function raises an exception, the exception becomes `Run.error`. Stored results are
-        reused, unless the system decides per question whether to call the model. Such a system
-        learns from the questions, so it must see all of them.
+        If your function raises an exception, the exception becomes `Run.error`.
 
         Args:
             settings: The system's settings.
@@ -132,21 +115,9 @@ class OwnFunction:
         passage_count = self.top_k if top_k is None else top_k
         if passage_count is not None and function.top_k_argument is not None:
             arguments[function.top_k_argument] = passage_count
-        active_settings = function._context.settings
-        is_gated = (
-            active_settings.transformation_type != "none"
-            and active_settings.escalation.mode == "auto"
-        )
-        memory = None if is_gated else self.memory
-        name = build_system_key(settings, passage_count)
 
         def run_question(question: Question) -> Run:
-            result = None if memory is None else memory.load_run(name, question.id)
-            if result is None:
-                result = self._ask_function(function, question, arguments)
-                # A failed run is not stored, so that the next measurement asks again.
-                if memory is not None and result.error is None:
-                    memory.store_run(name, question.id, result)
+            result = self._ask_function(function, question, arguments)
             if self.ids is not None:
                 self.ids.check_run(result)
             return result
@@ -173,14 +144,9 @@ class OwnFunction:
             return Run((), error=error)
 
 
-def build_system_key(settings: Mapping[str, Any], top_k: int | None) -> str:
-    """Return the key under which a `RunMemory` stores the results of a system, as JSON."""
-    return json.dumps([settings, top_k], sort_keys=True, default=repr)
-
-
 def hash_settings(settings: Mapping[str, Any]) -> str:
     """Return the sha256 of *settings*, in hex."""
-    return hashlib.sha256(build_system_key(settings, None).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode()).hexdigest()
 
 
 def configure_function(function: Any, settings: Mapping[str, Any]) -> Any:

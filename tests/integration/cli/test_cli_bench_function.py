@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,10 +15,9 @@ from tests.support.bench_world import reply
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
 from tests.support.terminal import Terminal
-from tests.support.waiting import wait_until
 
 Run = Callable[..., Ended]
-MODULE = '''
+MODULE = """
 import asyncio
 import pathlib
 import re
@@ -82,16 +78,6 @@ def broken(query, top_k=3):
     raise ConnectionError("refused")
 
 
-def slow(query, top_k=3):
-    """Waits on the third call until the file "go" is there."""
-    calls = pathlib.Path("calls")
-    with calls.open("a") as file:
-        file.write(query + "\\n")
-    while len(calls.read_text().splitlines()) == 3 and not pathlib.Path("go").exists():
-        pass
-    return search(query, top_k)
-
-
 def renamed(query, top_k=3):
     return [{**row, "id": "chunk-" + row["id"], "doc": row["id"]} for row in search(query, top_k)]
 
@@ -101,7 +87,7 @@ def fixed(query):
 
 
 names = list(TEXTS)
-'''
+"""
 QUESTIONS = {
     "Does Jaco have any health concerns?": "health",
     "What does Jaco eat?": "food",
@@ -387,38 +373,6 @@ def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
         assert terminal.ended() == 0
     assert b"Nothing was searched." in terminal.raw
     assert b"asked for" not in terminal.raw
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(os.name != "posix", reason="processes are signalled as on POSIX here")
-def test_ctrl_c_loses_nothing_that_was_found(qtm: Run, folder: Path) -> None:
-    command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()"]
-    options = ["bench", "--function", "app:slow", "--data", "questions.csv", "--json"]
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "QTM_"))
-    }
-    running = subprocess.Popen(
-        [*command, *options],
-        cwd=folder,
-        env=environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    calls = folder / "calls"
-    wait_until(lambda: calls.exists() and len(calls.read_text().splitlines()) == 3)
-    running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=200)
-    assert (running.returncode, said.splitlines()[-1]) == (130, "qtm: interrupted")
-    (folder / "go").touch()
-    ended = qtm(*options, folder=folder)
-    assert list(figures(ended)) == list(FREE)
-    assert "Continuing an interrupted measurement: 2 results are known." in ended.err
-    assert "is called at most 10 times" in ended.err
-    assert calls.read_text().count("Does Jaco have any health concerns?") == 2  # raw and rules
-    assert [file.name for file in (folder / ".qtm" / "bench").iterdir()] == ["cache.sqlite"]
 
 
 @pytest.mark.thorough

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import struct
 import subprocess
 import sys
 from collections import Counter
@@ -438,7 +439,9 @@ def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
         bench = Bench(store, embedder, ScriptedModel({"rewrite": "Since when is it open?"}))
         bench.measure(DATA, chosen(["rewrite"]))
         with sqlite3.connect(tmp_path / "cache.sqlite") as run:
-            run.execute("UPDATE vectors SET seconds = 1000")
+            rows = run.execute("SELECT key, value FROM cached").fetchall()
+            slow = [(struct.pack("<d", 1000.0) + value[8:], key) for key, value in rows]
+            run.executemany("UPDATE cached SET value = ? WHERE key = ?", slow)
         run.close()
         found = bench.measure(DATA, chosen(["rewrite"]))
     embedder.close()

@@ -41,7 +41,6 @@ from qtmiddleware.kit.evaluation.bench.function import (
     forecast_searches,
     open_function,
 )
-from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
 from qtmiddleware.kit.evaluation.bench.recordings import (
     EstimatedModel,
     list_reply_fields,
@@ -338,9 +337,8 @@ class BenchOptions:
 
     Attributes:
         settings: The settings. They name the embedding model and the language model.
-        function: Your own function, which the bench calls instead of searching an index. The
-            results are stored until the measurement ends, so that an interrupted measurement can
-            resume. A wrapped function asks its own model.
+        function: Your own function, which the bench calls instead of searching an index. A wrapped
+            function asks its own model.
         client: A model to ask instead of the language model of *settings*.
         recordings: A file of recorded replies to use instead of asking the model. Only questions
             with recorded replies are measured.
@@ -532,9 +530,7 @@ def _open_search_backend(
         # The recording wraps the cache, so that cached replies are recorded too.
         model = RecordingModel(model, _require_writable(options.record))
     if options.function is not None:
-        function = open_function(
-            options.function, dataset, settings=settings, model=model, cache_folder=cache
-        )
+        function = open_function(options.function, dataset, settings=settings, model=model)
         return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
     index = open_index(dataset, cache, embedder, engine=options.engine, progress=options.progress)
@@ -702,15 +698,9 @@ def _describe_recording(
 
 def _describe_function(source: FunctionSource, own_function: OwnFunction) -> Iterator[str]:
     """Yield notes for the report about your own function."""
-    memory = own_function.memory
     if own_function.base.top_k_argument is None:
         yield (
             f"{source.name} has no parameter for the number of passages, so its own number is used."
-        )
-    if isinstance(memory, KeptRuns) and len(memory):
-        yield (
-            f"Continuing an interrupted measurement: {len(memory):,} results are known. To start "
-            f"over, delete {memory.path}."
         )
 
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import sqlite3
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -29,47 +29,26 @@ from qtmiddleware.kit.index.ingestion.embedding import (
 )
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
-    FAILURES,
-    check_tables,
     connect_to_existing_file,
     create_private_file,
-    describe_sqlite_error,
-    is_damage_error,
-    is_new_database,
-    is_wrong_file_error,
-    read_application_id_and_version,
-    use_write_ahead_log,
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.openai.replies import MOST_BYTES
 from qtmiddleware.runtime.environment import declare_needed_secrets
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
-APPLICATION_ID: Final = 0x71746D62
-"""The number that marks the file as a cache of qtmiddleware: "qtmb" in ASCII."""
-VERSION: Final = 1
+VERSION: Final = 2
 """The version of the file's layout."""
-MOST_ROW_BYTES: Final = 1 << 23
-"""The maximum size of a row in bytes. A reply of one megabyte can take six megabytes as JSON."""
-
-# Keys are hashes. "seconds" is how long it took to compute a vector.
-_SCHEMA: Final = (
-    "CREATE TABLE vectors (key BLOB PRIMARY KEY, vector BLOB NOT NULL, seconds REAL NOT NULL)",
-    "CREATE TABLE replies (key BLOB PRIMARY KEY, reply TEXT NOT NULL)",
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {VERSION}",
-)
 
 _log: Final = get_logger("qtmiddleware.bench")
 
 
 class CacheFile:
-    """An SQLite file of vectors and replies. Only the owner can read the file.
+    """An SQLite file with one table, which has a value for each key. Only the owner can read it.
 
-    The class is thread-safe. Several processes may use the same file, but each process must open
-    the file after forking. A damaged file, or a file of another program or version, stays
-    unchanged.
+    Keys are hashes, so the file contains no question and no passage. Several threads and processes
+    may use the file. Once the file is open, a failure costs time or money, but ends nothing: a
+    warning is logged, and the value counts as missing.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -79,7 +58,7 @@ class CacheFile:
         """
         self._path = Path(path).expanduser()
         self._lock = Lock()
-        with self._convert_errors():
+        try:
             create_private_file(self._path)
             self._connection: sqlite3.Connection = connect_to_existing_file(
                 str(self._path), timeout=BUSY_SECONDS
@@ -89,80 +68,77 @@ class CacheFile:
             except BaseException:
                 self._connection.close()
                 raise
+        except (OSError, sqlite3.Error) as error:
+            why = getattr(error, "strerror", None) or error
+            raise StoreError(
+                f"the cache {self._path} cannot be used ({why}); name another folder, or delete"
+                " the file"
+            ) from error
 
     def __repr__(self) -> str:
         return f"CacheFile({str(self._path)!r})"
 
-    @contextmanager
-    def use_connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the database connection. Only one thread can use it at a time.
+    def read(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the values of *keys*, by key. Missing keys are left out."""
+        values: dict[bytes, bytes] = {}
+        with self._tolerate_failures(), self._lock:
+            for key in keys:
+                # SQLite quotes a text that is not UTF-8 in its error message, but never a blob.
+                row = self._connection.execute(
+                    "SELECT CAST(value AS BLOB) FROM cached WHERE key = ?", (key,)
+                ).fetchone()
+                if row is not None:
+                    values[key] = row[0]
+        return values
 
-        Database errors in the ``with`` block become `StoreError`.
-        """
-        with self._lock, self._convert_errors():
-            yield self._connection
+    def write(self, values: Mapping[bytes, bytes]) -> None:
+        """Store *values* by key. A value that the file has already is replaced."""
+        with self._tolerate_failures(), self._lock, self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO cached VALUES (?, ?)", values.items()
+            )
 
     def close(self) -> None:
         """Close the file. A second call does nothing."""
         with self._lock:
             self._connection.close()
 
+    def _prepare_file(self) -> None:
+        """Create the table in a new file, or check the version of an existing file."""
+        with self._connection:
+            # Two processes may create the file at the same time. The second one finds the table.
+            self._connection.execute("BEGIN IMMEDIATE")
+            if not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                self._connection.execute(
+                    "CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
+                )
+                self._connection.execute(f"PRAGMA user_version = {VERSION}")
+        if self._connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            raise sqlite3.DatabaseError("it is not a cache of this version of qtmiddleware")
+
     @contextmanager
-    def _convert_errors(self) -> Iterator[None]:
-        """Turn file and database errors in the ``with`` block into `StoreError`."""
+    def _tolerate_failures(self) -> Iterator[None]:
+        """Log database errors in the ``with`` block as a warning, and continue after the block."""
         try:
             yield
-        except OSError as error:
-            raise StoreError(
-                f"the cache {self._path} cannot be opened: {error.strerror}"
-            ) from error
-        except FAILURES as error:
-            advice = "the file must be writable, with free space on the disk"
-            if is_wrong_file_error(error):
-                advice = "the file was not changed: move it away, or name another folder"
-            # The error of a damaged file may quote its content, so it is not the cause.
-            cause = None if is_damage_error(error) else error
-            raise StoreError(
-                f"the cache {self._path} cannot be used ({describe_sqlite_error(error)}); {advice}"
-            ) from cause
-
-    def _prepare_file(self) -> None:
-        """Check the version of an existing file, or create the tables in a new file."""
-        connection = self._connection
-        if not is_new_database(connection):
-            # Check first: another program's file must not be changed.
-            self._check_version()
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
-        connection.execute("PRAGMA synchronous = NORMAL")
-        use_write_ahead_log(connection)
-        with connection:
-            connection.execute("BEGIN IMMEDIATE")
-            # Two processes may create the file at the same time. The second one finds it complete.
-            for statement in _SCHEMA if is_new_database(connection) else ():
-                connection.execute(statement)
-        # Another program may have created the file after the first check.
-        self._check_version()
-
-    def _check_version(self) -> None:
-        """Raise `StoreError` unless the file is a cache of this version."""
-        if read_application_id_and_version(self._connection) != (APPLICATION_ID, VERSION):
-            raise StoreError(
-                f"{self._path} is not a cache of this version of qtmiddleware; it was not changed:"
-                " move it away, or name another folder"
-            )
-        check_tables(self._connection, _SCHEMA)
+        except sqlite3.Error as error:
+            _log.warning("the cache %s failed: %s", self._path, error, event="bench_cache_failed")
 
 
 class CachedEmbedder:
     """Wraps an embedder, and caches its vectors in a file.
 
-    The file contains no text: a vector's key is the sha256 of the model's name, the dimension and
-    the text. Several threads and processes may share the file. The embedder's exceptions pass
-    through. If the file cannot be used, the methods raise `StoreError`.
+    A vector's key is the sha256 of the model's name, the dimension and the text. A damaged vector
+    is computed again. Several threads and processes may share the file. The embedder's exceptions
+    pass through.
     """
 
     def __init__(self, inner: Embedder, path: str | Path) -> None:
-        """Wrap *inner*, and open the cache file at *path*."""
+        """Wrap *inner*, and open the cache file at *path*.
+
+        Raises `StoreError` if the file cannot be used.
+        """
         self._inner = inner
         self._file = CacheFile(path)
         self._replayed: dict[str, float] | None = None
@@ -194,8 +170,11 @@ class CachedEmbedder:
             embedded = dict(zip(missing, self._inner.embed(missing), strict=True))
             # Texts are embedded together, so each text counts with the mean time.
             seconds_per_text = (perf_counter() - start) / len(missing)
-            self._store_vectors(
-                (keys[text], vector, seconds_per_text) for text, vector in embedded.items()
+            self._file.write(
+                {
+                    keys[text]: _pack_vector(vector, seconds_per_text)
+                    for text, vector in embedded.items()
+                }
             )
             vectors |= embedded
         return [vectors[text] for text in texts]
@@ -219,7 +198,6 @@ class CachedEmbedder:
         Raises:
             EmbeddingError: A vector is not valid.
             EngineError: The engine failed.
-            StoreError: The file cannot be used.
         """
         if not can_run_in_workers(self._inner):
             return
@@ -227,8 +205,8 @@ class CachedEmbedder:
         done, total = 0, sum(map(len, batches))
         build = partial(_build_timed_embedder, self._inner, build_embedding_name(self._inner))
         for vectors, seconds_per_text in engine.map(build, batches):
-            self._store_vectors(
-                (key, decode_vector(blob), seconds_per_text) for key, blob in vectors
+            self._file.write(
+                {key: _pack_vector(decode_vector(blob), seconds_per_text) for key, blob in vectors}
             )
             done += len(vectors)
             if progress is not None:
@@ -273,30 +251,20 @@ class CachedEmbedder:
                 seen.update(key for key, _ in missing)
                 yield missing
 
-    def _store_vectors(self, timed_vectors: Iterable[tuple[bytes, Sequence[float], float]]) -> None:
-        """Write *timed_vectors* to the file: cache keys, vectors and embedding times in seconds."""
-        rows = [(key, _pack_vector(vector), seconds) for key, vector, seconds in timed_vectors]
-        with self._file.use_connection() as connection, connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
-
     def _look_up_vectors(self, keys_by_text: Mapping[str, bytes]) -> dict[str, list[float]]:
         """Return the cached vectors by text, without the texts that have no cached vector.
 
         *keys_by_text* has the cache key of each text. Inside `record_replays`, this method also
         records the seconds that each vector took originally.
         """
+        packed = self._file.read(keys_by_text.values())
         vectors: dict[str, list[float]] = {}
-        with self._file.use_connection() as connection:
-            for text, key in keys_by_text.items():
-                row = connection.execute(
-                    "SELECT vector, seconds FROM vectors WHERE key = ?", (key,)
-                ).fetchone()
-                vector = _unpack_vector(row[0], self.dimension) if row else None
-                if vector is not None and isinstance(row[1], float):
-                    vectors[text] = vector
-                    if self._replayed is not None:
-                        self._replayed[text] = row[1]
+        for text, key in keys_by_text.items():
+            numbers = _unpack_vector(packed.get(key, b""), self.dimension)
+            if numbers is not None:
+                seconds, *vectors[text] = numbers
+                if self._replayed is not None:
+                    self._replayed[text] = seconds
         return vectors
 
 
@@ -318,27 +286,26 @@ def _build_timed_embedder(
     return embed_and_measure
 
 
-def _pack_vector(vector: Sequence[float]) -> bytes:
-    """Return *vector* as bytes: little-endian 64-bit floats."""
-    return struct.pack(f"<{len(vector)}d", *vector)
+def _pack_vector(vector: Sequence[float], seconds: float) -> bytes:
+    """Return *seconds* and *vector* as bytes: little-endian 64-bit floats."""
+    return struct.pack(f"<{1 + len(vector)}d", seconds, *vector)
 
 
-def _unpack_vector(packed: object, dimension: int) -> list[float] | None:
-    """Return the vector in *packed*, or ``None`` if *packed* is damaged."""
-    if not isinstance(packed, bytes) or len(packed) != 8 * dimension:
+def _unpack_vector(packed: bytes, dimension: int) -> tuple[float, ...] | None:
+    """Return the seconds and the vector in *packed*, or ``None`` if *packed* is damaged."""
+    if len(packed) != 8 * (1 + dimension):
         return None
-    vector = list(struct.unpack(f"<{dimension}d", packed))
-    return vector if all(map(isfinite, vector)) else None
+    numbers = struct.unpack(f"<{1 + dimension}d", packed)
+    return numbers if all(map(isfinite, numbers)) else None
 
 
 class CachedModel:
     """Wraps a model, and caches its replies in a file.
 
-    A cached reply reports the tokens, cost and seconds of the original reply. The file contains no
-    prompt: a reply's key is the sha256 of the model's name, the prompt and *options*.
-
-    Failures and truncated replies are not stored. If the file cannot be read or written, a warning
-    is logged and the model is asked. Several threads, event loops and processes may share the file.
+    A cached reply reports the tokens, cost and seconds of the original reply. A reply's key is the
+    sha256 of the model's name, the prompt and *options*. Failures and truncated replies are not
+    stored, and a damaged reply is asked for again. Several threads, event loops and processes may
+    share the file.
     """
 
     def __init__(self, inner: LanguageModel, path: str | Path, *, options: str = "") -> None:
@@ -350,7 +317,7 @@ class CachedModel:
             options: The model's options and address as text. This text is a part of every key.
 
         Raises:
-            StoreError: The file is not a cache.
+            StoreError: The file cannot be used.
         """
         self._inner = inner
         self._file = CacheFile(path)
@@ -406,28 +373,14 @@ class CachedModel:
             prompt.system,
             prompt.user,
             fields,
+            prompt.max_tokens,
         ]
-        return hashlib.sha256(json.dumps([*decisive, prompt.max_tokens]).encode()).digest()
+        return hashlib.sha256(json.dumps(decisive).encode()).digest()
 
     def _look_up_reply(self, key: bytes) -> Reply | None:
         """Return the cached reply with *key*, or ``None`` if it is missing or damaged."""
-        # A cache that fails costs another model call, but does not end the measurement.
-        try:
-            with self._file.use_connection() as connection:
-                row = connection.execute(
-                    "SELECT reply FROM replies WHERE key = ?", (key,)
-                ).fetchone()
-        except StoreError as error:
-            _log.warning("a reply could not be looked up: %s", error, event="reply_cache_failed")
-            return None
-        try:
-            return _parse_reply(row[0]) if row else None
-        except (TypeError, ValueError, RecursionError):
-            _log.warning(
-                "a reply in the cache is damaged; the model is called again",
-                event="reply_cache_damaged",
-            )
-            return None
+        reply_json = self._file.read([key]).get(key)
+        return None if reply_json is None else _parse_reply(reply_json)
 
     def _store_reply(self, key: bytes, reply: Reply, seconds: float) -> None:
         """Write *reply* to the file, unless it is truncated. *seconds* is the measured time."""
@@ -435,30 +388,22 @@ class CachedModel:
             return
         # A reply that reports its own time, such as an estimate, keeps this time.
         timed = replace(reply, seconds=reply.seconds or seconds)
-        try:
-            with self._file.use_connection() as connection:
-                connection.execute(
-                    "INSERT OR REPLACE INTO replies VALUES (?, ?)", (key, json.dumps(asdict(timed)))
-                )
-        except StoreError as error:
-            _log.warning("a reply could not be cached: %s", error, event="reply_cache_failed")
+        self._file.write({key: json.dumps(asdict(timed)).encode()})
 
 
-def _parse_reply(reply_json: Any) -> Reply:
-    """Return the reply in *reply_json*. Raises `TypeError` or `ValueError` for damaged JSON."""
-    reply = Reply(**json.loads(reply_json))
-    text: Any = reply.text
-    amounts = [
-        reply.input_tokens,
-        reply.output_tokens,
-        reply.calls,
-        reply.seconds,
-        reply.cost_usd or 0.0,
-    ]
-    if (
-        not isinstance(text, str)
-        or len(text) > MOST_BYTES
-        or not all(0 <= amount < inf for amount in amounts)
-    ):
-        raise ValueError
-    return reply
+def _parse_reply(reply_json: bytes) -> Reply | None:
+    """Return the reply in *reply_json*, or ``None`` if *reply_json* is damaged."""
+    try:
+        reply = Reply(**json.loads(reply_json))
+        text: Any = reply.text
+        amounts = [
+            reply.input_tokens,
+            reply.output_tokens,
+            reply.calls,
+            reply.seconds,
+            reply.cost_usd or 0.0,
+        ]
+        is_whole = isinstance(text, str) and all(0 <= amount < inf for amount in amounts)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return reply if is_whole else None

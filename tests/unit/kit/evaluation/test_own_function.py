@@ -1,26 +1,21 @@
-"""A function of the user's own that fails at times, returns other ids, or was interrupted."""
+"""A function of the user's own that fails at times or returns other ids, and what measuring it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import FREE, Dataset, Question, Run, compare, measure
 from qtmiddleware.kit.evaluation.bench import FunctionSource, forecast_searches
 from qtmiddleware.kit.evaluation.bench.function import open_function
-from qtmiddleware.kit.evaluation.bench.kept_runs import KeptRuns
 from qtmiddleware.kit.evaluation.systems import SEEDS, SYSTEMS, chosen
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.types import Message, Variant
+from qtmiddleware.types import Message
 from tests.support.retrieval_world import scripted, search
 
 QUERIES = {
@@ -135,131 +130,20 @@ def test_few_questions_that_find_nothing_relevant_may_still_be_hard_ones() -> No
     assert found.notes[-1].startswith("No passage that a system found is judged")
 
 
-# --- what is kept until the end -------------------------------------------------------------------
+def open_own(fn: Any) -> Any:
+    source = FunctionSource(fn, "app:find")
+    return open_function(source, DATA, settings=Settings(), model=ScriptedModel(scripted))
 
 
-def open_own(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> Any:
-    source = FunctionSource(fn, "app:find", **options)
-    return open_function(
-        source, data, settings=Settings(), model=ScriptedModel(scripted), cache_folder=cache
-    )
-
-
-@contextmanager
-def interrupted(fn: Any, cache: Path, data: Dataset = DATA, **options: Any) -> Iterator[Any]:
-    """A measurement that Ctrl-C ends."""
-    with suppress(KeyboardInterrupt), open_own(fn, cache, data, **options) as own:
-        yield own
-        raise KeyboardInterrupt
-
-
-def run_half(own: Any, settings: Any) -> None:
-    for question in DATA.questions[:4]:
-        own.build_system(settings)(question)
-
-
-def test_what_was_found_before_an_interruption_is_not_searched_again_and_forgotten_at_the_end(
-    tmp_path: Path,
-) -> None:
-    asked: list[str] = []
-
-    def listening(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        asked.append(query)
-        return search(query, top_k)
-
-    with interrupted(listening, tmp_path) as own:
-        run_half(own, SYSTEMS["rules"])
-    assert (len(asked), len(list(tmp_path.iterdir()))) == (4, 1)
-    with open_own(listening, tmp_path) as own:
-        forecast = forecast_searches(own, DATA, FREE_SYSTEMS, has_model=False)
-        assert forecast.searches == 3 * len(QUERIES) - 4
-        rules = own.build_system(SYSTEMS["rules"])
-        runs = {question.id: rules(question) for question in DATA.questions}
-    assert len(asked) == len(QUERIES)
-    expected = compare(find, QUERIES, QRELS, ["rules"])["rules"].runs
-    assert {id_: (run.ids, run.variants) for id_, run in runs.items()} == {
-        id_: (run.ids, run.variants) for id_, run in expected.items()
-    }
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_another_measurement_takes_nothing_up(tmp_path: Path) -> None:
-    def interrupt(fn: Any = find, **options: Any) -> None:
-        with interrupted(fn, tmp_path, **options) as own:
-            assert not len(own.memory)
-            run_half(own, SYSTEMS["raw"])
-
-    interrupt()
-    interrupt(arguments={"top_k": 3})
-    interrupt(data=DATA.first(5))
-    interrupt(fn=search)
-    assert len(list(tmp_path.iterdir())) == 4
-
-
-def test_a_gate_is_always_asked_anew_and_a_failure_too(tmp_path: Path) -> None:
-    with interrupted(failing_on(1), tmp_path) as own:
-        assert own.build_system(SYSTEMS["raw"])(DATA.questions[0]).error is not None
-        run_half(own, SYSTEMS["combined, auto"])
-        assert not len(own.memory)
-
-
-def test_wrong_settings_are_no_failure_of_one_question_and_leave_nothing_behind(
-    tmp_path: Path,
-) -> None:
-    def measure_hybrid() -> None:
-        with open_own(find, tmp_path) as own:
-            run_half(own, SYSTEMS["rules"])
-            own.build_system(SYSTEMS["hybrid"])
-
-    with pytest.raises(ConfigError, match="hybrid"):
-        measure_hybrid()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(StoreError, match="--cache"):
-        KeptRuns(tmp_path / "file" / "runs", ["x"])
-
-
-NUMBERS = st.floats(0, 1e6)
-RUNS = st.builds(
-    Run,
-    ids=st.lists(st.text(max_size=20), max_size=4).map(tuple),
-    seconds_added=st.none() | NUMBERS,
-    llm_calls=st.integers(0, 5),
-    degraded=st.booleans(),
-    cost_usd=st.none() | NUMBERS,
-    stages=st.dictionaries(st.text(max_size=9), NUMBERS, max_size=3),
-    variants=st.lists(
-        st.builds(Variant, st.sampled_from(["original", "hyde"]), st.text(max_size=30), NUMBERS),
-        max_size=2,
-    ).map(tuple),
-    searches=st.none() | st.integers(0, 9),
-)
-
-
-@given(RUNS, RUNS)
-def test_what_is_kept_is_read_as_it_was(
-    tmp_path_factory: pytest.TempPathFactory, first: Run, second: Run
-) -> None:
-    folder = tmp_path_factory.mktemp("runs")
-    kept = KeptRuns(folder, ["x"])
-    kept.store_run("rules", "q1", first)
-    with kept.path.open("a", encoding="utf-8") as file:
-        file.write('{"system": "half a li')
-    kept.store_run("rules", "q2", second)
-    with kept.path.open("a", encoding="utf-8") as file:
-        file.write('{"system": "a", "question": "b", "run": {"ids": 7}}\n[]\n')
-    again = KeptRuns(folder, ["x"])
-    assert (again.load_run("rules", "q1"), again.load_run("rules", "q2")) == (first, second)
-    assert (len(again), again.load_run("raw", "q1")) == (2, None)
+def test_wrong_settings_are_no_failure_of_one_question() -> None:
+    with open_own(find) as own, pytest.raises(ConfigError, match="hybrid"):
+        own.build_system(SYSTEMS["hybrid"])
 
 
 # --- how much it is -------------------------------------------------------------------------------
 
 
-def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
+def test_searches_are_counted_at_most_and_priced() -> None:
     history = (Message("user", "Who is Jaco?"),)
     data = Dataset(
         "own",
@@ -275,9 +159,7 @@ def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
             if price
             else settings
         )
-        with open_function(
-            source, data, settings=priced, model=ScriptedModel(scripted), cache_folder=tmp_path
-        ) as own:
+        with open_function(source, data, settings=priced, model=ScriptedModel(scripted)) as own:
             free = forecast_searches(own, data, FREE_SYSTEMS, has_model=True)
             deep = forecast_searches(own, data, FREE_SYSTEMS, has_model=True, deep=True)
             model = forecast_searches(own, data, chosen(["combined"]), has_model=True)
@@ -288,7 +170,7 @@ def test_searches_are_counted_at_most_and_priced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "system", ["raw", "rules", "rewrite", "decompose", "all", "combined", "hyde", SEEDS]
 )
-def test_no_question_makes_more_searches_than_were_told(tmp_path: Path, system: str) -> None:
+def test_no_question_makes_more_searches_than_were_told(system: str) -> None:
     calls = 0
 
     def counting(query: str, top_k: int = 4) -> list[dict[str, Any]]:
@@ -296,7 +178,7 @@ def test_no_question_makes_more_searches_than_were_told(tmp_path: Path, system: 
         calls += 1
         return search(query, top_k)
 
-    with open_own(counting, tmp_path) as own:
+    with open_own(counting) as own:
         told = forecast_searches(own, DATA, {system: SYSTEMS[system]}, has_model=True).searches
         run = own.build_system(SYSTEMS[system])
         for question in DATA.questions:
