@@ -47,6 +47,7 @@ SEARCHES: Final = (
     "caps many",
     "ignores the number",
     "fails",
+    "one fails",
     "variants fail",
     "variants hang",
 )

@@ -141,7 +141,8 @@ def is_found(plays: Plays) -> Iterator[Any]:
 @law
 def is_thrifty(plays: Plays) -> Iterator[Any]:
     """No text is searched twice, but once more with the caller's number if its search failed."""
-    most = 2 if plays.case.search in ("rejects many", "fails", "variants fail") else 1
+    is_failing = plays.case.search in ("rejects many", "fails", "one fails", "variants fail")
+    most = 2 if is_failing else 1
     for played in plays.each:
         counts = Counter(call.text for call in played.world.calls)
         if many := {text: count for text, count in counts.items() if count > most}:

@@ -160,7 +160,8 @@ class World:
             raise self.error
         if search == "rejects many" and number is not None and number > MOST:
             raise TooMany(number)
-        if search == "variants fail" and text != QUERY:
+        is_unlucky = search == "one fails" and text == REPLIES["rewrite"]
+        if is_unlucky or (search == "variants fail" and text != QUERY):
             self.failed_searches += 1
             raise Unlucky(text)
         return text
