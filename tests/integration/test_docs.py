@@ -16,7 +16,6 @@ import qtmiddleware as qtm
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.responses import items
 from qtmiddleware.wrapping import signatures
-from scripts.drawings import DRAWINGS
 from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
@@ -102,12 +101,6 @@ def test_the_page_of_the_command_line_is_what_the_commands_say(tmp_path: Path) -
     subprocess.run(command, check=True, capture_output=True, timeout=200)
     page = (ROOT / "docs/command-line.md").read_text(encoding="utf-8")
     assert page == written.read_text(encoding="utf-8"), "run scripts/generate"
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_a_drawing_is_what_the_code_draws(name: str) -> None:
-    drawn = (ROOT / f"docs/drawings/{name}.svg").read_text(encoding="utf-8")
-    assert drawn == DRAWINGS[name](), "run scripts/generate"
 
 
 def test_what_the_tiers_gain_is_what_was_measured() -> None:

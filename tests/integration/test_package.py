@@ -1,4 +1,4 @@
-"""What is installed: the wheel and the source distribution, built here once, or those in the folder ``TEST_DIST``."""
+"""What is installed: the wheel and the source distribution, built here once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Final
 import pytest
 
 import qtmiddleware as qtm
-from hatch_build import build_urls, resolve_links
-from scripts.project import read_repository
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -43,8 +41,6 @@ def read_words(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with what was built."""
-    if given := os.environ.get("TEST_DIST"):
-        return ROOT / given
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
@@ -95,7 +91,7 @@ def test_the_source_distribution_holds_what_the_wheel_is_made_of_and_no_test(
     assert files_below("qtmiddleware") | files_below("config") | files_below("docs") <= held
     assert {name.partition("/")[0] for name in held} <= {
         "qtmiddleware", "config", "docs", "pyproject.toml", "PKG-INFO", ".gitignore", "LICENSE", "constraints.txt",
-        "requirements-model.txt", "README.md", "CHANGELOG.md", "SECURITY.md", "CITATION.cff", "hatch_build.py",
+        "requirements-model.txt", "README.md", "CHANGELOG.md", "SECURITY.md", "CITATION.cff",
     }  # fmt: skip
 
 
@@ -138,8 +134,6 @@ def test_the_metadata_says_what_pyproject_says(wheel: zipfile.ZipFile) -> None:
     assert set(told.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
     assert told["Requires-Python"] == PROJECT["requires-python"]
     assert told["Description-Content-Type"] == "text/markdown"
-    addresses = dict(it.split(", ", 1) for it in told.get_all("Project-URL", []))
-    assert addresses == build_urls(read_repository(), f"v{qtm.__version__}")
 
 
 def test_the_description_has_the_words_and_code_of_the_readme_and_no_relative_link(
@@ -150,26 +144,6 @@ def test_the_description_has_the_words_and_code_of_the_readme_and_no_relative_li
     assert RELATIVE.findall(text) == []
     assert list(find_code(text)) == list(find_code(README))
     assert read_words(text) == read_words(README)
-
-
-@pytest.mark.parametrize("repository", ["", "https://forge.example/owner/qtmiddleware"])
-def test_no_link_of_a_page_stays_relative(repository: str) -> None:
-    for page in (ROOT / "README.md", ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md"):
-        resolved = resolve_links(page.read_text("utf-8"), repository, "v9.9.9")
-        assert RELATIVE.findall(resolved) == []
-        assert (f"{repository}/blob/v9.9.9/docs/" in resolved) == bool(repository)
-
-
-def test_images_files_and_places_are_those_of_the_tag() -> None:
-    text = "![A picture](docs/a.png) and [a place](docs/a.md#b), [here](#c), [away](https://x.example/)"
-    assert resolve_links(text, "https://forge.example/o/q", "v1.0.0") == (
-        "![A picture](https://forge.example/o/q/raw/v1.0.0/docs/a.png) and "
-        "[a place](https://forge.example/o/q/blob/v1.0.0/docs/a.md#b), [here](#c), [away](https://x.example/)"
-    )
-    assert (
-        resolve_links(text, "", "v1.0.0")
-        == "A picture and a place, [here](#c), [away](https://x.example/)"
-    )
 
 
 def test_one_extra_brings_whatever_a_user_may_be_told_to_install() -> None:

@@ -1,4 +1,4 @@
-"""What calls share adds up, however many threads use it at once; `scripts/free-threaded` runs this without the GIL."""
+"""What calls share adds up, however many threads use it at once."""
 
 from __future__ import annotations
 
