@@ -540,6 +540,13 @@ def test_a_clear_leader_stays_first(name: str) -> None:
     assert _first(QUERY, (score, leader), (lower, other), *FILLERS, top_k=6) == leader
 
 
+def test_a_leader_with_a_word_less_than_another_stays_first() -> None:
+    question = "Does Jaco need chicken, carrots, rice, vitamins or surgery?"
+    leader = "Jaco: chicken, carrots, rice, vitamins"
+    other = "Jaco: chicken, carrots, rice, vitamins, surgery"
+    assert _first(question, (0.60, leader), (0.58, other), *FILLERS, top_k=6) == leader
+
+
 def test_a_passage_that_covers_clearly_more_of_the_question_comes_first() -> None:
     answer = "Jaco has no health concerns"
     scored = ((0.52, "Dogs need a vet once a year"), (0.51, "Dogs sleep"), (0.50, answer), *FILLERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -18,7 +20,15 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("case", cover_pairs(), ids=str)
+MERGED: Final = tuple(
+    Case(way=way, search="one fails", setting=setting)
+    for way in ("blocking", "async")
+    for setting in ("thorough", "all")
+)
+"""What takes three conditions: one search of several fails, and the others are merged."""
+
+
+@pytest.mark.parametrize("case", [*cover_pairs(), *MERGED], ids=str)
 def test_every_law_holds_for_every_pair_of_conditions(case: Case) -> None:
     assert find_broken_laws(case) == {}
 
