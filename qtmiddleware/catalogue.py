@@ -352,7 +352,6 @@ class StoreRow:
 
 STORES: Final[Mapping[str, StoreRow]] = _index_rows_by_name(
     StoreRow(name="sqlite", keeps_files=True),
-    StoreRow(name="lancedb", keeps_files=True),
     StoreRow(name="pinecone"),
     StoreRow(name="memory"),
 )

@@ -40,7 +40,7 @@ EMBEDDING_DIMENSIONS: Final = define_option(
 DATA_PATH: Final = define_option(None, "Documents to ingest: a file, a folder or a glob pattern.")
 INDEX_PATH: Final = define_option(
     ".tmp/index/qtmiddleware.sqlite",
-    "Path of the built-in store: a file, or a folder for LanceDB.",
+    "File of the built-in store.",
     marks="middleware",
     min_length=1,
 )
@@ -93,8 +93,7 @@ class StoreSettings(SettingsGroup):
 
     kind: StoreKind = define_option(
         "sqlite",
-        "sqlite and lancedb keep files at indexPath, pinecone uses a Pinecone index, memory keeps"
-        " nothing.",
+        "sqlite keeps a file at indexPath, pinecone uses a Pinecone index, memory keeps nothing.",
     )
     index: str | None = define_option(None, "Name of the Pinecone index.", marks="named")
     host: str | None = define_option(

@@ -18,5 +18,5 @@ def die(step: Progress) -> None:
 
 if __name__ == "__main__":
     data, index = sys.argv[1:]
-    config = {"store": {"kind": "lancedb"}, "indexPath": index}
+    config = {"indexPath": index}
     ingest(data, config=config, engine=RayEngine(workers=WORKERS), progress=die)

@@ -273,7 +273,6 @@ VENDORS = (
     "numpy",
     "httpx",
     "httpx2",
-    "lancedb",
     "torch",
     "regex",
 )
@@ -327,7 +326,7 @@ def test_a_call_of_a_wrapped_function_loads_nothing_of_the_kit(call: str) -> Non
 
 # Whoever has none of these can still collect every test, and run those that need none.
 NOT_EVERYDAY = {
-    *("torch", "transformers", "sentence_transformers", "ray", "lancedb"),
+    *("torch", "transformers", "sentence_transformers", "ray"),
     *(
         "playwright",
         "axe_playwright_python",

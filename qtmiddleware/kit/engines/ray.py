@@ -18,7 +18,6 @@ import os
 import pickle
 import secrets
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
@@ -128,13 +127,9 @@ class RayEngine:
             address = self._address or os.environ.get("RAY_ADDRESS") or "local"
             options = self._build_cluster_options() if address == "local" else {}
             try:
-                # LanceDB warns about forks. Ray's forks start another program at once, so they are
-                # safe.
-                with warnings.catch_warnings():
-                    warnings.filterwarnings("ignore", "lancedb fork", RuntimeWarning)
-                    ray.init(
-                        address=address, log_to_driver=False, logging_level=logging.ERROR, **options
-                    )
+                ray.init(
+                    address=address, log_to_driver=False, logging_level=logging.ERROR, **options
+                )
             except Exception as error:
                 self.close()
                 action = (

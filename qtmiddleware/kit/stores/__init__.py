@@ -1,8 +1,7 @@
-"""Store passages and their vectors in SQLite, LanceDB, Pinecone or memory."""
+"""Store passages and their vectors in SQLite, Pinecone or memory."""
 
 from __future__ import annotations
 
-from qtmiddleware.kit.stores.lancedb import LanceDBStore
 from qtmiddleware.kit.stores.memory import MemoryStore
 from qtmiddleware.kit.stores.pinecone import (
     HybridPineconeStore,
@@ -16,7 +15,6 @@ from qtmiddleware.kit.stores.sqlite import SQLiteStore
 
 __all__ = [
     "HybridPineconeStore",
-    "LanceDBStore",
     "MemoryStore",
     "PineconeSparseEncoder",
     "PineconeStore",

@@ -46,43 +46,6 @@ class ClosingStore:
         raise NotImplementedError
 
 
-class LocalStore(ClosingStore):
-    """Base class of stores in a local file or folder.
-
-    Each write is saved completely or not at all.
-    """
-
-    embeds: Final = False
-    atomic: Final = True
-    _identity: str
-
-    @property
-    def identity(self) -> str:
-        """The store's random name, created with the store. Copies of the store have it, too."""
-        return self._identity
-
-    def write(
-        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
-    ) -> None:
-        """Write *passages* with their vectors, and remove the passages whose ids are in *delete*.
-
-        All changes are one transaction. A passage replaces the stored passage with the same id.
-        """
-        raise NotImplementedError
-
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages* with their *vectors*, in one transaction.
-
-        A passage replaces the stored passage with the same id. If several passages have the same
-        id, the last one is stored.
-        """
-        self.write(pair_vectors(passages, vectors))
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Remove the passages with these *ids*, in one transaction. Unknown ids are ignored."""
-        self.write((), delete=ids)
-
-
 def check_stored_model(
     path: object,
     stored_model: object,

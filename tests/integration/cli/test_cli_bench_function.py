@@ -373,20 +373,3 @@ def test_at_a_terminal_leave_is_asked_for(folder: Path) -> None:
         assert terminal.ended() == 0
     assert b"Nothing was searched." in terminal.raw
     assert b"asked for" not in terminal.raw
-
-
-@pytest.mark.thorough
-def test_a_real_table_of_lancedb_is_measured(bench: Run, folder: Path) -> None:
-    import lancedb  # noqa: F401
-
-    (folder / "table.py").write_text(
-        "import lancedb\n"
-        "from app import TEXTS, embed\n"
-        "rows = [{'id': id, 'text': text, 'vector': embed(text)} for id, text in TEXTS.items()]\n"
-        "table = lancedb.connect('lance').create_table('docs', rows, mode='overwrite')\n"
-        "def search(query, top_k=3):\n"
-        "    return table.search(embed(query)).limit(top_k).to_list()\n"
-    )
-    found = figures(bench("table:search", "--json"))
-    assert found["raw"]["means"]["R@10"] == found["rules"]["means"]["R@10"] == 1.0
-    assert found["rules"]["means"]["nDCG@10"] > found["raw"]["means"]["nDCG@10"]

@@ -318,19 +318,11 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(
     assert '"message": "Loaded documents"' in plain
 
 
-def test_ray_fills_no_index_in_sqlite(qtm: Run, docs: Path) -> None:
-    ended = qtm("ingest", str(docs), "--engine", "ray")
-    assert ended.code == 2
-    assert "set store.kind to lancedb or pinecone" in ended.err
-
-
 def test_without_ray_the_extra_is_named(qtm: Run, docs: Path, tmp_path: Path) -> None:
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "ray.py").write_text("raise ImportError('it is not installed')")
     path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
-    ended = qtm(
-        "ingest", str(docs), "--engine", "ray", "--set", "store.kind=lancedb", PYTHONPATH=path
-    )
+    ended = qtm("ingest", str(docs), "--engine", "ray", PYTHONPATH=path)
     assert ended.code == 1
     assert 'pip install "qtmiddleware[ray]"' in ended.err
 

@@ -6,9 +6,11 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,46 +38,25 @@ Passages = dict[str, tuple[str, str, bytes]]
 
 
 def run(data: Path, index: Path, **options: Any) -> IngestReport:
-    return ingest(data, config={"store": {"kind": "lancedb"}, "indexPath": str(index)}, **options)
+    return ingest(data, config={"indexPath": str(index)}, **options)
 
 
 def read_index(index: Path) -> Passages:
-    """Every row of the table by its id; each once."""
-    import lancedb
-
-    database = lancedb.connect(index)
-    [name] = database.list_tables().tables
-    table = database.open_table(name).to_arrow()
-    vectors = table["vector"].combine_chunks()
-    numbers = vectors.flatten().to_numpy().reshape(len(table), -1)
-    rows = zip(
-        table["id"].to_pylist(),
-        table["text"].to_pylist(),
-        table["metadata"].to_pylist(),
-        numbers,
-        strict=True,
-    )
-    passages = {
-        id_: (text, str(metadata), vector.tobytes()) for id_, text, metadata, vector in rows
-    }
-    assert len(passages) == len(table)
-    return passages
+    """Every passage by its id."""
+    with closing(sqlite3.connect(index)) as connection:
+        rows = connection.execute("SELECT id, text, metadata, vector FROM passages")
+        return {id_: (text, metadata, vector) for id_, text, metadata, vector in rows}
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with documents, a corpus in lines of JSON and one in Parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """A folder with documents, and two corpora in JSON Lines."""
     folder = tmp_path_factory.mktemp("data")
     shutil.copy(SHARED / "docs" / "quantum.txt", folder)
     shutil.copy(SHARED / "docs" / "val.json", folder)
-    with (SHARED / "data" / "covid_faq" / "corpus.jsonl").open() as file:
-        (folder / "covid_faq.jsonl").write_text("".join(islice(file, ROWS)))
-    with (SHARED / "data" / "nq_small" / "corpus.jsonl").open() as file:
-        rows = [json.loads(line) for line in islice(file, ROWS)]
-    pq.write_table(pa.Table.from_pylist(rows), folder / "nq.parquet")
+    for name in ("covid_faq", "nq_small"):
+        with (SHARED / "data" / name / "corpus.jsonl").open() as file:
+            (folder / f"{name}.jsonl").write_text("".join(islice(file, ROWS)))
     return folder
 
 
@@ -118,7 +99,7 @@ def test_a_driver_that_is_killed_is_taken_up_by_the_same_command(
         command, cwd=ROOT, env=environment, capture_output=True, timeout=200, check=False
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()
-    options = ("--index", str(index), "--set", "store.kind=lancedb", "--json")
+    options = ("--index", str(index), "--json")
     ended = qtm(
         "ingest",
         str(data),

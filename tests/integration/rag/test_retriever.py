@@ -20,7 +20,6 @@ from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
 from qtmiddleware.testing import ScriptedModel
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
-from tests.support.thorough import mark_thorough
 
 DOCUMENTS = {
     "lamp.md": "# Lamp\n\nThe red lamp means that the battery is empty.",
@@ -54,11 +53,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 
 KINDS: dict[str, dict[str, Any]] = {
     "sqlite": {"store": "sqlite"},
-    "lancedb": {"store": "lancedb"},
     "pinecone": {"store": {"kind": "pinecone", "index": "passages", "namespace": "manual"}},
     "pinecone that embeds": {"store": {"kind": "pinecone", "index": "texts", "integrated": True}},
     "sqlite, hybrid": {"store": "sqlite", "hybrid": True},
-    "lancedb, hybrid": {"store": "lancedb", "hybrid": True},
     "pinecone, hybrid": {
         "store": {"kind": "pinecone", "index": "passages", "sparseIndex": "words"},
         "hybrid": True,
@@ -66,7 +63,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_lines_work_on_every_store(
     kind: str, documents: Path, tmp_path: Path, world: PineconeWorld
 ) -> None:
@@ -88,7 +85,7 @@ def test_the_same_lines_work_on_every_store(
     assert qtm.ingest(config=config).unchanged == 3
 
 
-@pytest.mark.parametrize("kind", mark_thorough(KINDS, "lancedb"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_filter_reaches_every_store(
     kind: str, documents: Path, tmp_path: Path, world: PineconeWorld
 ) -> None:
@@ -162,7 +159,7 @@ def test_top_k_of_the_config_is_what_a_search_returns(documents: Path, tmp_path:
     [
         {"indexPath": "x"},
         {"embeddingModel": "x"},
-        {"store": "lancedb"},
+        {"store": "memory"},
         {"hybrid": True},
         {"embeddingDimensions": 3},
     ],

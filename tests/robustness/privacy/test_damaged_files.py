@@ -19,7 +19,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.evaluation.bench.caches import CacheFile
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
-from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
@@ -234,27 +234,6 @@ def test_a_ledger_with_a_trigger_of_somebody_elses_is_not_used(tmp_path: Path) -
         theirs.commit()
     with pytest.raises(StoreError, match=r"its tables are not those .* was not changed"):
         Ledger(str(path))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("part", ["*.manifest", "data/*.lance", "_indices/*/*"])
-def test_a_damaged_folder_of_lancedb_is_named(tmp_path: Path, part: str) -> None:
-    path = tmp_path / "index"
-    with LanceDBStore(path, embedding_model="m", dimension=3) as store:
-        store.upsert([Passage(f"id{n}", f"{PASSAGE} {n}") for n in range(20)], [X] * 20)
-    for file in path.rglob(part):
-        if file.is_file():
-            file.write_bytes(file.read_bytes()[: file.stat().st_size // 3])
-    before = content_of(path)
-    with listening() as emitted:
-        with (
-            pytest.raises(StoreError, match=r"index.*move it away") as caught,
-            LanceDBStore(path, embedding_model="m", dimension=3) as store,
-        ):
-            _ = store.search(X, 5), store.keyword_search("vet", 5)
-        emitted.raised(caught.value)
-        assert ".cargo" not in str(caught.value)
-    assert content_of(path) == before
 
 
 # --- the bench's cache ----------------------------------------------------------------------------

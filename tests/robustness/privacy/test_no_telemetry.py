@@ -46,11 +46,10 @@ USES: Final = {
     "an index of one's own": (
         "import qtmiddleware as qtm\n"
         "from qtmiddleware.protocols import Passage\n"
-        "from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore\n"
-        "for kind in (LanceDBStore, SQLiteStore):\n"
-        "    with kind(kind.__name__, embedding_model='m', dimension=2) as store:\n"
-        "        store.upsert([Passage('a', 'apple')], [[1.0, 0.0]])\n"
-        "        assert store.search([1.0, 0.0], 1) and store.keyword_search('apple', 1)"
+        "from qtmiddleware.kit.stores import SQLiteStore\n"
+        "with SQLiteStore('index', embedding_model='m', dimension=2) as store:\n"
+        "    store.upsert([Passage('a', 'apple')], [[1.0, 0.0]])\n"
+        "    assert store.search([1.0, 0.0], 1) and store.keyword_search('apple', 1)"
     ),
     "the command line": (
         "from qtmiddleware.kit.cli import main\n"

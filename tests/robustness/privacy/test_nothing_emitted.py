@@ -41,7 +41,6 @@ from tests.support.emitted import (
     listening,
 )
 from tests.support.pinecone_world import pinecone_world, without_pauses
-from tests.support.thorough import mark_thorough
 
 KINDS: Final = tuple(kind for kind in TRANSFORMS if kind != "none")
 LIMITS: Final = {"llmTimeoutMs": 300, "deadlineMs": 50_000}
@@ -452,22 +451,15 @@ OWN: Final = {
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize(
-    ("kind", "fault"),
-    [
-        *(("sqlite", fault) for fault in ("none", "400", "shape", "echo")),
-        pytest.param("lancedb", "400", marks=pytest.mark.thorough),
-    ],
-)
+@pytest.mark.parametrize("fault", ["none", "400", "shape", "echo"])
 def test_the_own_store_brings_nothing_out(
-    service: EchoingService, documents: Path, kind: str, fault: str
+    service: EchoingService, documents: Path, fault: str
 ) -> None:
-    config = {**OWN, "store": kind}
-    contextual = {**config, "contextualChunks": True}
+    contextual = {**OWN, "contextualChunks": True}
     with listening() as emitted:
-        emitted.show(qtm.ingest(documents, config=config))
+        emitted.show(qtm.ingest(documents, config=OWN))
         service.fault = fault
-        roads = Roads(emitted, config, None)
+        roads = Roads(emitted, OWN, None)
         with roads.middleware:
             retriever = roads.tried(lambda: roads.middleware.retriever)
             emitted.show(retriever)
@@ -481,24 +473,19 @@ def test_the_own_store_brings_nothing_out(
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_a_store_that_is_damaged_brings_nothing_out(documents: Path, kind: str) -> None:
+def test_a_store_that_is_damaged_brings_nothing_out(documents: Path) -> None:
     with listening() as emitted:
-        config = {**OWN, "store": kind, "transformationType": "none"}
+        config = {**OWN, "transformationType": "none"}
         qtm.ingest(documents, config=config)
-        if kind == "sqlite":
-            with sqlite3.connect("index") as run:
-                # Python quotes such a text whole.
-                run.execute("UPDATE passages SET text = CAST(CAST(text AS BLOB) || x'ff' AS TEXT)")
-            run.close()
-        else:
-            for file in Path("index").rglob("data/*.lance"):
-                file.write_bytes(file.read_bytes().replace(b"o", b"\xff"))
+        with sqlite3.connect("index") as run:
+            # Python quotes such a text whole.
+            run.execute("UPDATE passages SET text = CAST(CAST(text AS BLOB) || x'ff' AS TEXT)")
+        run.close()
         roads = Roads(emitted, config, None)
         with roads.middleware, pytest.raises(qtm.StoreError) as caught:
             roads.middleware.retriever.retrieve(QUERY)
         emitted.raised(caught.value)
-        assert caught.value.__cause__ is None or kind == "lancedb"
+        assert caught.value.__cause__ is None
 
 
 X: Final = [1.0, 0.0, 0.0]

@@ -22,12 +22,11 @@ from qtmiddleware.kit.cli.session import create_history_file
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
 from qtmiddleware.kit.evaluation.testsets.writing import write
-from qtmiddleware.kit.stores import LanceDBStore, SQLiteStore
+from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
 from tests.support.emitted import PASSAGE, QUERY, listening
-from tests.support.thorough import mark_thorough
 
 
 def model() -> ScriptedModel:
@@ -70,14 +69,11 @@ def in_reach_of_others(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_an_index_and_its_ledger_are_their_owners_alone(
-    tmp_path: Path, folder: Path, kind: str
-) -> None:
+def test_an_index_and_its_ledger_are_their_owners_alone(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "doc.txt").write_text(PASSAGE)
     seen: list[str] = []
     for index in (folder / "index", folder / "made" / "here" / "index"):
-        config = {"indexPath": str(index), "store": kind, "contextualChunks": True}
+        config = {"indexPath": str(index), "contextualChunks": True}
         for _ in range(2):
             qtm.ingest(
                 tmp_path / "doc.txt",
@@ -93,10 +89,8 @@ def test_an_index_and_its_ledger_are_their_owners_alone(
     assert stat.S_IMODE(folder.stat().st_mode) == 0o777
 
 
-def open_store(kind: str, place: Path) -> None:
-    (SQLiteStore if kind == "sqlite" else LanceDBStore)(
-        place, embedding_model="m", dimension=3
-    ).close()
+def open_store(place: Path) -> None:
+    SQLiteStore(place, embedding_model="m", dimension=3).close()
 
 
 def write_log(place: Path) -> None:
@@ -137,8 +131,7 @@ def submit(place: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[Path], object]] = {
-    "sqlite": lambda place: open_store("sqlite", place),
-    "lancedb": lambda place: open_store("lancedb", place),
+    "sqlite": open_store,
     "ledger": ingest,
     "bench cache": CacheFile,
     "query log": write_log,
@@ -156,7 +149,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("leads_to", ["nothing", "an empty file", "a file"])
-@pytest.mark.parametrize("writer", mark_thorough(WRITERS, "lancedb"))
+@pytest.mark.parametrize("writer", WRITERS)
 def test_a_planted_link_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
 ) -> None:
@@ -216,47 +209,31 @@ def test_an_empty_file_of_another_account_is_not_made_a_database(
     assert (tmp_path / "index.ingest").read_bytes() == b""
 
 
-@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
-def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(
-    tmp_path: Path, kind: str
-) -> None:
-    open_store(kind, tmp_path / "elsewhere")
+def test_an_index_that_was_moved_to_another_disk_is_used_through_its_link(tmp_path: Path) -> None:
+    open_store(tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
-    open_store(kind, tmp_path / "index")
+    open_store(tmp_path / "index")
 
 
-@pytest.mark.parametrize("kind", mark_thorough(["sqlite", "lancedb"], "lancedb"))
 def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_told(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
         StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"
     ):
-        open_store(kind, tmp_path / "index")
+        open_store(tmp_path / "index")
 
 
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give links away"
 )
 def test_an_index_behind_a_link_of_another_account_is_refused(tmp_path: Path) -> None:
-    open_store("sqlite", tmp_path / "elsewhere")
+    open_store(tmp_path / "elsewhere")
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     os.chown(tmp_path / "index", 65534, 65534, follow_symlinks=False)
     with pytest.raises(StoreError, match="it is a link"):
-        open_store("sqlite", tmp_path / "index")
-
-
-@pytest.mark.thorough
-def test_a_folder_for_lancedb_that_was_there_keeps_its_permissions_and_lets_nobody_at_the_table(
-    folder: Path,
-) -> None:
-    index = folder / "index"
-    index.mkdir()
-    index.chmod(0o755)
-    with LanceDBStore(index, embedding_model="m", dimension=3):
-        assert stat.S_IMODE(index.stat().st_mode) == 0o755
-        assert in_reach_of_others(index) == []
+        open_store(tmp_path / "index")
 
 
 def test_logs_recordings_and_caches_are_their_owners_alone(folder: Path) -> None:

@@ -33,7 +33,6 @@ from qtmiddleware.kit.documents import (
 )
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.engines import Engine, LocalEngine
-from qtmiddleware.kit.engines.ray import RayEngine
 from qtmiddleware.kit.index.ingestion.context_prompt import build_prompt_version
 from qtmiddleware.kit.index.ingestion.contexts import Contexts
 from qtmiddleware.kit.index.ingestion.embedding import build_embedding_name, embed_missing_texts
@@ -192,8 +191,7 @@ def ingest(
             closed.
 
     Raises:
-        ConfigError: if there is no data path, if the data path contains no documents, or if a
-            `RayEngine` is used with an index in SQLite.
+        ConfigError: if there is no data path, or if the data path contains no documents.
         StoreError: if another ingest into this index is running, or if the store fails.
         EmbeddingError: if the texts cannot be embedded.
         MissingExtra: if a package is missing. In a folder, a document that needs the package is
@@ -208,14 +206,6 @@ def ingest(
             path="dataPath",
             value=path,
             allowed="a file, a folder or a glob",
-        )
-    if isinstance(engine, RayEngine) and store is None and settings.store.kind == "sqlite":
-        raise ConfigError(
-            "an index in SQLite is a file of one machine, searched from end to end: what takes a"
-            " cluster to embed is too much for it; set store.kind to lancedb or pinecone",
-            path="store.kind",
-            value="sqlite",
-            allowed="lancedb or pinecone",
         )
     model = _open_context_model(client, settings) if settings.contextual_chunks else None
     # Documents are searched before the index is opened, so that a wrong path leaves no empty index

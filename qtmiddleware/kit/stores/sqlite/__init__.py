@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.stores.passages import (
-    LocalStore,
+    ClosingStore,
     Row,
     build_row_batches,
     convert_query_vector,
     extract_index_words,
     extract_query_words,
+    pair_vectors,
     select_storable_ids,
 )
 from qtmiddleware.kit.stores.sqlite.connections import Connections
@@ -36,7 +37,7 @@ _DELETE_WORDS: Final = "INSERT INTO words (words, rowid, text) VALUES ('delete',
 _KEYWORDS: Final = "SELECT rowid, -rank FROM words WHERE words MATCH ? ORDER BY rank"
 
 
-class SQLiteStore(LocalStore):
+class SQLiteStore(ClosingStore):
     """Keeps passages in one SQLite file, and finds them by vector or by word.
 
     Use this store for up to about 100,000 passages. Each search compares the query with all
@@ -60,6 +61,9 @@ class SQLiteStore(LocalStore):
         MissingExtra: if numpy is not installed.
     """
 
+    embeds: Final = False
+    atomic: Final = True
+
     def __init__(self, path: str | Path, *, embedding_model: str, dimension: int) -> None:
         self._path = MEMORY if str(path) == MEMORY else str(Path(path).expanduser())
         self._dimension = dimension
@@ -72,6 +76,11 @@ class SQLiteStore(LocalStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._path!r}, dimension={self._dimension})"
+
+    @property
+    def identity(self) -> str:
+        """The store's random name, created with the store. Copies of the store have it, too."""
+        return self._identity
 
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
@@ -98,6 +107,18 @@ class SQLiteStore(LocalStore):
                 for row, vector in zip(rows, vectors.astype("<f4"), strict=True):
                     _write_passage(connection, row, vector.tobytes())
             connection.execute("UPDATE meta SET value = value + 1 WHERE key = 'changes'")
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages* with their *vectors*, in one transaction.
+
+        A passage replaces the stored passage with the same id. If several passages have the same
+        id, the last one is stored.
+        """
+        self.write(pair_vectors(passages, vectors))
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages with these *ids*, in one transaction. Unknown ids are ignored."""
+        self.write((), delete=ids)
 
     def count(self) -> int:
         """Return the number of passages."""

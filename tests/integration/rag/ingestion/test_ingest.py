@@ -18,7 +18,7 @@ from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
 from qtmiddleware.kit.documents import TextBound
 from qtmiddleware.kit.documents.bounds import CHARS_PER_BYTE
 from qtmiddleware.kit.index.ingestion import Progress, ingest, reading
-from qtmiddleware.kit.stores import LanceDBStore, MemoryStore
+from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
 from tests.support.pdf_files import content, pdf
@@ -393,23 +393,6 @@ def test_a_store_in_memory_knows_what_it_holds(world: World) -> None:
     assert store.count() == report.chunks
     assert not world.index.parent.exists()
     store.close()
-
-
-@pytest.mark.thorough
-def test_lancedb_holds_what_sqlite_does(world: World) -> None:
-    lance = {"config": {"store": "lancedb"}, "index": world.folder / "lance"}
-    world.ingest(**lance)
-    world.write("alpha.txt", "Alpha is short now.")
-    (world.docs / "gamma.txt").unlink()
-    assert counts(world.ingest(**lance)) == (0, 1, 1, 1)
-    assert world.ingest(**lance).written == 0
-    with LanceDBStore(
-        world.folder / "lance", embedding_model="hashed", dimension=DIMENSION
-    ) as store:
-        found = store.search([1.0] * DIMENSION, 100)
-    assert {one["id"]: (one["text"], one["metadata"]) for one in found} == {
-        id_: (text, metadata) for id_, (text, metadata, _) in world.clean().items()
-    }
 
 
 class OwnStore:
