@@ -1,10 +1,8 @@
-"""One small file of each kind, made by the libraries people make them with."""
+"""Small Office files, and one whose text never ends."""
 
 from __future__ import annotations
 
-import io
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import docx
@@ -12,36 +10,9 @@ import openpyxl
 import pptx
 
 
-def make_epub(title: str, chapters: Mapping[str, str]) -> bytes:
-    """A book of *chapters*, a body of XHTML by the name of its file."""
-    items = "".join(
-        f'<item id="c{at}" href="{name.replace(" ", "%20")}" media-type="application/xhtml+xml"/>'
-        for at, name in enumerate(chapters)
-    )
-    spine = "".join(f'<itemref idref="c{at}"/>' for at in range(len(chapters)))
-    parts = {
-        "mimetype": "application/epub+zip",
-        "META-INF/container.xml": '<?xml version="1.0"?>'
-        '<container xmlns="urn:oasis:names:tc:opendocument:xmlns:container">'
-        '<rootfiles><rootfile full-path="OEBPS/content.opf"/></rootfiles></container>',
-        "OEBPS/content.opf": '<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf">'
-        f'<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>'
-        f"<manifest>{items}</manifest><spine>{spine}</spine></package>",
-        **{
-            f"OEBPS/{name}": f'<?xml version="1.0"?><html><head><title/></head><body>{body}</body></html>'
-            for name, body in chapters.items()
-        },
-    }
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in parts.items():
-            packed.writestr(name, content)
-    return file.getvalue()
-
-
 def make_office_files(folder: Path) -> dict[str, Path]:
     """A report about pumps in each zipped format, by its ending."""
-    paths = {ending: folder / f"report{ending}" for ending in (".docx", ".pptx", ".xlsx", ".epub")}
+    paths = {ending: folder / f"report{ending}" for ending in (".docx", ".pptx", ".xlsx")}
     document = docx.Document()
     document.add_heading("Maintenance", 1)
     document.add_paragraph("The pump in hall seven is oiled each Monday.")
@@ -55,7 +26,41 @@ def make_office_files(folder: Path) -> dict[str, Path]:
     for row in [["Item", "Price"], *([f"Valve {number}", number * 10] for number in range(1, 31))]:
         book.active.append(row)
     book.save(paths[".xlsx"])
-    paths[".epub"].write_bytes(
-        make_epub("The lighthouse", {"one.xhtml": "<h1>Storm</h1><p>The keeper lit the lamp.</p>"})
-    )
     return paths
+
+
+def write_endless_sheet(path: Path) -> None:
+    """A spreadsheet of one text of 30,000 characters in 3,000 cells, as Excel keeps it: once."""
+    text = ("All work and no play makes Jack a dull boy. " * 700)[:30_000]
+    types, relation = (
+        "application/vnd.openxmlformats-officedocument.spreadsheetml",
+        "officeDocument/2006/relationships",
+    )
+    names = {"worksheet": "worksheets/sheet1.xml", "sharedStrings": "sharedStrings.xml"}
+    kinds = {"/xl/workbook.xml": "sheet.main", "/xl/worksheets/sheet1.xml": "worksheet"}
+    kinds["/xl/sharedStrings.xml"] = "sharedStrings"
+    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    linked = "".join(
+        f'<Relationship Id="r{at}" Type="http://schemas.openxmlformats.org/{relation}/{kind}" Target="{target}"/>'
+        for at, (kind, target) in enumerate(names.items())
+    )
+    overrides = "".join(
+        f'<Override PartName="{name}" ContentType="{types}.{kind}+xml"/>'
+        for name, kind in kinds.items()
+    )
+    package = "http://schemas.openxmlformats.org/package/2006"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types">{overrides}</Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r" Type="http://schemas.'
+        f'openxmlformats.org/{relation}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships">{linked}</Relationships>',
+        "xl/workbook.xml": f'<workbook {main} xmlns:r="http://schemas.openxmlformats.org/{relation}"><sheets>'
+        '<sheet name="Plays" sheetId="1" r:id="r0"/></sheets></workbook>',
+        "xl/worksheets/sheet1.xml": f"<worksheet {main}><sheetData>"
+        + '<row><c t="s"><v>0</v></c></row>' * 3_000
+        + "</sheetData></worksheet>",
+        "xl/sharedStrings.xml": f"<sst {main}><si><t>{text}</t></si></sst>",
+    }
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, written in parts.items():
+            packed.writestr(name, written)

@@ -16,7 +16,7 @@ from qtmiddleware.retrieval.request import validate_query
 
 MOST_BYTES: Final = 10_000_000
 """The maximum size of a line with a question, in bytes."""
-JSON_LINES: Final = frozenset({".jsonl", ".ndjson", ".json"})
+JSON_LINES: Final = frozenset({".jsonl", ".json"})
 """The extensions of files with JSON in each line. In other files, each line is a question."""
 _TEXT: Final = ("query", "text", "question")
 _ID: Final = ("id", "_id")

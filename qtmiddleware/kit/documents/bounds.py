@@ -17,7 +17,7 @@ from qtmiddleware.kit.documents.text import Piece
 CHARS_PER_BYTE: Final = 100
 """The maximum number of characters of text and locations per byte of a document.
 
-Text files have 1 character per byte, Office files and books about 10. A CSV file with long column
+Text files have 1 character per byte, Office files about 10. A CSV file with long column
 names and short numbers has 50.
 """
 SPARE_CHARS: Final = 1 << 26

@@ -25,10 +25,10 @@ from zipfile import ZipFile
 
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.bounds import count_chars, limit_reading_time
-from qtmiddleware.kit.documents.markup import read_epub, read_html
+from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
 from qtmiddleware.kit.documents.own_reader import call_reader
-from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines, read_parquet
+from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.environment import copy_environment
 from qtmiddleware.runtime.files import open_regular_file
@@ -37,10 +37,8 @@ Read = Callable[[Path, BinaryIO], Iterator[Piece]]
 READERS: Final[dict[str, Read]] = {
     **dict.fromkeys((".csv", ".tsv"), read_csv),
     ".json": read_json,
-    **dict.fromkeys((".jsonl", ".ndjson"), read_json_lines),
-    ".parquet": read_parquet,
-    **dict.fromkeys((".html", ".htm", ".xhtml"), read_html),
-    ".epub": read_epub,
+    ".jsonl": read_json_lines,
+    **dict.fromkeys((".html", ".htm"), read_html),
     ".docx": read_docx,
     ".pptx": read_pptx,
     ".xlsx": read_xlsx,
@@ -66,11 +64,11 @@ MOST_PART: Final = 1 << 27
 
 The limit applies only to files that readers load into memory as a whole.
 """
-_HELD: Final = (".xml", ".rels", ".xhtml", ".html", ".htm", ".opf")
+_HELD: Final = (".xml", ".rels")
 """The extensions of files in a zipped document that readers load into memory as a whole."""
 _STREAMED: Final = "xl/worksheets/"
 """The folder of the sheets in an Excel file, which are read row by row and may be larger."""
-_ZIPPED: Final = frozenset((".epub", ".docx", ".pptx", ".xlsx"))
+_ZIPPED: Final = frozenset((".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """The first bytes of an old Office file, and of an encrypted Office file."""
 _TOO_MUCH: Final = "reading it takes too much memory"

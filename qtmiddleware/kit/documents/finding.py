@@ -13,7 +13,7 @@ from typing import Final
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.converting import READERS
 
-EXTENSIONS: Final = (".txt", ".md", ".markdown", ".rst", ".pdf", *READERS)
+EXTENSIONS: Final = (".txt", ".md", ".rst", ".pdf", *READERS)
 """The file extensions of documents in folders and patterns; upper and lower case are equal."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")

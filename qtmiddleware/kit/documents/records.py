@@ -1,4 +1,4 @@
-"""Read CSV, JSON and Parquet files, and format the tables of all documents as text."""
+"""Read CSV and JSON files, and format the tables of all documents as text."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import csv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date
-from decimal import Decimal
-from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from qtmiddleware.errors import MissingExtra, UnreadableDocument
+from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, PLACE_CHARS, Piece, read_text
 from qtmiddleware.retrieval.responses import read_id
 
@@ -28,8 +25,6 @@ TEXTS: Final = ("text", "contents", "content", "passage", "body")
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
 _MOST_METADATA: Final = 1 << 14
 """The maximum size of a record's metadata, in characters. Each chunk repeats the metadata."""
-_ROWS: Final = 256
-"""The number of rows of a Parquet file to decode at once."""
 
 
 class _Number(str):
@@ -152,32 +147,6 @@ def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
         yield from _convert_record_to_pieces(record, number)
 
 
-def read_parquet(path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the text of each row in a Parquet file, with the other columns as metadata.
-
-    See `_convert_record_to_pieces` for the columns. Nested columns other than ``metadata`` are
-    skipped. Only a few hundred rows are in memory at a time. Raises `MissingExtra` if pyarrow is
-    not installed.
-    """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet") from error
-    if not file.read(1):
-        raise UnreadableDocument(path, "empty")
-    parquet = pq.ParquetFile(file, buffer_size=1 << 20)
-    columns = [
-        column.name
-        for column in parquet.schema_arrow
-        if column.name == "metadata" or not pa.types.is_nested(column.type)
-    ]
-    batches = parquet.iter_batches(_ROWS, columns=columns, use_threads=False)
-    rows = chain.from_iterable(batch.to_pylist() for batch in batches)
-    for number, row in enumerate(rows, 1):
-        yield from _convert_record_to_pieces(row, number)
-
-
 def _convert_record_to_pieces(record: Any, record_number: int) -> Iterator[Piece]:
     """Yield the title and text of *record* as one piece, to be put into chunks of its own.
 
@@ -231,14 +200,12 @@ def _select_metadata(fields: Mapping[str, Any]) -> dict[str, str | int | float]:
 
 def _convert_metadata_value(value: Any) -> str | int | float | None:
     """Return *value* as a text, a number or a boolean; ``None`` if it cannot be converted."""
-    # JSON numbers are kept as text, and Parquet files may have decimals.
-    if isinstance(value, _Number | Decimal):
+    # JSON numbers are kept as text.
+    if isinstance(value, _Number):
         try:
             value = int(value) if str(value).lstrip("-").isdecimal() else float(value)
         except ValueError:
             return None
-    if isinstance(value, date):
-        return value.isoformat()
     if isinstance(value, float) and not isfinite(value):
         return None
     return value if isinstance(value, str | int | float) else None

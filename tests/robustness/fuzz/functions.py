@@ -15,7 +15,7 @@ from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.cli.terminal import strip_control_characters
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 from qtmiddleware.kit.documents.converting import Read
-from qtmiddleware.kit.documents.markup import read_html
+from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import read_text
 from qtmiddleware.kit.evaluation.ballots import parse_opinion

@@ -379,7 +379,7 @@ def _find_title(path: Path, text_beginning: str) -> str:
     For Markdown, the title is the first heading in *text_beginning*, the first part of the text.
     For other files, and without a heading, it is the file's name without the extension.
     """
-    is_markdown = path.suffix.lower() in (".md", ".markdown")
+    is_markdown = path.suffix.lower() == ".md"
     heading = _HEADING.search(_NO_PROSE.sub("", text_beginning)) if is_markdown else None
     if heading is None:
         return replace_surrogates(path.stem)

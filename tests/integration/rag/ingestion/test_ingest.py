@@ -10,8 +10,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.errors import ConfigError, EmbeddingError, StoreError
@@ -21,6 +19,7 @@ from qtmiddleware.kit.index.ingestion import Progress, ingest, reading
 from qtmiddleware.kit.stores import MemoryStore
 from qtmiddleware.protocols import Passage
 from tests.support.ingest_world import DIMENSION, SENTENCES, Counting, World, hashed
+from tests.support.office_files import write_endless_sheet
 from tests.support.pdf_files import content, pdf
 
 
@@ -443,13 +442,9 @@ def test_a_folder_of_files_whose_text_never_ends_ends_and_the_others_are_publish
 ) -> None:
     # With the real limit this takes a minute.
     monkeypatch.setattr(reading, "TextBound", lambda: TextBound(300_000))
-    column = pa.DictionaryArray.from_arrays(
-        pa.array([0] * 5_000, pa.int32()), pa.array([SENTENCES["alpha"]])
-    )
-    table = pa.table({"text": column})
     for number in range(4):
-        pq.write_table(table, world.docs / f"{number}.parquet", compression="zstd")
-    sizes = sum(path.stat().st_size for path in world.docs.glob("*.parquet"))
+        write_endless_sheet(world.docs / f"{number}.xlsx")
+    sizes = sum(path.stat().st_size for path in world.docs.glob("*.xlsx"))
     report = world.ingest()
     assert counts(report) == (3, 0, 0, 0)
     assert len(report.skipped) == 4

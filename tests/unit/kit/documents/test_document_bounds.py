@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pptx
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.errors import UnreadableDocument
@@ -30,7 +26,7 @@ from qtmiddleware.kit.documents.bounds import (
     limit_reading_time,
 )
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
-from tests.support.office_files import make_epub
+from tests.support.office_files import write_endless_sheet
 from tests.support.pdf_files import content
 from tests.support.pdf_files import pdf as make_pdf
 
@@ -41,54 +37,6 @@ SENTENCE = "All work and no play makes Jack a dull boy. "
 def converter() -> Iterator[Converter]:
     with Converter() as made:
         yield made
-
-
-def write_parquet(path: Path, text: str, rows: int) -> None:
-    """One text, kept once, in each of *rows*."""
-    column = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([text]))
-    pq.write_table(pa.table({"text": column}), path, compression="zstd")
-
-
-def write_parquet_of_metadata(path: Path) -> None:
-    columns = {f"c{at}": ["x" * 150] * 20_000 for at in range(80)}
-    tables = {name: pa.array(values).dictionary_encode() for name, values in columns.items()}
-    pq.write_table(pa.table({"text": ["y"] * 20_000, **tables}), path, compression="zstd")
-
-
-def write_sheet(path: Path) -> None:
-    """A spreadsheet of one text of 30,000 characters in 3,000 cells, as Excel keeps it: once."""
-    types, relation = (
-        "application/vnd.openxmlformats-officedocument.spreadsheetml",
-        "officeDocument/2006/relationships",
-    )
-    names = {"worksheet": "worksheets/sheet1.xml", "sharedStrings": "sharedStrings.xml"}
-    kinds = {"/xl/workbook.xml": "sheet.main", "/xl/worksheets/sheet1.xml": "worksheet"}
-    kinds["/xl/sharedStrings.xml"] = "sharedStrings"
-    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-    linked = "".join(
-        f'<Relationship Id="r{at}" Type="http://schemas.openxmlformats.org/{relation}/{kind}" Target="{target}"/>'
-        for at, (kind, target) in enumerate(names.items())
-    )
-    overrides = "".join(
-        f'<Override PartName="{name}" ContentType="{types}.{kind}+xml"/>'
-        for name, kind in kinds.items()
-    )
-    package = "http://schemas.openxmlformats.org/package/2006"
-    parts = {
-        "[Content_Types].xml": f'<Types xmlns="{package}/content-types">{overrides}</Types>',
-        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r" Type="http://schemas.'
-        f'openxmlformats.org/{relation}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
-        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships">{linked}</Relationships>',
-        "xl/workbook.xml": f'<workbook {main} xmlns:r="http://schemas.openxmlformats.org/{relation}"><sheets>'
-        '<sheet name="Plays" sheetId="1" r:id="r0"/></sheets></workbook>',
-        "xl/worksheets/sheet1.xml": f"<worksheet {main}><sheetData>"
-        + '<row><c t="s"><v>0</v></c></row>' * 3_000
-        + "</sheetData></worksheet>",
-        "xl/sharedStrings.xml": f"<sst {main}><si><t>{(SENTENCE * 700)[:30_000]}</t></si></sst>",
-    }
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, written in parts.items():
-            packed.writestr(name, written)
 
 
 def read_until_refused(pieces: Iterator[Piece]) -> tuple[int, UnreadableDocument]:
@@ -102,19 +50,11 @@ def read_until_refused(pieces: Iterator[Piece]) -> tuple[int, UnreadableDocument
     raise AssertionError("this was read to its end")
 
 
-ENDLESS: dict[str, Callable[[Path], None]] = {
-    "a.parquet": lambda path: write_parquet(path, SENTENCE * 2_000, 50_000),
-    "b.parquet": write_parquet_of_metadata,
-    "a.xlsx": write_sheet,
-}
-
-
-@pytest.mark.parametrize("name", ENDLESS)
 def test_a_small_file_of_endless_text_is_refused_with_its_numbers(
-    tmp_path: Path, converter: Converter, name: str
+    tmp_path: Path, converter: Converter
 ) -> None:
-    path = tmp_path / name
-    ENDLESS[name](path)
+    path = tmp_path / "a.xlsx"
+    write_endless_sheet(path)
     size = path.stat().st_size
     assert size < 200_000
     chars, error = read_until_refused(read_document(path, converter=converter))
@@ -130,8 +70,8 @@ def test_the_documents_of_a_run_share_what_goes_beyond_their_sizes(
 ) -> None:
     bound, kept = TextBound(1_000_000), []
     for number in range(4):
-        path = tmp_path / f"{number}.parquet"
-        write_parquet(path, SENTENCE * 20, 100_000)
+        path = tmp_path / f"{number}.xlsx"
+        write_endless_sheet(path)
         chars, error = read_until_refused(read_document(path, converter=converter, bound=bound))
         assert error.reason == "too large"
         kept.append(chars - CHARS_PER_BYTE * path.stat().st_size)
@@ -151,35 +91,6 @@ def test_a_table_of_digits_under_long_names_is_read_to_its_end(
     found = list(read_document(tmp_path / "a.csv", converter=converter, bound=TextBound(0)))
     assert len(found) == 501
     assert sum(len(it.text) for it in found) > 40 * (tmp_path / "a.csv").stat().st_size
-
-
-def test_a_book_that_names_a_page_many_times_has_it_once(
-    tmp_path: Path, converter: Converter
-) -> None:
-    made, file = (
-        make_epub("A book", {"a.xhtml": "<p>One.</p>", "b.xhtml": "<p>Two.</p>"}),
-        io.BytesIO(),
-    )
-    with (
-        zipfile.ZipFile(io.BytesIO(made)) as whole,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed,
-    ):
-        for part in whole.namelist():
-            repeated = b'<itemref idref="c0"/><itemref idref="c1"/>'
-            content = whole.read(part).replace(repeated, repeated * 5_000)
-            # The same page under other names.
-            content = content.replace(
-                b"<spine>", b'<item id="c9" href="./%61.xhtml"/><spine><itemref idref="c9"/>'
-            )
-            content = content.replace(
-                b"</manifest>", b'<item id="c9" href="./%61.xhtml"/></manifest>'
-            )
-            packed.writestr(part, content)
-    (tmp_path / "a.epub").write_bytes(file.getvalue())
-    assert [it.text for it in read_document(tmp_path / "a.epub", converter=converter)] == [
-        "One.\n\n",
-        "Two.\n\n",
-    ]
 
 
 def test_a_presentation_that_names_a_slide_many_times_has_it_once(

@@ -16,7 +16,7 @@ from qtmiddleware.kit.documents import (
 )
 
 FILES = [
-    "a.txt", "b.MD", "c.markdown", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
+    "a.txt", "b.MD", "c.htm", "d.Pdf", "e.RST", "f.doc", "f.txt.bak", "txt", ".hidden.txt",
     "sub/g.txt", "sub/deep/h.md", ".git/i.txt", "sub/.cache/j.txt", "odd [1]/k.txt", "odd [1]/deep/l.md",
     "[x].txt", "x.txt",
 ]  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_folder_means_all_documents_below_it_in_order(folder: Path) -> None:
         "[x].txt",
         "a.txt",
         "b.MD",
-        "c.markdown",
+        "c.htm",
         "d.Pdf",
         "e.RST",
         "odd [1]/deep/l.md",
@@ -99,7 +99,7 @@ def test_a_folder_of_a_hundred_endings_is_told_in_a_line() -> None:
         ("sub/**", ["sub/deep/h.md", "sub/g.txt"]),
         ("odd [1]/**/*.md", ["odd [1]/deep/l.md"]),
         ("odd [1]/*", ["odd [1]/k.txt"]),
-        ("[abc].*", ["a.txt", "b.MD", "c.markdown"]),
+        ("[abc].*", ["a.txt", "b.MD", "c.htm"]),
         ("[[]x].txt", ["[x].txt"]),
         ("?.txt", ["a.txt", "x.txt"]),
         (".g*/*.txt", [".git/i.txt"]),
@@ -200,5 +200,5 @@ def test_where_nothing_is_found_the_error_says_where_and_what_is_allowed(
         find_documents(name)
     assert caught.value.path == "dataPath"
     assert caught.value.value == name
-    assert ".txt .md .markdown .rst .pdf" in str(caught.value)
+    assert ".txt .md .rst .pdf" in str(caught.value)
     assert not name.strip() or repr(name) in str(caught.value)

@@ -1,15 +1,11 @@
-"""Lines of JSON and rows of Parquet: each a document of its own."""
+"""Lines of JSON: each a document of its own."""
 
 from __future__ import annotations
 
 import json
-from datetime import date
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from qtmiddleware.kit.documents import DocumentChunk, cut_document
@@ -72,31 +68,3 @@ def test_a_record_with_a_text_has_its_chunks_for_itself(cut: Any) -> None:
     assert [it.chunk.index for it in made] == list(range(len(made)))
     assert [it.chunk.start for it in made] == sorted({it.chunk.start for it in made})
     assert second.chunk.start == of_first[-1].chunk.end == second.chunk.end - len("No title here.")
-
-
-def test_the_rows_of_parquet_are_read_as_lines_of_json_are(cut: Any, tmp_path: Path) -> None:
-    rows = [
-        {"_id": str(at), "title": f"T{at}", "text": f"Row {at}. " * 30, "n": at}
-        for at in range(600)
-    ]
-    columns = {name: [row[name] for row in rows] for name in rows[0]}
-    path = tmp_path / "made.parquet"
-    pq.write_table(pa.table({**columns, "vector": [[0.5] * 8] * 600}), path, row_group_size=250)
-    made = cut("a.parquet", path.read_bytes(), size=100, overlap=20)
-    assert made == cut("a.jsonl", "\n".join(map(json.dumps, rows)), size=100, overlap=20)
-    assert made[-1].location == {"record": 600, "title": "T599", "record_id": "599", "n": 599}
-
-
-def test_values_of_parquet_that_metadata_cannot_have_are_left_out(cut: Any, tmp_path: Path) -> None:
-    row = {
-        "text": "A.",
-        "day": date(2026, 3, 1),
-        "raw": b"x",
-        "cost": Decimal("1.50"),
-        "bad": float("nan"),
-    }
-    pq.write_table(
-        pa.table({name: [value] for name, value in row.items()}), tmp_path / "made.parquet"
-    )
-    [made] = cut("a.parquet", (tmp_path / "made.parquet").read_bytes())
-    assert made.location == {"record": 1, "day": "2026-03-01", "cost": 1.5}
