@@ -24,7 +24,7 @@ from qtmiddleware.errors import ConfigError
 REPEATED: Final = object()
 """The value that replaces the values of a duplicate key in a JSON object."""
 
-RESERVED: Final = ("QTM_CONFIG", "QTM_MCP_TOKEN", "QTM_MODEL_DIR")
+RESERVED: Final = ("QTM_CONFIG", "QTM_MODEL_DIR")
 """Environment variables that begin with ``QTM_`` but are not settings."""
 
 KUBERNETES_VARIABLES: Final = r"QTM_(?:PORT(?:_\w+)?|SERVICE_(?:HOST|PORT)(?:_\w+)?)"

@@ -23,7 +23,7 @@ COMMANDS = {
     "preprocess": "transform:preprocess_command",
     "transform": "transform:transform_command",
     "config": "config:app",
-    "mcp": "mcp:app",
+    "mcp": "mcp:mcp_command",
     "shadow": "shadow:app",
 }
 """The module and the function or typer app of each command, as ``module:name``."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
-from typer.main import get_command
 
 from qtmiddleware.kit.cli.check import (
     TARGET,
@@ -26,7 +23,6 @@ from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.mcp.clients import CLIENTS, build_server_entry
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
 from qtmiddleware.kit.mcp.stdio import Stdio, reserve_stdio, serve_stdio
 
@@ -37,29 +33,12 @@ if TYPE_CHECKING:
 
 Closing = Callable[[], Awaitable[None]]
 
-
-class _ServeByDefault(TyperGroup):
-    """A command group that runs ``qtm mcp app:search`` as ``qtm mcp serve app:search``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in {*self.commands, "-h", "--help"}:
-            args = ["serve", *args]
-        return super().parse_args(ctx, args)
+_HTTP_PORT: Final = 8766
+"""The default port with ``--http``. If this port is taken, a free port is used."""
+_HTTP_PATH: Final = "/mcp"
 
 
-app = typer.Typer(cls=_ServeByDefault, help="Serve your search to agents.")
-
-
-@app.callback()
-def group_mcp_commands() -> None:
-    """Serve your search to agents by the Model Context Protocol (MCP).
-
-    'qtm mcp app:search' is short for 'qtm mcp serve app:search'.
-    """
-
-
-@app.command("serve")
-def serve_command(
+def mcp_command(
     function: Annotated[
         str | None,
         typer.Argument(metavar=TARGET, help="Your function. Default: the search of the index."),
@@ -89,22 +68,17 @@ def serve_command(
     http: Annotated[
         bool, typer.Option("--http", help="Serve over HTTP instead of stdin and stdout.")
     ] = False,
-    host: Annotated[
-        str,
-        typer.Option(help="With --http: address to listen at. All but 127.0.0.1 need a token."),
-    ] = "127.0.0.1",
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65_535, help="With --http: port. Default: 8766, or a free port."),
     ] = None,
 ) -> None:
-    """Serve a search to agents.
+    """Serve your search to agents.
 
-    The server speaks over stdin and stdout, or with --http over HTTP. Agents get
-    the tool 'search', and with --fetch the tool 'fetch'. Both only
-    read. What your function prints goes to stderr.
-
-    Set QTM_MCP_TOKEN to require that token over HTTP.
+    The server speaks the Model Context Protocol (MCP) over stdin and stdout, or
+    with --http over HTTP to this machine only. Agents get the tool 'search', and
+    with --fetch the tool 'fetch'. Both only read. What your function prints goes
+    to stderr.
     """
     require_mcp()
     if sys.stdin.isatty() and not http:
@@ -132,35 +106,9 @@ def serve_command(
             closing = search.middleware.aclose
             server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
             if http:
-                _serve_http(server, host, port, stdio, closing)
+                _serve_http(server, port, stdio, closing)
             else:
                 asyncio.run(_serve_stdio(server, stdio, closing))
-
-
-@app.command("config", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def config_command(
-    ctx: typer.Context,
-    client: Annotated[
-        Literal["claude", "cursor", "vscode"], typer.Option(help="Program that runs the agent.")
-    ],
-) -> None:
-    """Print a client's config entry.
-
-    It goes into the config file of the program that runs the agent.
-
-    All other arguments are those of 'qtm mcp serve':
-    qtm mcp config --client claude app:search --name 'the staff handbook'
-    """
-    arguments = list(ctx.args)
-    # Wrong arguments fail here, and not later, when a client starts the server.
-    serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
-    parameters = serve.make_context("qtm mcp serve", list(arguments)).params
-    # A client may start the server in another folder.
-    if parameters["folder"] is None:
-        arguments += ["--folder", str(Path.cwd())]
-    name = (parameters["function"] or "qtmiddleware").replace(":", "-")
-    print(json.dumps(build_server_entry(client, name, arguments), indent=2))
-    write_note(f"Add this to {CLIENTS[client][1]}.")
 
 
 @contextmanager
@@ -187,21 +135,20 @@ async def _serve_stdio(server: Server[Any], stdio: Stdio, close: Closing) -> Non
         await close()
 
 
-def _serve_http(
-    server: Server[Any], host: str, port: int | None, stdio: Stdio, close: Closing
-) -> None:
-    from qtmiddleware.kit.mcp.http import PATH, PORT, build_app, read_token
-    from qtmiddleware.kit.playground.server import open_socket, serve_app
+def _serve_http(server: Server[Any], port: int | None, stdio: Stdio, close: Closing) -> None:
+    from qtmiddleware.kit.playground.server import LOOPBACK, open_socket, serve_app
 
-    token = read_token(os.environ, host)
-    with open_socket(port, host=host, default_port=PORT) as listener:
-        used_port = listener.getsockname()[1]
-        shown_host = f"[{host}]" if ":" in host else host
+    # For the loopback address, the SDK refuses requests of other sites and to other hosts. Without
+    # sessions, a client that disconnects uses no memory.
+    application = server.streamable_http_app(
+        streamable_http_path=_HTTP_PATH, stateless_http=True, host=LOOPBACK
+    )
+    with open_socket(port, default_port=_HTTP_PORT) as listener:
+        address = f"http://{LOOPBACK}:{listener.getsockname()[1]}{_HTTP_PATH}\n"
         # stdout itself is redirected to stderr here.
-        stdio.output_stream.write(f"http://{shown_host}:{used_port}{PATH}\n".encode())
+        stdio.output_stream.write(address.encode())
         stdio.output_stream.flush()
         write_note("Press Ctrl-C to stop.")
-        application = build_app(server, host=host, port=used_port, token=token)
 
         async def serve_and_close() -> None:
             try:

@@ -14,7 +14,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Iterable,
     Mapping,
 )
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -72,24 +71,19 @@ def require_web() -> None:
             raise MissingExtra(name, "web")
 
 
-def open_socket(
-    port: int | None, *, host: str = LOOPBACK, default_port: int = PORT
-) -> socket.socket:
-    """Return a socket that listens at *host* and *port*.
+def open_socket(port: int | None, *, default_port: int = PORT) -> socket.socket:
+    """Return a socket that listens at *port* of the loopback address.
 
     If *port* is ``None``, the socket uses *default_port*, or a free port if another program uses
     the default port. Raises `ConfigError` if the socket cannot use *port*.
     """
     for candidate in (default_port, 0) if port is None else (port,):
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            return socket.create_server((host, candidate), family=family)
+            return socket.create_server((LOOPBACK, candidate))
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-    place = "" if host == LOOPBACK else f" at {host}"
     message = (
-        f"port {port or default_port}{place} cannot be used: {reason}; leave --port out to use a"
-        " free port"
+        f"port {port or default_port} cannot be used: {reason}; leave --port out to use a free port"
     )
     raise ConfigError(message, path="--port", value=port)
 
@@ -99,34 +93,27 @@ def make_token() -> str:
     return secrets.token_urlsafe(24)
 
 
-def list_local_hosts(port: int) -> list[str]:
-    """Return the local host names with *port*, such as ``localhost:8765``."""
-    return [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
-
-
 class Guard:
     """A web application that passes allowed requests to another application, and refuses the rest.
 
-    - A request must name one of the served hosts, because anyone can point another host name to
+    - A request must name this machine as its host, because anyone can point another host name to
       this machine.
-    - If a web page makes the request, the page must come from a served host.
-    - Without served hosts, a request may name any host, but no web page may make a request.
+    - If a web page makes the request, the page must come from this server.
+    - The address must begin with the secret token.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, hosts: Iterable[str], find_problem: Callable[[Scope], str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, port: int, token: str) -> None:
         """Guard the application *app*.
 
         Args:
             app: The application that answers allowed requests.
-            hosts: The served hosts, each with its port; empty to accept any host.
-            find_problem: Returns another reason to refuse a request; empty to allow the request.
+            port: The port of the server.
+            token: The secret part of the address.
         """
         self._app = app
-        self._hosts = {host.encode() for host in hosts}
+        self._hosts = {f"{name}:{port}".encode() for name in (LOOPBACK, "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
-        self._find_problem = find_problem
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer or refuse a request, and add the security headers to the response."""
@@ -148,8 +135,8 @@ class Guard:
         """Return the reason to refuse a request; empty if the request is allowed."""
         headers = scope["headers"]
         hosts = [value for name, value in headers if name == b"host"]
-        if len(hosts) != 1 or (self._hosts and hosts[0] not in self._hosts):
-            return f"This server answers only at {min(self._hosts, default=b'one host').decode()}."
+        if len(hosts) != 1 or hosts[0] not in self._hosts:
+            return f"This server answers only at {min(self._hosts).decode()}."
         # Browsers send these two headers, and a page cannot change them.
         if any(value not in self._origins for name, value in headers if name == b"origin") or (
             any(
@@ -163,7 +150,7 @@ class Guard:
                 "Another site requested this page, so it is not shown. Copy the address to the"
                 " address bar."
             )
-        return self._find_problem(scope)
+        return _find_address_problem(self._token, scope)
 
 
 def _find_address_problem(token: str, scope: Scope) -> str:
@@ -251,11 +238,7 @@ class Server:
             Route(path, partial(self._answer_request, served_page), methods=["GET"])
             for path, served_page in pages.items()
         ]
-        self.app = Guard(
-            Starlette(routes=routes, lifespan=close_at_end),
-            hosts=list_local_hosts(port),
-            find_problem=partial(_find_address_problem, token),
-        )
+        self.app = Guard(Starlette(routes=routes, lifespan=close_at_end), port=port, token=token)
 
     async def _answer_request(self, page: Page, request: Request) -> Response:
         """Return *page* for *request*, or a redirect to the shortest equivalent address."""

@@ -11,8 +11,6 @@ from typing import Any
 import httpx
 import pytest
 from mcp import Client
-from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 
 from tests.support.playground_world import Served, serve
 from tests.support.waiting import PATIENCE, await_until
@@ -21,14 +19,11 @@ pytestmark = pytest.mark.thorough
 
 APP = "tests.support.agents_app"
 QUESTION = "Does Jaco have any health concerns?"
-TOKEN = "a-token-that-nobody-guesses"
 
 
-def start(folder: Path, function: str, *options: str, **environ: str) -> Any:
+def start(folder: Path, function: str) -> Any:
     """The server over HTTP at a free port."""
-    return serve(
-        folder, f"{APP}:{function}", "--http", "--port", "0", *options, command="mcp", **environ
-    )
+    return serve(folder, f"{APP}:{function}", "--http", "--port", "0", command="mcp")
 
 
 @pytest.fixture(scope="module")
@@ -72,38 +67,16 @@ def test_this_machine_is_answered(served: Served) -> None:
     "headers",
     [
         {"host": "evil.example:80"},
-        {"host": "127.0.0.1:1"},
+        {"host": "127.0.0.1.evil.example:80"},
         {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1.evil.example:80"},
         {"origin": "null"},
-        {"sec-fetch-site": "cross-site"},
-        {"sec-fetch-site": "same-site"},
     ],
 )
 def test_another_host_and_another_site_are_refused(served: Served, headers: dict[str, str]) -> None:
     response = post(served, **headers)
-    assert response.status_code == 403
+    assert response.status_code in (403, 421)
     assert "search" not in response.text
-
-
-def test_a_token_that_is_set_is_required(tmp_path: Path) -> None:
-    with start(tmp_path, "search", QTM_MCP_TOKEN=TOKEN) as served:
-        assert post(served).status_code == 403
-        for wrong in ("", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN):
-            response = post(served, authorization=wrong)
-            assert response.status_code == 403
-            assert TOKEN not in response.text
-        assert post(served, authorization=f"Bearer {TOKEN}").status_code == 200
-
-        async def list_tools() -> int:
-            headers = {"authorization": f"Bearer {TOKEN}"}
-            async with (
-                create_mcp_http_client(headers=headers) as http,
-                Client(streamable_http_client(served.url, http_client=http)) as client,
-            ):
-                return len((await client.list_tools()).tools)
-
-        assert asyncio.run(list_tools()) == 1
-    assert TOKEN not in served.errors.read_text()
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
