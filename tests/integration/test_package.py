@@ -19,7 +19,7 @@ import qtmiddleware as qtm
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-FOR_US: Final = {"dev", "docs", "fuzz", "thorough"}
+FOR_US: Final = {"dev", "docs", "thorough"}
 """The extras that only who works on the project needs."""
 OF_FRAMEWORKS: Final = {"haystack", "langchain", "llamaindex", "ray"}
 """The extras of large frameworks, which people have already or do without; nothing else of ours asks for them."""

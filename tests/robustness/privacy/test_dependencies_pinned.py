@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-EXTRAS: Final = ("thorough", "fuzz")
+EXTRAS: Final = ("thorough",)
 OURS: Final = "qtmiddleware"
 BUILD_NEEDS: Final = {
     "hatchling": ("packaging", "pathspec", "pluggy", "tomlkit", "trove-classifiers")

@@ -174,9 +174,3 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "JSON": _as_document(read_json),
     "JSON lines": _as_document(read_json_lines),
 }
-
-
-def exercise() -> None:
-    """Run every function once, so that the patterns they make while they run are made."""
-    for function in FUNCTIONS.values():
-        function('“A quote” of E-40 by Dr. Smith, not 5,000 é: [1] {"a": ["b"]}\n1. x?')

@@ -1,1 +1,0 @@
-"""Hostile text at length: how time grows with it, and what a coverage-guided search finds in what reads it."""
