@@ -9,7 +9,7 @@
     ├── ModelError                      the language model gave no usable reply
     ├── EmbeddingError                  texts could not be turned into vectors
     ├── StoreError                      the store cannot be opened, read or written
-    ├── EngineError                     an engine cannot be started, or its workers died
+    ├── EngineError                     Ray cannot be reached, or ended the run
     └── UnreadableDocument              a document cannot be read
 
 `SetupWarning` is a warning and is never raised as an error. Exceptions of the wrapped function
@@ -192,7 +192,7 @@ class StoreError(QtMiddlewareError):
 
 
 class EngineError(QtMiddlewareError):
-    """A batch engine cannot be started, or its workers died repeatedly on the same batch."""
+    """Ray cannot be started or reached, or it ended the run."""
 
 
 class UnreadableDocument(QtMiddlewareError):

@@ -69,7 +69,6 @@ from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMet
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.providers.llms.governed import GovernedModel
-    from qtmiddleware.runtime.pace import Pace
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
     from qtmiddleware.wrapping.transform_stream import Q, Transformed
@@ -582,7 +581,6 @@ class QueryMiddleware:
         *,
         config: Mapping[str, Any] | None = None,
         concurrency: int | None = None,
-        pace: Pace | None = None,
         in_order: bool = False,
     ) -> Generator[Transformed[Q]]:
         """Yield each of *questions* with its transformation and the model's replies.
@@ -594,8 +592,6 @@ class QueryMiddleware:
             config: settings that override the middleware's settings for this call.
             concurrency: the number of model calls under way at once; by default
                 ``limits.maxConcurrency``.
-            pace: the rate limiter for the model calls. Several streams may share one. By default,
-                a new one is created.
             in_order: whether to yield the results in the order of *questions*. By default, each
                 result is yielded as soon as it is done.
 
@@ -624,7 +620,7 @@ class QueryMiddleware:
             build_request,
             call_timeout_seconds=call_timeout_seconds,
             settings=settings,
-            pace=pace or Pace(limit),
+            pace=Pace(limit),
             concurrency=limit,
         )
         return stream.transform_questions(questions, in_order=in_order)

@@ -11,10 +11,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.bulk.fingerprint import build_fingerprint
 from qtmiddleware.kit.bulk.journal import Journal, open_journal
 from qtmiddleware.kit.bulk.queries import (
@@ -24,15 +24,16 @@ from qtmiddleware.kit.bulk.queries import (
     count_non_blank_lines,
     read_queries,
 )
-from qtmiddleware.kit.engines import Engine
-from qtmiddleware.runtime.pace import Pace
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
 
-ROUNDS: Final = 4
-"""The number of questions in an engine's batch, per concurrent call.
+if TYPE_CHECKING:
+    from qtmiddleware.kit.ray_data import Engine
 
-If this process is killed, the questions of unfinished batches are asked again.
+ROUNDS: Final = 4
+"""The number of questions in a batch of a Ray worker, per concurrent call.
+
+If the run is killed, the questions of unfinished batches are asked again.
 """
 CONCURRENCY: Final = 8
 """The default maximum number of concurrent model calls."""
@@ -151,16 +152,17 @@ def transform_file(
             fewer calls run at a time; see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
-        engine: The engine whose workers make the model calls. By default, this process makes them.
-            Each worker has its own model, budget and cache, and *concurrency* applies per worker.
-            The engine is not closed.
+        engine: ``"ray"`` lets the workers of a Ray cluster make the model calls. By default, this
+            process makes them. Each worker has its own model, pace, budget and cache, and
+            *concurrency* applies per worker.
 
     Raises:
         ConfigError: *source* cannot be read, *out* belongs to another config or input, or both
             *client* and *engine* are given.
         StoreError: *out* is in use or cannot be written.
         ModelError: The model cannot be called any more, for example because the budget is used up.
-        EngineError: Workers of *engine* crash repeatedly.
+        EngineError: Ray cannot be reached, or ended the run.
+        MissingExtra: *engine* is ``"ray"``, which is not installed.
     """
     if engine is not None and client is not None:
         raise ConfigError(
@@ -181,20 +183,20 @@ def transform_file(
             show(report)
 
     with (
-        open_input_file(source, path) as file,
+        _open_input_file(source, path) as file,
         open_journal(path, build_fingerprint(config.settings), overwrite=overwrite) as journal,
     ):
         # Standard input can be read only once, so its lines cannot be counted in advance.
         report.total = None if source == STDIN else count_non_blank_lines(Path(source))
         if show is not None:
             show(report)
-        queries = select_open_questions(
+        queries = _select_open_questions(
             read_queries(file, config.settings, has_json=has_json), journal, report, write_record
         )
         generator = (
             _transform_in_process(queries, config, client, concurrency)
             if engine is None
-            else _transform_with_engine(engine, queries, config, concurrency)
+            else _transform_on_ray(queries, config, concurrency)
         )
         # If a record cannot be written, this stops the model calls at once.
         with closing(generator) as records:
@@ -213,73 +215,40 @@ def _transform_in_process(
         closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
     ):
         for transformed in stream:
-            yield build_record(transformed, middleware.preprocess(transformed.question.text))
+            yield _build_record(transformed, middleware.preprocess(transformed.question.text))
 
 
-def _transform_with_engine(
-    engine: Engine, queries: Iterable[InputQuery], config: Config, concurrency: int
+def _transform_on_ray(
+    queries: Iterable[InputQuery], config: Config, concurrency: int
 ) -> Generator[Record]:
-    """Transform *queries* in the workers of *engine*, and yield an output record per question.
+    """Transform *queries* on a Ray cluster, and yield the output records of each finished batch."""
+    from qtmiddleware.kit.ray_data import map_on_ray
 
-    If an error ends a worker's batch of questions early, yields the finished records of this batch,
-    then raises the error.
-    """
-    build = partial(build_batch_transformer, config, concurrency)
-    for batch in engine.map(build, _split_into_batches(queries, concurrency * ROUNDS)):
-        yield from batch.records
-        if batch.error is not None:
-            raise batch.error
-
-
-def _split_into_batches(
-    queries: Iterable[InputQuery], batch_size: int
-) -> Iterator[list[InputQuery]]:
+    build = partial(_build_batch_transformer, config, concurrency)
     rest = iter(queries)
-    return iter(lambda: list(islice(rest, batch_size)), [])
+    batches = iter(lambda: list(islice(rest, concurrency * ROUNDS)), [])
+    for records in map_on_ray(build, batches):
+        yield from records
 
 
-@dataclass(frozen=True, slots=True)
-class TransformedBatch:
-    """The result of transforming a batch of questions.
-
-    Attributes:
-        records: The output records of the questions that were transformed.
-        error: The error that ended the batch early, for example because the budget is used up;
-            ``None`` if the batch is complete.
-    """
-
-    records: list[Record]
-    error: ModelError | None = None
-
-
-def build_batch_transformer(
+def _build_batch_transformer(
     config: Config, concurrency: int
-) -> Callable[[Sequence[InputQuery]], TransformedBatch]:
+) -> Callable[[Sequence[InputQuery]], Iterator[Record]]:
     """Return a function that transforms a batch of questions with the model in *config*.
 
-    The returned function makes at most *concurrency* model calls at a time. Each worker of an
-    engine builds its own function.
+    The returned function makes at most *concurrency* model calls at a time. Each worker of a
+    cluster builds its own function.
     """
-    # All batches of a worker share one pace, which slows down if the service is overloaded.
-    middleware, pace = QueryMiddleware(config), Pace(concurrency)
+    middleware = QueryMiddleware(config)
 
-    def transform_batch(queries: Sequence[InputQuery]) -> TransformedBatch:
-        records: list[Record] = []
-        try:
-            stream = middleware.transform_stream(queries, concurrency=concurrency, pace=pace)
-            records.extend(
-                build_record(transformed, middleware.preprocess(transformed.question.text))
-                for transformed in stream
-            )
-        except ModelError as error:
-            # Raising here would lose the records, whose model calls are paid for.
-            return TransformedBatch(records, error)
-        return TransformedBatch(records)
+    def transform_batch(queries: Sequence[InputQuery]) -> Iterator[Record]:
+        for transformed in middleware.transform_stream(queries, concurrency=concurrency):
+            yield _build_record(transformed, middleware.preprocess(transformed.question.text))
 
     return transform_batch
 
 
-def build_record(transformed_query: Transformed[InputQuery], keywords: str) -> Record:
+def _build_record(transformed_query: Transformed[InputQuery], keywords: str) -> Record:
     """Return a question's output record, with the transformation, the token counts and the cost.
 
     *keywords* are the keywords that rules extracted from the question.
@@ -297,7 +266,7 @@ def build_record(transformed_query: Transformed[InputQuery], keywords: str) -> R
     }
 
 
-def open_input_file(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
+def _open_input_file(source: str | Path, out: Path) -> AbstractContextManager[BinaryIO]:
     """Open the file of questions *source*, or standard input if *source* is ``-``.
 
     Raises `ConfigError` if the file cannot be read, or if it is also the output file *out*.
@@ -315,7 +284,7 @@ def open_input_file(source: str | Path, out: Path) -> AbstractContextManager[Bin
     return file
 
 
-def select_open_questions(
+def _select_open_questions(
     lines: Iterable[InputQuery | BrokenLine],
     journal: Journal,
     report: BulkReport,

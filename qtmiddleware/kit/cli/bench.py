@@ -20,7 +20,6 @@ from qtmiddleware.config import ASSIGNED, Config
 from qtmiddleware.config.keys import nest_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_bench_batch
 from qtmiddleware.kit.cli.check import Arguments
 from qtmiddleware.kit.cli.console import (
     AsJson,
@@ -30,7 +29,6 @@ from qtmiddleware.kit.cli.console import (
     out,
     write_json,
 )
-from qtmiddleware.kit.cli.engines import Workers
 from qtmiddleware.kit.cli.environment import NO_MODEL, report_default_files
 from qtmiddleware.kit.cli.gating import Against, Comment, FailIf, Gating
 from qtmiddleware.kit.cli.own_function import (
@@ -44,7 +42,6 @@ from qtmiddleware.kit.cli.own_function import (
 )
 from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
-from qtmiddleware.kit.engines import LocalEngine
 from qtmiddleware.kit.evaluation import (
     FREE,
     MEASURED,
@@ -180,9 +177,6 @@ def bench_command(
             ),
         ),
     ] = None,
-    workers: Workers = 1,
-    batch: Batch = None,
-    batch_tokens: BatchTokens = None,
     yes: Yes = False,
     json_output: AsJson = False,
 ) -> None:
@@ -196,19 +190,12 @@ def bench_command(
     function.
 
     Without --function the command embeds and searches the passages in --data.
-    With --workers several processes embed the passages; the figures stay the same.
-
-    With --batch the model's replies come from a Batch API: submit, then collect
-    until all replies are there. The same command without --batch then measures with them.
 
     With --baseline the command says whether retrieval got worse than in an
     earlier run on the same questions and passages. --fail-if makes that exit code 3.
     """
-    options = BatchOptions(batch, batch_tokens, as_json=json_output)
     if function is not None:
-        _refuse_index_options(
-            {"--generate": generate, "--judge": judge, "--batch": batch, "--workers": workers > 1}
-        )
+        _refuse_index_options({"--generate": generate, "--judge": judge})
     selection = None if systems is None else chosen(split_system_names(systems))
     configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
     settings = _find_shared_settings(
@@ -226,28 +213,11 @@ def bench_command(
         {"replies and vectors": cache if cache == CACHE else None}, named_config=config
     )
     source = load_function_source(function, arguments, embed, top_k)
-    # `open_engine` would send stdout to stderr, but the result of --batch goes to stdout.
-    engine = LocalEngine(workers=workers) if workers > 1 else None
     bench_options = BenchOptions(
         settings=settings, function=source, recordings=recordings, record=record,
         model_ms=model_ms, cache=cache, questions=questions, split=split, seed=seed,
-        concurrency=concurrency, engine=engine, check=gating.check_dataset,
+        concurrency=concurrency, check=gating.check_dataset,
     )  # fmt: skip
-    if options.is_given:
-        if any(option is not None for option in (recordings, generate, judge, report, baseline)):
-            raise ConfigError(
-                "--batch only collects model replies; to measure, run the same command without"
-                " --batch",
-                path="--batch",
-            )
-        targets = {**(selection if selection is not None else chosen(USUAL)), **own_systems}
-        run_bench_batch(
-            targets,
-            data,
-            replace(bench_options, record=record if batch == "collect" else None),
-            options,
-        )
-        return
     with open_measurement_progress(source) as update:
         if generate is not None:
             generate_test_set(

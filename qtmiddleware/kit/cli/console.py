@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -134,6 +135,21 @@ Sets = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override one setting, such as fusion.method=rrf. Repeatable.",
+    ),
+]
+
+
+class EngineName(StrEnum):
+    """Where a command's work can run instead of in this process."""
+
+    RAY = "ray"
+
+
+EngineChoice = Annotated[
+    EngineName | None,
+    typer.Option(
+        "--engine",
+        help="Run the work on the Ray cluster at RAY_ADDRESS. Default: in this process.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]

@@ -18,6 +18,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
+    EngineChoice,
     Sets,
     notes,
     open_progress_bar,
@@ -25,7 +26,6 @@ from qtmiddleware.kit.cli.console import (
     show_warnings,
     write_json,
 )
-from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, open_engine
 from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.documents import format_file_counts
@@ -54,8 +54,7 @@ def ingest_command(
     index: Annotated[
         str | None, typer.Option(help="Path of the index; overrides indexPath.")
     ] = None,
-    engine: EngineChoice = EngineName.LOCAL,
-    workers: Workers = 1,
+    engine: EngineChoice = None,
     log_json: Annotated[
         bool, typer.Option("--log-json", help="Write JSON log lines instead of a progress bar.")
     ] = False,
@@ -65,9 +64,8 @@ def ingest_command(
 
     Documents that have not changed since the last run are skipped.
 
-    With --workers several processes embed the texts. With --engine ray the
-    work runs on the Ray cluster at RAY_ADDRESS, or on a cluster that the
-    command starts on this machine and ends again.
+    With --engine ray a local model runs on the Ray cluster at RAY_ADDRESS, or
+    on a cluster that the command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
     with _open_ingest_bar() if has_bars else _open_json_log() as listener:
@@ -85,8 +83,7 @@ def ingest_command(
             named_config=config,
             write_line=write_line,
         )
-        with open_engine(engine, workers) as opened:
-            report = ingest(data_path, config=loaded, progress=listener, engine=opened)
+        report = ingest(data_path, config=loaded, progress=listener, engine=engine)
     for file in report.skipped:
         if not file.extra:
             write_note(escape_line(f"skipped: {file.path}: {file.reason}"))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.cli.batch import Batch, BatchOptions, BatchTokens, run_transform_batch
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
+    EngineChoice,
     History,
     Kind,
     Queries,
@@ -26,7 +25,6 @@ from qtmiddleware.kit.cli.console import (
     read_questions,
     write_json,
 )
-from qtmiddleware.kit.cli.engines import EngineChoice, EngineName, Workers, refuse_unused_engine
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.transform_file import (
     CONCURRENCY,
@@ -102,10 +100,7 @@ def transform_command(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Start --out from scratch.")
     ] = False,
-    engine: EngineChoice = EngineName.LOCAL,
-    workers: Workers = 1,
-    batch: Batch = None,
-    batch_tokens: BatchTokens = None,
+    engine: EngineChoice = None,
     json_output: AsJson = False,
 ) -> None:
     """Show the variants a model writes.
@@ -117,33 +112,24 @@ def transform_command(
     each result is appended to --out. If the run is interrupted, run the same
     command again to continue.
 
-    With --engine ray the work runs on --workers of a Ray cluster, each with its
-    own rate and its own budget. With --batch the questions go to a Batch API:
-    submit, then status and collect until all replies are there.
+    With --engine ray the workers of a Ray cluster call the model, each with its
+    own rate and its own budget.
     """
     loaded = load_config(config, sets, transformation_type=kind)
     if loaded.origins["transformationType"] == "default":
         loaded = loaded.overridden({"transformationType": "combined"})
-    # Either option asks for a batch; `BatchOptions` then checks how they are combined.
-    by_batch = batch is not None or batch_tokens is not None
-    refuse_unused_engine(engine, workers, is_engine_used=file is not None and not by_batch)
-    if by_batch or file is not None or output is not None:
+    if (file, output, engine) != (None, None, None):
         check_file_options(file, output, questions=query, history=history)
         report_default_files({}, named_config=config)
-        options = BatchOptions(batch, batch_tokens, overwrite=overwrite, as_json=json_output)
-        transform = (
-            partial(run_transform_batch, options=options)
-            if by_batch
-            else partial(
-                transform_question_file,
-                concurrency=concurrency,
-                should_overwrite=overwrite,
-                should_write_json=json_output,
-                engine_name=engine,
-                worker_count=workers,
-            )
+        transform_question_file(
+            loaded,
+            file or "",
+            output or "",
+            concurrency,
+            should_overwrite=overwrite,
+            should_write_json=json_output,
+            engine=engine,
         )
-        transform(loaded, file or "", output or "")
         return
     calls_model = loaded.settings.transformation_type != "none"
     rows: list[dict[str, Any]] = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -18,9 +18,11 @@ from qtmiddleware.kit.bulk.run import CONCURRENCY as CONCURRENCY
 from qtmiddleware.kit.bulk.run import STDIN, BulkReport, ShowBulk, transform_file
 from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import notes, out, show_warnings
-from qtmiddleware.kit.cli.engines import EngineName, open_engine
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.preprocessing.text import format_count
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.ray_data import Engine
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
@@ -38,11 +40,18 @@ def check_file_options(
 ) -> None:
     """Raise `ConfigError` if the options of ``qtm transform`` contradict each other.
 
-    ``--file`` needs ``--out``, and ``--out`` needs ``--file``. Both exclude ``--history``, and
-    questions on the command line.
+    ``--file`` needs ``--out``; ``--out`` and ``--engine`` need ``--file``. They exclude
+    ``--history``, and questions on the command line.
     """
     if question_file is None or output_file is None:
-        missing, present = ("--out", "--file") if output_file is None else ("--file", "--out")
+        missing = "--file" if question_file is None else "--out"
+        present = (
+            "--file"
+            if question_file is not None
+            else "--out"
+            if output_file is not None
+            else "--engine"
+        )
         raise ConfigError(
             f"{present} needs {missing}: the results of a file of questions are written to a file",
             path=missing,
@@ -64,8 +73,7 @@ def transform_question_file(
     *,
     should_overwrite: bool,
     should_write_json: bool,
-    engine_name: EngineName = EngineName.LOCAL,
-    worker_count: int = 1,
+    engine: Engine | None = None,
 ) -> None:
     """Transform the questions in *question_file*, and append the results to *output_file*.
 
@@ -83,17 +91,16 @@ def transform_question_file(
         show(new_report)
 
     try:
-        with (
-            open_bulk_progress() as show,
-            show_warnings(),
-            open_engine(engine_name, worker_count) as opened,
-        ):
-            options: dict[str, Any] = {
-                "concurrency": concurrency,
-                "overwrite": should_overwrite,
-                "engine": opened,
-            }
-            transform_file(question_file, output_file, config=config, show=update_report, **options)
+        with _open_bulk_progress() as show, show_warnings():
+            transform_file(
+                question_file,
+                output_file,
+                config=config,
+                concurrency=concurrency,
+                overwrite=should_overwrite,
+                show=update_report,
+                engine=engine,
+            )
     # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:
         _write_continuation_note(question_file, output_file)
@@ -133,7 +140,7 @@ def summarize_bulk_report(report: BulkReport) -> str:
 
 
 @contextmanager
-def open_bulk_progress() -> Iterator[ShowBulk]:
+def _open_bulk_progress() -> Iterator[ShowBulk]:
     """Yield a function that shows the progress, rate, cost and remaining time of a bulk run.
 
     On a terminal, the function updates a bar. Otherwise, the function writes a line to stderr at

@@ -285,7 +285,6 @@ def test_a_question_the_function_fails_on_is_counted_and_not_fatal(bench: Run) -
             "--generate cannot be used with --function",
         ),
         (("app:search", "--judge", "3"), 2, "--judge cannot be used with --function"),
-        (("app:search", "--batch", "submit"), 2, "--batch cannot be used with --function"),
         (("app:search", "--systems", "hybrid"), 2, "hybrid"),
         (("app:search", "--systems", "combined"), 2, "a language model is needed for"),
         (("app:wrapped", "--embed", "app:embed"), 2, "already wrapped"),

@@ -9,12 +9,10 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from qtmiddleware.kit.index.ingestion.embedding import BATCH
 from tests.support.command_line import Ended
 from tests.support.office_files import make_office_files
 
@@ -63,29 +61,6 @@ def test_a_second_run_says_that_nothing_changed(qtm: Run, docs: Path) -> None:
     ended = qtm("ingest", "docs", "--index", "own/place.sqlite", "--json")
     report = json.loads(ended.out)
     assert (report["unchanged"], report["embedded"], report["written"]) == (2, 0, 0)
-
-
-def test_two_workers_write_the_index_of_one(qtm: Run, tmp_path: Path) -> None:
-    lines = [
-        json.dumps({"_id": str(at), "text": f"Bee {at} of the hive makes honey."})
-        for at in range(3 * BATCH)
-    ]
-    (tmp_path / "bees.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    written = []
-    for workers in "12":
-        ended = qtm(
-            "ingest", "bees.jsonl", "--index", f"{workers}.sqlite", "--workers", workers, "--json"
-        )
-        assert ended.code == 0, ended.err
-        assert json.loads(ended.out)["embedded"] == len(lines)
-        with closing(sqlite3.connect(tmp_path / f"{workers}.sqlite")) as index:
-            written.append(
-                index.execute(
-                    "SELECT id, text, metadata, vector FROM passages ORDER BY id"
-                ).fetchall()
-            )
-    assert len(written[0]) == len(lines)
-    assert written[0] == written[1]
 
 
 def test_the_config_names_the_documents_and_the_index(qtm: Run, docs: Path, tmp_path: Path) -> None:
@@ -327,11 +302,6 @@ def test_without_ray_the_extra_is_named(qtm: Run, docs: Path, tmp_path: Path) ->
 
 
 def test_an_engine_that_would_have_nothing_to_do_is_a_usage_error(qtm: Run) -> None:
-    for arguments in (
-        ("--engine", "ray"),
-        ("--workers", "2"),
-        ("--engine", "ray", "--batch", "submit"),
-    ):
-        ended = qtm("transform", "a question", *arguments)
-        assert ended.code == 2
-        assert "--engine and --workers need --file" in ended.err
+    ended = qtm("transform", "a question", "--engine", "ray")
+    assert ended.code == 2
+    assert "--engine needs --file" in ended.err

@@ -10,12 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.bulk.batch.transforming import open_batch_work
 from qtmiddleware.kit.bulk.run import transform_file
 from qtmiddleware.kit.cli.reports import check_files_writable, write_report
 from qtmiddleware.kit.cli.session import create_history_file
@@ -120,16 +118,6 @@ def transform(place: Path) -> None:
     transform_file(place.parent / "asked.txt", place, config=config, overwrite=True)
 
 
-def submit(place: Path) -> None:
-    (place.parent / "asked.txt").write_text(QUERY)
-    config = qtm.Config.load({"transformationType": "rewrite"}, environ={})
-    client = openai.OpenAI(api_key="k", base_url="http://127.0.0.1:9")
-    with open_batch_work(
-        place.parent / "asked.txt", place, config=config, client=client, overwrite=True
-    ):
-        pass
-
-
 WRITERS: dict[str, Callable[[Path], object]] = {
     "sqlite": open_store,
     "ledger": ingest,
@@ -138,7 +126,6 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "recording": record_reply,
     "recording of a bench": _require_writable,
     "transformed questions": transform,
-    "questions asked in batches": submit,
     "history of questions": lambda place: create_history_file(),
     "report": lambda place: write_report(place.parent, {place.name: "text"}),
     "report, before anything is asked": lambda place: check_files_writable(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.kit.documents import Converter, read_document
-from qtmiddleware.kit.evaluation.bench import caches
-from qtmiddleware.kit.index.ingestion.embedding import HUB_SECRETS, build_batch_embedder
-from qtmiddleware.runtime.environment import copy_environment, copy_worker_environment
+from qtmiddleware.runtime.environment import copy_environment
 
 SECRETS = {
     "OPENAI_API_KEY": "a",
@@ -46,19 +43,6 @@ def test_secrets_are_left_out_by_their_name_or_their_value() -> None:
     assert not SECRETS.keys() & found.keys()
     assert found.items() >= PLAIN.items()
     assert found["PATH"] == os.environ["PATH"]
-    assert SECRETS.keys() & copy_environment(["HF_TOKEN"]).keys() == {"HF_TOKEN"}
-
-
-@pytest.mark.usefixtures("environ")
-def test_what_embeds_gets_the_secrets_of_the_hub_and_other_work_gets_all() -> None:
-    for build in (build_batch_embedder, caches._build_timed_embedder):
-        found = copy_worker_environment(partial(build, None, ""))
-        assert (
-            SECRETS.keys() & found.keys()
-            == SECRETS.keys() & set(HUB_SECRETS)
-            == {"HF_TOKEN", "HTTPS_PROXY"}
-        )
-    assert copy_worker_environment(copy_environment) == dict(os.environ)
 
 
 @given(

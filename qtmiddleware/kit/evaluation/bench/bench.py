@@ -6,10 +6,9 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -19,7 +18,6 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.engines import Engine
 from qtmiddleware.kit.evaluation import (
     MEASURED,
     TOP_K,
@@ -49,7 +47,7 @@ from qtmiddleware.kit.evaluation.bench.recordings import (
 from qtmiddleware.kit.evaluation.compare import measure_systems
 from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running_loop
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.protocols import Embedder, LanguageModel, Passage, Store
+from qtmiddleware.protocols import Embedder, LanguageModel, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
@@ -165,22 +163,15 @@ def build_index(
     """Build the index of the passages of *dataset* at *path*, and return the open index."""
     store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
     try:
-        done = 0
-        for batch in _split_into_batches(dataset):
+        for start in range(0, len(dataset.passages), BATCH):
+            batch = dataset.passages[start : start + BATCH]
             store.upsert(batch, embedder.embed([passage.text for passage in batch]))
-            done += len(batch)
             if progress is not None:
-                progress("embedding passages", done, len(dataset.passages))
+                progress("embedding passages", start + len(batch), len(dataset.passages))
     except BaseException:
         store.close()
         raise
     return store
-
-
-def _split_into_batches(dataset: Dataset) -> Iterator[Sequence[Passage]]:
-    """Yield the passages of *dataset* in batches of up to `BATCH`."""
-    for start in range(0, len(dataset.passages), BATCH):
-        yield dataset.passages[start : start + BATCH]
 
 
 def open_index(
@@ -188,7 +179,6 @@ def open_index(
     folder: Path,
     embedder: Embedder,
     *,
-    engine: Engine | None = None,
     progress: Progress | None = None,
 ) -> SQLiteStore:
     """Open the index of *dataset* in *folder*. If the index is missing or unfinished, build it.
@@ -201,8 +191,6 @@ def open_index(
         dataset: The data set.
         folder: The folder of the index.
         embedder: The embedding model.
-        engine: Embeds the passages in other processes, if *embedder* is a `CachedEmbedder` with a
-            local model. Default: this process embeds.
         progress: Receives the stage's name, the passages done and their total.
     """
     # Other questions about the same passages use the same index.
@@ -215,13 +203,6 @@ def open_index(
     if store.count() == len(dataset.passages):
         return store
     store.close()
-    if engine is not None and isinstance(embedder, CachedEmbedder):
-        pages = ([passage.text for passage in page] for page in _split_into_batches(dataset))
-        embedder.embed_missing_texts(
-            pages,
-            engine,
-            None if progress is None else partial(progress, "embedding by the engine"),
-        )
     return build_index(dataset, path, embedder, progress=progress)
 
 
@@ -349,8 +330,6 @@ class BenchOptions:
         split: The file of judgements to read, by name. Default: all files.
         seed: The seed that draws the questions.
         concurrency: The maximum number of questions that the model works on at the same time.
-        engine: Embeds the passages in other processes if the embedding model is local. Default:
-            this process. The results do not depend on the engine.
         progress: Receives the stage's name, the steps done and their total.
         check: Receives the data set with the questions to measure, before any passage is embedded.
             Exceptions of this function pass through.
@@ -367,7 +346,6 @@ class BenchOptions:
     split: str = ""
     seed: int = 0
     concurrency: int = CONCURRENCY
-    engine: Engine | None = None
     progress: Progress | None = None
     check: Callable[[Dataset], None] | None = None
 
@@ -425,7 +403,6 @@ def open_bench(
         ConfigError: The data set or the recording cannot be read, or an option is not valid.
         StoreError: The index or the cache cannot be used.
         EmbeddingError: Embedding failed.
-        EngineError: The engine failed.
         MissingExtra: A package is not installed.
     """
     with ExitStack() as stack:
@@ -533,7 +510,7 @@ def _open_search_backend(
         function = open_function(options.function, dataset, settings=settings, model=model)
         return stack.enter_context(function)
     embedder = stack.enter_context(_open_embedder(settings, cache))
-    index = open_index(dataset, cache, embedder, engine=options.engine, progress=options.progress)
+    index = open_index(dataset, cache, embedder, progress=options.progress)
     return Bench(
         stack.enter_context(index), embedder, cast(LanguageModel, model), settings.store.read_price
     )

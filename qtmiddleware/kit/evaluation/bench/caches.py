@@ -6,10 +6,9 @@ import hashlib
 import json
 import sqlite3
 import struct
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
 from math import inf, isfinite
 from pathlib import Path
 from threading import Lock
@@ -17,23 +16,12 @@ from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.engines import Engine
-from qtmiddleware.kit.index.ingestion.embedding import (
-    HUB_SECRETS,
-    Texts,
-    Vectors,
-    build_batch_embedder,
-    build_embedding_name,
-    can_run_in_workers,
-    decode_vector,
-)
 from qtmiddleware.kit.stores.sqlite.files import (
     BUSY_SECONDS,
     connect_to_existing_file,
     create_private_file,
 )
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
-from qtmiddleware.runtime.environment import declare_needed_secrets
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -179,39 +167,6 @@ class CachedEmbedder:
             vectors |= embedded
         return [vectors[text] for text in texts]
 
-    def embed_missing_texts(
-        self,
-        text_batches: Iterable[Sequence[str]],
-        engine: Engine,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Let *engine* embed the texts without a cached vector, and cache the vectors for `embed`.
-
-        Each text is embedded once. If the embedder calls a service or is your own class, this
-        method does nothing, and `embed` embeds the texts.
-
-        Args:
-            text_batches: Batches of texts.
-            engine: Embeds the texts in other processes.
-            progress: Receives the number of texts done and their total.
-
-        Raises:
-            EmbeddingError: A vector is not valid.
-            EngineError: The engine failed.
-        """
-        if not can_run_in_workers(self._inner):
-            return
-        batches = list(self._select_missing_texts(text_batches))
-        done, total = 0, sum(map(len, batches))
-        build = partial(_build_timed_embedder, self._inner, build_embedding_name(self._inner))
-        for vectors, seconds_per_text in engine.map(build, batches):
-            self._file.write(
-                {key: _pack_vector(decode_vector(blob), seconds_per_text) for key, blob in vectors}
-            )
-            done += len(vectors)
-            if progress is not None:
-                progress(done, total)
-
     @contextmanager
     def record_replays(self) -> Iterator[Mapping[str, float]]:
         """Yield a mapping that records the texts whose vectors come from the file.
@@ -238,19 +193,6 @@ class CachedEmbedder:
             for text in texts
         }
 
-    def _select_missing_texts(self, text_batches: Iterable[Sequence[str]]) -> Iterator[Texts]:
-        """Yield, for each batch, the (key, text) pairs of the texts without a cached vector."""
-        # A text may occur on several pages, before its vector is in the file.
-        seen: set[bytes] = set()
-        for text_batch in text_batches:
-            keys = self._compute_keys(text_batch)
-            vectors = self._look_up_vectors(keys)
-            if missing := [
-                (key, text) for text, key in keys.items() if text not in vectors and key not in seen
-            ]:
-                seen.update(key for key, _ in missing)
-                yield missing
-
     def _look_up_vectors(self, keys_by_text: Mapping[str, bytes]) -> dict[str, list[float]]:
         """Return the cached vectors by text, without the texts that have no cached vector.
 
@@ -266,24 +208,6 @@ class CachedEmbedder:
                 if self._replayed is not None:
                     self._replayed[text] = seconds
         return vectors
-
-
-@declare_needed_secrets(*HUB_SECRETS)
-def _build_timed_embedder(
-    embedder: Embedder, embedding_id: str
-) -> Callable[[Texts], tuple[Vectors, float]]:
-    """Return a function that embeds texts and returns the vectors and the seconds per text.
-
-    *embedding_id* identifies the embedding model, from `build_embedding_name`.
-    """
-    embed_batch = build_batch_embedder(embedder, embedding_id)
-
-    def embed_and_measure(texts: Texts) -> tuple[Vectors, float]:
-        start = perf_counter()
-        vectors = embed_batch(texts)
-        return vectors, (perf_counter() - start) / len(texts)
-
-    return embed_and_measure
 
 
 def _pack_vector(vector: Sequence[float], seconds: float) -> bytes:

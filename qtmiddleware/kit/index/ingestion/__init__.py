@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
@@ -32,7 +32,6 @@ from qtmiddleware.kit.documents import (
     find_documents,
 )
 from qtmiddleware.kit.documents import Reader as ReadDocument
-from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.index.ingestion.context_prompt import build_prompt_version
 from qtmiddleware.kit.index.ingestion.contexts import Contexts
 from qtmiddleware.kit.index.ingestion.embedding import build_embedding_name, embed_missing_texts
@@ -45,6 +44,9 @@ from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.logs import get_logger
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.ray_data import Engine
 
 Stage = Literal["reading", "contexts", "embedding", "publishing"]
 
@@ -185,10 +187,9 @@ def ingest(
             a reader by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
-        engine: the engine that runs a built-in local embedding model: `LocalEngine` uses several
-            processes, and `RayEngine` uses a Ray cluster. By default, the model runs in this
-            process. The ids, chunks and vectors do not depend on the engine. The engine is not
-            closed.
+        engine: ``"ray"`` runs a built-in local embedding model on the Ray cluster at
+            ``RAY_ADDRESS``, or on a cluster that is started on this machine. By default, the model
+            runs in this process. The ids, chunks and vectors are the same.
 
     Raises:
         ConfigError: if there is no data path, or if the data path contains no documents.
@@ -196,7 +197,7 @@ def ingest(
         EmbeddingError: if the texts cannot be embedded.
         MissingExtra: if a package is missing. In a folder, a document that needs the package is
             skipped instead.
-        EngineError: if the workers of *engine* crash repeatedly.
+        EngineError: if Ray cannot be reached, or ended the run.
     """
     settings = Config.load(config).settings
     path = os.fspath(data_path) if data_path is not None else settings.data_path
@@ -228,7 +229,7 @@ def ingest(
                 model=model,
                 own_reader=reader,
                 stages=_Stages(progress),
-                engine=engine or LocalEngine(),
+                engine=engine,
             )
             report = run.run_stages()
         finally:
@@ -290,7 +291,7 @@ class _Run:
         model: the model that writes contexts; ``None`` if contextual chunks are off.
         own_reader: the user's own document reader, if any.
         stages: the object that measures time and reports progress.
-        engine: the engine that runs the embedding model.
+        engine: where to run a local embedding model; ``None`` for this process.
     """
 
     paths: Sequence[Path]
@@ -301,7 +302,7 @@ class _Run:
     model: LanguageModel | None
     own_reader: ReadDocument | None
     stages: _Stages
-    engine: Engine
+    engine: Engine | None
 
     def run_stages(self) -> IngestReport:
         """Run all stages of the ingest, and return the report."""

@@ -6,31 +6,23 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder
-from qtmiddleware.kit.engines import Engine, LocalEngine
 from qtmiddleware.kit.index.ingestion.contexts import build_embedded_text
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
-from qtmiddleware.runtime.environment import declare_needed_secrets
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.ray_data import Engine
 
 Texts = list[tuple[bytes, str]]
 """A batch of texts to embed, as (hash, text) pairs."""
 Vectors = list[tuple[bytes, bytes]]
 """The vectors of a batch of texts, as (hash, vector) pairs: single precision, little endian."""
 
-HUB_SECRETS: Final = (
-    "HF_TOKEN",
-    "HUGGING_FACE_HUB_TOKEN",
-    "HTTPS_PROXY",
-    "https_proxy",
-    "HTTP_PROXY",
-    "http_proxy",
-)
-"""The environment variables with secrets, such as a proxy's password, for loading a hub model."""
 BATCH: Final = 64
 """The number of texts per batch, unless a local model embeds them."""
 COMPUTED_BATCH: Final = 16
@@ -60,24 +52,19 @@ def build_embedding_name(embedder: Embedder | None) -> str:
     return "" if embedder is None else f"{embedder.name}/{embedder.dimension}"
 
 
-def can_run_in_workers(embedder: Embedder) -> bool:
-    """Return whether the workers of an engine can run *embedder*.
-
-    True only for built-in local models.
-    """
-    return isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
-
-
 def embed_missing_texts(
-    ledger: Ledger, embedder: Embedder, engine: Engine, report_progress: Callable[[int, int], None]
+    ledger: Ledger,
+    embedder: Embedder,
+    engine: Engine | None,
+    report_progress: Callable[[int, int], None],
 ) -> int:
     """Embed the texts of this run that have no vector yet, and return how many there were.
 
     Args:
         ledger: the database with the texts, in which the vectors are saved.
         embedder: the embedder that computes the vectors.
-        engine: the engine that runs *embedder*, if this is a built-in local model. Any other
-            embedder runs in this process.
+        engine: where to run *embedder* if this is a built-in local model. Any other embedder runs
+            in this process.
         report_progress: a function that is called with the number of embedded texts and the total.
 
     Raises:
@@ -91,9 +78,14 @@ def embed_missing_texts(
     done = 0
     report_progress(done, total)
     build_embedder = partial(build_batch_embedder, embedder, embedding)
-    is_local_model = can_run_in_workers(embedder)
-    used_engine, batch_size = (engine, COMPUTED_BATCH) if is_local_model else (LocalEngine(), BATCH)
-    for vectors in used_engine.map(build_embedder, _read_text_batches(ledger, batch_size)):
+    is_local_model = isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
+    batches = _read_text_batches(ledger, COMPUTED_BATCH if is_local_model else BATCH)
+    vector_batches: Iterator[Vectors] = map(build_embedder(), batches)
+    if engine is not None and is_local_model:
+        from qtmiddleware.kit.ray_data import map_on_ray
+
+        vector_batches = map_on_ray(build_embedder, batches)
+    for vectors in vector_batches:
         # Saved batch by batch, so that a killed run never embeds these texts again.
         ledger.execute_many(
             "INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)",
@@ -104,13 +96,12 @@ def embed_missing_texts(
     return done
 
 
-@declare_needed_secrets(*HUB_SECRETS)
 def build_batch_embedder(
     embedder: Embedder, expected_embedding_name: str
 ) -> Callable[[Texts], Vectors]:
     """Return a function that embeds a batch of texts with *embedder*.
 
-    Each worker of an engine builds its own function. Raises `EmbeddingError` if *embedder* has
+    Each worker of a cluster builds its own function. Raises `EmbeddingError` if *embedder* has
     another name than *expected_embedding_name*, which means that the worker has other model files.
     """
     actual_embedding = build_embedding_name(embedder)
