@@ -10,28 +10,23 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import EngineError, MissingExtra, QtMiddlewareError
 
-T = TypeVar("T")
+B = TypeVar("B")
 R = TypeVar("R")
-
-Engine = Literal["ray"]
-"""Where work can run instead of in this process."""
-Work = Callable[[Sequence[T]], Iterable[R]]
-"""A function that processes a batch of items."""
 
 _BATCHES_AT_ONCE: Final = 1_024
 """The maximum number of batches that Ray stores at a time."""
 
 
 def map_on_ray(
-    build: Callable[[], Work[T, R]], batches: Iterable[Sequence[T]]
+    build: Callable[[], Callable[[B], Iterable[R]]], batches: Iterable[B]
 ) -> Iterator[list[R]]:
     """Yield the results of each of *batches*, in the order in which the batches finish.
 
@@ -78,6 +73,7 @@ def _process_batch(batch: dict[str, Any], pickled_build: bytes) -> dict[str, lis
     # Errors are returned, because Ray drops the results of a task that raises. These may be paid
     # for, such as a model's replies.
     try:
+        # `extend` keeps the results before an error.
         results.extend(_build_work(pickled_build)(pickle.loads(batch["item"][0])))
     except QtMiddlewareError as problem:
         error = problem
@@ -88,9 +84,9 @@ def _process_batch(batch: dict[str, Any], pickled_build: bytes) -> dict[str, lis
 
 
 @lru_cache(maxsize=1)
-def _build_work(pickled_build: bytes) -> Work[Any, Any]:
+def _build_work(pickled_build: bytes) -> Callable[[Any], Iterable[Any]]:
     """Return the function that processes batches; a worker process loads a model only once."""
-    work: Work[Any, Any] = pickle.loads(pickled_build)()
+    work: Callable[[Any], Iterable[Any]] = pickle.loads(pickled_build)()
     return work
 
 

@@ -90,7 +90,7 @@ def test_ray_builds_the_index_of_this_process_although_a_worker_is_killed(
 
     ingest(data, config={"indexPath": str(tmp_path / "here.sqlite")})
     report = ingest(
-        data, config={"indexPath": str(tmp_path / "ray.sqlite")}, engine="ray", progress=kill_one
+        data, config={"indexPath": str(tmp_path / "ray.sqlite")}, on_ray=True, progress=kill_one
     )
     assert any(killed)
     assert report.embedded == report.written == len(lines)
@@ -117,11 +117,11 @@ def test_every_question_of_a_file_has_one_record_although_a_worker_is_killed(
         if report.made and not any(killed):
             killed.append(kill_worker())
 
-    report = transform_file(file, out, config=config, concurrency=2, engine="ray", show=kill_one)
+    report = transform_file(file, out, config=config, concurrency=2, on_ray=True, show=kill_one)
     assert any(killed)
     assert (report.asked, report.failed.total()) == (len(questions), 0)
     records = sorted(read_records(out), key=lambda record: record["line"])
     assert [record["line"] for record in records] == list(range(1, len(questions) + 1))
     assert [record["rewrite"] for record in records] == [rewrite(it) for it in questions]
-    again = transform_file(file, out, config=config, engine="ray")
+    again = transform_file(file, out, config=config, on_ray=True)
     assert (again.before, again.made) == (len(questions), 0)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError
@@ -26,9 +26,6 @@ from qtmiddleware.kit.bulk.queries import (
 )
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.transform_stream import Transformed
-
-if TYPE_CHECKING:
-    from qtmiddleware.kit.ray_data import Engine
 
 ROUNDS: Final = 4
 """The number of questions in a batch of a Ray worker, per concurrent call.
@@ -132,7 +129,7 @@ def transform_file(
     concurrency: int = CONCURRENCY,
     overwrite: bool = False,
     show: ShowBulk | None = None,
-    engine: Engine | None = None,
+    on_ray: bool = False,
 ) -> BulkReport:
     """Transform each question in *source*, write the results to *out*, and return a report.
 
@@ -152,22 +149,22 @@ def transform_file(
             fewer calls run at a time; see `runtime.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
-        engine: ``"ray"`` lets the workers of a Ray cluster make the model calls. By default, this
-            process makes them. Each worker has its own model, pace, budget and cache, and
-            *concurrency* applies per worker.
+        on_ray: Whether the workers of a Ray cluster make the model calls. By default, this process
+            makes them. Each worker has its own model, pace, budget and cache, and *concurrency*
+            applies per worker.
 
     Raises:
         ConfigError: *source* cannot be read, *out* belongs to another config or input, or both
-            *client* and *engine* are given.
+            *client* and *on_ray* are given.
         StoreError: *out* is in use or cannot be written.
         ModelError: The model cannot be called any more, for example because the budget is used up.
         EngineError: Ray cannot be reached, or ended the run.
-        MissingExtra: *engine* is ``"ray"``, which is not installed.
+        MissingExtra: *on_ray* is set, and Ray is not installed.
     """
-    if engine is not None and client is not None:
+    if on_ray and client is not None:
         raise ConfigError(
-            "client cannot be passed with an engine, because workers make their own; name the model"
-            " in the config",
+            "client cannot be passed with on_ray, because workers make their own; name the model in"
+            " the config",
             path="client",
         )
     path = Path(out)
@@ -194,9 +191,9 @@ def transform_file(
             read_queries(file, config.settings, has_json=has_json), journal, report, write_record
         )
         generator = (
-            _transform_in_process(queries, config, client, concurrency)
-            if engine is None
-            else _transform_on_ray(queries, config, concurrency)
+            _transform_on_ray(queries, config, concurrency)
+            if on_ray
+            else _transform_in_process(queries, config, client, concurrency)
         )
         # If a record cannot be written, this stops the model calls at once.
         with closing(generator) as records:

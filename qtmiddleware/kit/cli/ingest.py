@@ -83,7 +83,7 @@ def ingest_command(
             named_config=config,
             write_line=write_line,
         )
-        report = ingest(data_path, config=loaded, progress=listener, engine=engine)
+        report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
     for file in report.skipped:
         if not file.extra:
             write_note(escape_line(f"skipped: {file.path}: {file.reason}"))

@@ -128,7 +128,7 @@ def transform_command(
             concurrency,
             should_overwrite=overwrite,
             should_write_json=json_output,
-            engine=engine,
+            on_ray=engine is not None,
         )
         return
     calls_model = loaded.settings.transformation_type != "none"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn
@@ -20,9 +20,6 @@ from qtmiddleware.kit.cli import console
 from qtmiddleware.kit.cli.console import notes, out, show_warnings
 from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.preprocessing.text import format_count
-
-if TYPE_CHECKING:
-    from qtmiddleware.kit.ray_data import Engine
 
 MOST_CONCURRENT: Final = 256
 _LEAST_COST: Final = 0.00005
@@ -73,7 +70,7 @@ def transform_question_file(
     *,
     should_overwrite: bool,
     should_write_json: bool,
-    engine: Engine | None = None,
+    on_ray: bool,
 ) -> None:
     """Transform the questions in *question_file*, and append the results to *output_file*.
 
@@ -99,7 +96,7 @@ def transform_question_file(
                 concurrency=concurrency,
                 overwrite=should_overwrite,
                 show=update_report,
-                engine=engine,
+                on_ray=on_ray,
             )
     # However a run ends, its results so far are in the output file.
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
@@ -44,9 +44,6 @@ from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.logs import get_logger
-
-if TYPE_CHECKING:
-    from qtmiddleware.kit.ray_data import Engine
 
 Stage = Literal["reading", "contexts", "embedding", "publishing"]
 
@@ -158,7 +155,7 @@ def ingest(
     store: Store | None = None,
     reader: ReadDocument | None = None,
     progress: Listener | None = None,
-    engine: Engine | None = None,
+    on_ray: bool = False,
 ) -> IngestReport:
     """Update the index with the documents of *data_path*, and return a report.
 
@@ -187,7 +184,7 @@ def ingest(
             a reader by its name.
         progress: a function that is called with a `Progress` after each step. An exception from
             this function ends the run.
-        engine: ``"ray"`` runs a built-in local embedding model on the Ray cluster at
+        on_ray: whether to run a built-in local embedding model on the Ray cluster at
             ``RAY_ADDRESS``, or on a cluster that is started on this machine. By default, the model
             runs in this process. The ids, chunks and vectors are the same.
 
@@ -229,7 +226,7 @@ def ingest(
                 model=model,
                 own_reader=reader,
                 stages=_Stages(progress),
-                engine=engine,
+                on_ray=on_ray,
             )
             report = run.run_stages()
         finally:
@@ -291,7 +288,7 @@ class _Run:
         model: the model that writes contexts; ``None`` if contextual chunks are off.
         own_reader: the user's own document reader, if any.
         stages: the object that measures time and reports progress.
-        engine: where to run a local embedding model; ``None`` for this process.
+        on_ray: whether to run a local embedding model on a Ray cluster.
     """
 
     paths: Sequence[Path]
@@ -302,7 +299,7 @@ class _Run:
     model: LanguageModel | None
     own_reader: ReadDocument | None
     stages: _Stages
-    engine: Engine | None
+    on_ray: bool
 
     def run_stages(self) -> IngestReport:
         """Run all stages of the ingest, and return the report."""
@@ -403,7 +400,7 @@ class _Run:
             return 0
         with self.stages.measure_stage("embedding") as report_progress:
             embedded = embed_missing_texts(
-                self.ledger, self.retriever.embedder, self.engine, report_progress
+                self.ledger, self.retriever.embedder, report_progress, on_ray=self.on_ray
             )
         _log_counts(
             "Embedded chunks", count=embedded, seconds=round(self.stages.seconds["embedding"], 3)

@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder
@@ -14,9 +14,6 @@ from qtmiddleware.kit.index.ingestion.contexts import build_embedded_text
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
-
-if TYPE_CHECKING:
-    from qtmiddleware.kit.ray_data import Engine
 
 Texts = list[tuple[bytes, str]]
 """A batch of texts to embed, as (hash, text) pairs."""
@@ -55,17 +52,17 @@ def build_embedding_name(embedder: Embedder | None) -> str:
 def embed_missing_texts(
     ledger: Ledger,
     embedder: Embedder,
-    engine: Engine | None,
     report_progress: Callable[[int, int], None],
+    *,
+    on_ray: bool,
 ) -> int:
     """Embed the texts of this run that have no vector yet, and return how many there were.
 
     Args:
         ledger: the database with the texts, in which the vectors are saved.
         embedder: the embedder that computes the vectors.
-        engine: where to run *embedder* if this is a built-in local model. Any other embedder runs
-            in this process.
         report_progress: a function that is called with the number of embedded texts and the total.
+        on_ray: whether to run *embedder* on a Ray cluster, if it is a built-in local model.
 
     Raises:
         EmbeddingError: if the embedder returns a wrong number of vectors, or invalid vectors.
@@ -81,7 +78,7 @@ def embed_missing_texts(
     is_local_model = isinstance(embedder, MiniLMEmbedder | SentenceTransformersEmbedder)
     batches = _read_text_batches(ledger, COMPUTED_BATCH if is_local_model else BATCH)
     vector_batches: Iterator[Vectors] = map(build_embedder(), batches)
-    if engine is not None and is_local_model:
+    if on_ray and is_local_model:
         from qtmiddleware.kit.ray_data import map_on_ray
 
         vector_batches = map_on_ray(build_embedder, batches)
