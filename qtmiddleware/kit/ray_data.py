@@ -48,9 +48,12 @@ def map_on_ray(
     ray = _import_ray()
     remaining = map(pickle.dumps, batches)
     pickled_build = pickle.dumps(build)
+    # Ray stores all items of a dataset, so memory stays bounded only with several datasets.
+    pickled_batches = list(islice(remaining, _BATCHES_AT_ONCE))
+    if not pickled_batches:
+        return
     with _connect_to_cluster(ray):
-        # Ray stores all items of a dataset, so memory stays bounded only with several datasets.
-        while pickled_batches := list(islice(remaining, _BATCHES_AT_ONCE)):
+        while pickled_batches:
             # One block per batch, because Ray returns the results of a whole block.
             items = ray.data.from_items(pickled_batches, override_num_blocks=len(pickled_batches))
             outcomes = items.map_batches(
@@ -64,6 +67,7 @@ def map_on_ray(
                 yield results
                 if error is not None:
                     raise error
+            pickled_batches = list(islice(remaining, _BATCHES_AT_ONCE))
 
 
 def _process_batch(batch: dict[str, Any], pickled_build: bytes) -> dict[str, list[bytes]]:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -83,7 +83,9 @@ def ingest_command(
             named_config=config,
             write_line=write_line,
         )
-        report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
+        # Ray writes messages to stdout, where programs read the report.
+        with redirect_stdout(sys.stderr):
+            report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
     for file in report.skipped:
         if not file.extra:
             write_note(escape_line(f"skipped: {file.path}: {file.reason}"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -88,7 +89,8 @@ def transform_question_file(
         show(new_report)
 
     try:
-        with _open_bulk_progress() as show, show_warnings():
+        # Ray writes messages to stdout, where programs read the report.
+        with _open_bulk_progress() as show, show_warnings(), redirect_stdout(sys.stderr):
             transform_file(
                 question_file,
                 output_file,
