@@ -48,8 +48,6 @@ class TextField:
         meaning: The description of the weight for users.
         is_evidence: Whether the text's words count as keyword evidence.
         guard: The rule that the text must follow.
-        is_pairs: Whether each text is a label and a value, such as ``region: Germany``. If the
-            model replies with a JSON object, it is read as a list of these pairs.
         aliases: A pattern that matches other keys under which models return the field. The keys are
             compared in lower case and without punctuation.
     """
@@ -62,7 +60,6 @@ class TextField:
     meaning: str = ""
     is_evidence: bool = False
     guard: Guard = "language"
-    is_pairs: bool = False
     aliases: str = ""
 
 
@@ -87,7 +84,6 @@ class Transformation:
         keywords: Words that the answer may contain.
         notes: One ``(field, detail)`` per text that was repaired, dropped or merged. The detail
             contains no query text.
-        constraints: Conditions that the question sets for its answer, as ``label: value``.
     """
 
     standalone: str | None = _make_text_field(
@@ -165,14 +161,6 @@ class Transformation:
         aliases="keyword|keyterm|keyphrase|synonym|searchterm|^terms?$|ключев|关键词|關鍵詞|キーワード|motscl|palabrasclave",
     )
     notes: tuple[tuple[str, str], ...] = ()
-    constraints: tuple[str, ...] = _make_text_field(
-        (),
-        shape="list",
-        label="constraint",
-        guard="terms",
-        is_pairs=True,
-        aliases="constrain|filter|facet|metadata",
-    )
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the texts of the field *name* as a tuple, which may be empty."""

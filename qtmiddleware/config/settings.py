@@ -348,12 +348,6 @@ class LlmSettings(SettingsGroup):
         marks="model",
         ge=0.0,
     )
-    constraints_in_combined: bool = define_option(
-        False,
-        "Whether combined also asks what the question limits the answer to, such as region: Germany;"
-        " a limit counts as evidence if the passages' metadata has that field and value.",
-        marks="reply",
-    )
 
 
 class RerankSettings(SettingsGroup):

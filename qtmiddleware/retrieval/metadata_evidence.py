@@ -54,11 +54,6 @@ MOST_WORDS: Final = 5
 """The maximum number of words in a value. Values with more words are not read."""
 MOST_LISTED: Final = 16
 """How many values of a list are read."""
-BY_MODEL: Final = 0.5
-"""The fraction of `WEIGHT` for a value that only the model names.
-
-It was chosen without measurements: half the weight of the user's own words.
-"""
 _MOST_NOTED: Final = 4
 
 # The words of these fields already count as words of the text, or they differ in every passage.
@@ -176,7 +171,6 @@ def collect_metadata_evidence(
     metadata: Sequence[Mapping[str, Any]],
     rules: WordRules,
     today: date | None,
-    constraints: Sequence[str] = (),
 ) -> MetadataEvidence | None:
     """Return the evidence in *metadata* for each passage; ``None`` if there is none.
 
@@ -185,9 +179,6 @@ def collect_metadata_evidence(
         metadata: The metadata of each passage.
         rules: The word rules of the question's language.
         today: Today's date. Values after this date do not count as the newest.
-        constraints: The constraints that a model found in the question, as ``field: value``. A
-            constraint is used if some but not all passages have the value, and if the question
-            itself names no value of the field.
     """
     columns = collect_columns(metadata)
     if not columns:
@@ -195,10 +186,7 @@ def collect_metadata_evidence(
         return None
     demands = _QuestionDemands(times, rules, today)
     matches = [
-        demand
-        for name, column in columns.items()
-        for demand in [*demands.match_field(name, column)]
-        or demands.match_constraints(name, column, constraints)
+        demand for name, column in columns.items() for demand in demands.match_field(name, column)
     ]
     # Two fields may match the same demand, such as a year and a date. The better match counts.
     groups: dict[str, list[tuple[str, list[float]]]] = {}
@@ -393,34 +381,6 @@ class _QuestionDemands:
         elif kind:
             yield from self._match_words(field_name, column)
 
-    def match_constraints(
-        self, field_name: str, column: _Column, constraints: Sequence[str]
-    ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each of *constraints* on the field *field_name*.
-
-        The tuples have the same meaning as in `match_field`.
-        """
-        for label, _, text in (constraint.partition(":") for constraint in constraints):
-            if not self._is_label_of_field(label, field_name):
-                continue
-            value = _parse_text_value(text.strip()[:MOST_CHARS])
-            if value is None or value.neutral:
-                continue
-            shares = [
-                BY_MODEL * share
-                for share in _score_passages(column, partial(_is_same_value, value))
-            ]
-            can_be_told = column.kind in ("periods", "versions")
-            description = " = " + " ".join(value.folded) if can_be_told else ": a value"
-            yield f"words {field_name}", f"{field_name}{description}, as the model says", shares
-
-    def _is_label_of_field(self, label: str, field_name: str) -> bool:
-        """Return whether the *label* of a constraint consists of the same words as *field_name*."""
-        words = [self._find_stem(word) for word in split_date_tokens(label.replace("_", " "))]
-        return words == [
-            self._find_stem(word) for word in split_date_tokens(field_name.replace("_", " "))
-        ]
-
     def _match_words(
         self, field_name: str, column: _Column
     ) -> Iterator[tuple[str, str, list[float]]]:
@@ -523,20 +483,6 @@ def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list
         else 0.0
         for row in column.rows
     ]
-
-
-def _is_same_value(expected: _Value, value: _Value) -> bool:
-    """Return whether *value* matches *expected*.
-
-    - Periods match if they share a day.
-    - Versions match if they are equal.
-    - Other values match if they have the same words.
-    """
-    if value.period is not None and expected.period is not None:
-        return _is_in_period(value, expected.period)
-    if value.version is not None and expected.version is not None:
-        return value.version == expected.version
-    return value.folded == expected.folded
 
 
 def _is_code(word: str) -> bool:

@@ -872,9 +872,7 @@ class _Pipeline:
             search_width=request.search_width or request.top_k,
             top_k=request.top_k,
             add_terms=self._build_glossary_term_adder(transformation, choice.question_keywords),
-            score_metadata=partial(
-                self._collect_metadata_evidence, times, transformation.constraints
-            ),
+            score_metadata=partial(self._collect_metadata_evidence, times),
             date_words=times.words,
         )
         if times.needs_today and times.periods and (today := self._get_today()) is not None:
@@ -958,7 +956,7 @@ class _Pipeline:
                 self.trace.note("glossary", sentence)
 
     def _collect_metadata_evidence(
-        self, times: Times, constraints: Sequence[str], metadata: Sequence[Mapping[str, Any]]
+        self, times: Times, metadata: Sequence[Mapping[str, Any]]
     ) -> MetadataEvidence | None:
         """Return the evidence in the candidates' metadata; ``None`` if there is none.
 
@@ -966,13 +964,12 @@ class _Pipeline:
 
         Args:
             times: The dates and versions in the question.
-            constraints: The constraints that the model found, as ``field: value``.
             metadata: The metadata of each candidate.
         """
         today = self._get_today() if times.newest else None
         try:
             rules = load_word_rules(self.query.language)
-            return collect_metadata_evidence(times, metadata, rules, today, constraints)
+            return collect_metadata_evidence(times, metadata, rules, today)
         except Exception as error:
             self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
             return None

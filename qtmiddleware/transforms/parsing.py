@@ -89,7 +89,6 @@ _TEXT_KEY: Final = re.compile(
     r"^(sub_?|search_?|rewritten_?)?(query|question|text|value|content|keyword|term|paraphrase|passage|rewrite|sentence)$",
     re.IGNORECASE,
 )
-_LABEL_KEYS: Final = ("field", "label", "name", "key")
 _SCHEMA_KEYS: Final = {"type", "description", "properties", "items", "required"}
 
 
@@ -302,9 +301,7 @@ def collect_json_texts(
                     [value] if isinstance(value, str) else _collect_strings(value, "list")
                 )
                 continue
-            row = TEXT_FIELDS.get(name)
-            collect = _format_pairs if row is not None and row.is_pairs else _collect_strings
-            earlier, strings = texts.get(name, []), collect(value, shapes[name])
+            earlier, strings = texts.get(name, []), _collect_strings(value, shapes[name])
             texts[name] = [*earlier, *strings] if shapes[name] == "list" else [*strings, *earlier]
             # A value that was cut off does not show what the field would have held.
             if not isinstance(value, Cut):
@@ -410,30 +407,6 @@ def _collect_strings(json_value: Any, field_shape: str) -> list[str]:
     if isinstance(json_value, list):
         return [text for item in json_value for text in _collect_strings(item, field_shape)]
     return []
-
-
-def _format_pairs(json_value: Any, field_shape: str) -> list[str]:
-    """Return the labels and values in *json_value* as texts such as ``year: 2024``.
-
-    Models write ``{"year": 2024}``, ``{"field": "year", "value": 2024}``, or a list of such
-    objects. Strings are returned unchanged.
-    """
-    if isinstance(json_value, list) and not isinstance(json_value, Members):
-        return [pair for item in json_value for pair in _format_pairs(item, field_shape)]
-    if not isinstance(json_value, Members):
-        return _collect_strings(json_value, field_shape)
-    members = [
-        (key, str(member) if type(member) in (int, float) else member) for key, member in json_value
-    ]
-    named = {key.casefold(): member for key, member in members}
-    label = next((named[key] for key in _LABEL_KEYS if isinstance(named.get(key), str)), None)
-    if label is not None and "value" in named:
-        members = [(label, named["value"])]
-    return [
-        f"{key}: {text}"
-        for key, member in members
-        for text in _collect_strings(member, field_shape)
-    ]
 
 
 def _pick_member_values(members: Members) -> list[Any]:

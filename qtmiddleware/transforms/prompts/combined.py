@@ -48,15 +48,6 @@ HYDE: Final = ReplyField(
     " tone and terms, no "
     f'hedging, no "This document". {UNKNOWN} {ASSUMED}',
 )
-CONSTRAINTS: Final = ReplyField(
-    "constraints",
-    "list",
-    "what the query limits its answer to, each as one label of the documents and its value"
-    ' ("region: Germany", "year: 2024", "product: Brio 3"): only values that the query names or'
-    " clearly means, never a guess; an empty list if it limits nothing",
-    min_items=0,
-    max_items=4,
-)
 SUB_QUERIES: Final = (
     "an empty list, unless the query compares things, asks for several or builds on a fact that has"
     ' to be found first; then a full question for each: names, never "it" or "that person"; what'
@@ -79,7 +70,7 @@ ASPECTS: Final = (
 def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
     """Return the reply fields: the rewrite, the step-back question and the sub-queries.
 
-    The settings may add a hypothetical passage and the constraints.
+    The settings may add a hypothetical passage.
     """
     sub_queries = ReplyField(
         "sub_queries", "list", SUB_QUERIES, min_items=0, max_items=settings.max_sub_queries
@@ -89,15 +80,13 @@ def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
     elif settings.llm.sub_query_style == "research":
         sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
     passage = (HYDE,) if settings.llm.hyde_in_combined else ()
-    constraints = (CONSTRAINTS,) if settings.llm.constraints_in_combined else ()
-    return (REWRITE, STEP_BACK, sub_queries, *passage, *constraints)
+    return (REWRITE, STEP_BACK, sub_queries, *passage)
 
 
 def _format_version_suffix(settings: Settings) -> str:
     """Return a name for the settings that change the prompt, such as ``research+hyde``."""
     passage = "hyde" if settings.llm.hyde_in_combined else ""
-    constraints = "constraints" if settings.llm.constraints_in_combined else ""
-    return "+".join(filter(None, (get_sub_query_style(settings), passage, constraints)))
+    return "+".join(filter(None, (get_sub_query_style(settings), passage)))
 
 
 TRANSFORM: Final = Transform(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from qtmiddleware.preprocessing.dates import read_times
 from qtmiddleware.retrieval.metadata_evidence import (
-    BY_MODEL,
     MOST_FIELDS,
     NEUTRAL,
     WEIGHT,
@@ -28,13 +27,10 @@ TODAY = date(2026, 11, 23)
 
 
 def weigh(
-    question: str,
-    *metadata: Mapping[str, Any],
-    language: str = "en",
-    constraints: Sequence[str] = (),
+    question: str, *metadata: Mapping[str, Any], language: str = "en"
 ) -> MetadataEvidence | None:
     times = read_times(question, language, lambda: TODAY)
-    return collect_metadata_evidence(times, metadata, load_word_rules(language), TODAY, constraints)
+    return collect_metadata_evidence(times, metadata, load_word_rules(language), TODAY)
 
 
 def shares(question: str, field: str, *values: Any, language: str = "en") -> list[float]:
@@ -174,60 +170,12 @@ hostile = st.just(Raising()) | st.dictionaries(
 )
 
 
-@pytest.mark.parametrize(
-    ("constraint", "expected"),
-    [
-        ("region: Germany", [1, 0, 0]),
-        ("Regions: GERMANY", [1, 0, 0]),
-        ("valid from: 2025", [0, 1, 0]),
-        ("valid_from: 2025-05", [0, 1, 0]),
-        ("release: 4.10", [0, 0, 1]),
-        ("release: 4.1", None),
-        ("region: Austria", None),
-        ("country: Germany", None),
-        ("region: all", None),
-        ("region:", None),
-        ("Germany", None),
-        ("::", None),
-        ("", None),
-    ],
-)
-def test_a_constraint_of_the_model_counts_half_if_a_passage_has_its_field_and_value(
-    constraint: str, expected: list[float] | None
-) -> None:
-    passages = [
-        {"region": "Germany", "valid_from": "2024-02-01", "release": "4.2"},
-        {"region": "France", "valid_from": "2025-05-01", "release": "4.9"},
-        {"region": "Spain", "valid_from": "2026-02-01", "release": "4.10"},
-    ]
-    found = weigh("What may a room cost?", *passages, constraints=[constraint])
-    if expected is None:
-        assert found is None
-    else:
-        assert found is not None
-        assert found.shares == [WEIGHT * BY_MODEL * share for share in expected]
-
-
-def test_what_the_question_says_of_a_field_outweighs_the_model() -> None:
-    passages = [{"region": region} for region in ("Germany", "France", "Spain", "France")]
-    question = "What may a room in France cost?"
-    with_model = weigh(question, *passages, constraints=["region: Germany"])
-    alone = weigh(question, *passages)
-    assert with_model is not None
-    assert alone is not None
-    assert with_model.shares == alone.shares
-
-
-@given(
-    st.text(max_size=60),
-    st.lists(hostile, max_size=6),
-    st.lists(st.text(max_size=30) | st.from_regex(r"(year|date): .{0,9}"), max_size=4),
-)
+@given(st.text(max_size=60), st.lists(hostile, max_size=6))
 def test_no_metadata_raises_or_takes_anything_from_a_passage(
-    question: str, metadata: list[Any], constraints: list[str]
+    question: str, metadata: list[Any]
 ) -> None:
     asked = f"current {question} since 2024 in 4.2"
-    found = weigh(asked, *metadata, constraints=constraints)
+    found = weigh(asked, *metadata)
     find_distinguishing_fields(metadata)
     if found is not None:
         assert len(found.shares) == len(metadata)
@@ -319,19 +267,6 @@ def test_metadata_counts_beside_the_words_of_a_model_too() -> None:
     found = search.retrieve("How much leave was there in Chile last year?", top_k=3)
     assert found.trace.llm_calls == 1
     assert found.matches[0].id == "Chile 2025"
-
-
-def test_a_model_s_constraint_moves_the_passage_that_has_it_and_the_trace_says_so() -> None:
-    model = ScriptedModel(
-        {"rewrite": "paid leave of the Santiago office", "constraints": ["country: Chile"]}
-    )
-    settings = {"transformationType": "combined", "llm": {"constraintsInCombined": True}}
-    search = QueryMiddleware(settings, client=model).wrap(find_rules)
-    found = search.retrieve("How much leave does the Santiago office have?", top_k=3)
-    assert {match.id.split()[0] for match in found.matches} == {"Chile"}
-    assert found.transformation.constraints == ("country: Chile",)
-    assert ("metadata", "country: a value, as the model says") in found.trace.notes
-    assert [variant.text for variant in found.variants if "country" in variant.text] == []
 
 
 def test_metadata_that_raises_changes_nothing_and_raises_nothing() -> None:

@@ -32,7 +32,6 @@ transformations = st.builds(
     paraphrases=lists,
     hyde=st.none() | texts,
     keywords=lists,
-    constraints=lists,
     notes=st.lists(st.tuples(texts, texts), max_size=4).map(tuple),
 )
 jsons = st.recursive(
@@ -40,9 +39,7 @@ jsons = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-FULL = Transformation(
-    "a", "b", "c", ("d", "e"), ("f",), "g", ("h",), (("rewrite", "dropped"),), ("year: 2024",)
-)
+FULL = Transformation("a", "b", "c", ("d", "e"), ("f",), "g", ("h",), (("rewrite", "dropped"),))
 
 
 def written(value: Any) -> bytes:

@@ -89,10 +89,6 @@ def test_combined_leaves_the_passage_out_where_it_is_not_wanted() -> None:
     ]
 
 
-def test_combined_asks_for_constraints_where_they_are_wanted() -> None:
-    assert names(prompt("combined", constraints_in_combined=True))[-1] == "constraints"
-
-
 @pytest.mark.parametrize("mode", MODES)
 @given(
     query=st.text(st.characters()),
@@ -202,7 +198,6 @@ GOLDEN = {
     "keywords/2": "c695e074b0ed",
     "keywords/2 in conversation": "0e8d22b4e555",
     "combined/2+hyde": "2afe4d1b3192",
-    "combined/2+hyde+constraints": "d1dcc7d199f1",
     "combined/2+hyde in conversation": "27862ece7feb",
     "combined/2+aspects+hyde": "fd44e8f2b3eb",
     "combined/2+research+hyde": "cd40f3d5d493",
@@ -225,7 +220,6 @@ def digests() -> dict[str, str]:
                 {"sub_query_style": "research", "hyde_in_combined": False},
             ),
             (" no passage", (), {"hyde_in_combined": False}),
-            (" constraints", (), {"constraints_in_combined": True}),
         ):
             one = PROMPTS[mode].build_prompt(settings("none", **llm), "q", history)
             found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = (

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS, TextField
-from qtmiddleware.config.settings import LlmSettings, Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.retrieval.question import Question
@@ -620,27 +620,3 @@ def test_taking_marks_off_adds_nothing_and_leaves_nothing_to_take_off_of_the_kin
     for text in texts:
         rest = iter(text)
         assert all(letter in rest for letter in strip_markup(text, query))
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (["region: Germany", "year: 2024"], ["region: Germany", "year: 2024"]),
-        ("region: Germany, year: 2024", ["region: Germany", "year: 2024"]),
-        ({"region": "Germany", "year": 2024}, ["region: Germany", "year: 2024"]),
-        ([{"region": "Germany"}, {"year": 2024}], ["region: Germany", "year: 2024"]),
-        ([{"field": "year", "value": 2024}], ["year: 2024"]),
-        ({"regions": ["Spain", "Chile"]}, ["regions: Spain", "regions: Chile"]),
-        ({}, []),
-        ([None, True, {"year": None}], []),
-    ],
-)
-def test_constraints_are_read_as_pairs_however_the_model_writes_them(
-    given: object, expected: list[str]
-) -> None:
-    settings = Settings(
-        transformation_type="combined", llm=LlmSettings(constraints_in_combined=True)
-    )
-    (one,) = build_prompts(settings, "What may a room cost?")
-    reply = Reply(json.dumps({"rewrite": "limit for hotel rooms", "constraints": given}))
-    assert list(parse_transformation(one, reply).constraints) == expected
