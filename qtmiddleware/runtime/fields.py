@@ -1,4 +1,4 @@
-"""Read the fields, parameters and annotations of objects that users and other packages make."""
+"""Read the fields and parameters of objects that users and other packages make."""
 
 from __future__ import annotations
 
@@ -32,19 +32,4 @@ def read_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parame
             from annotationlib import Format
 
             return inspect.signature(function, annotation_format=Format.STRING).parameters
-        raise
-
-
-def read_annotations(class_: type) -> Mapping[str, Any]:
-    """Return the annotations of *class_*, by name.
-
-    Annotations with names that only type checkers import are returned as strings.
-    """
-    try:
-        return getattr(class_, "__annotations__", {})
-    except NameError:
-        if sys.version_info >= (3, 14):
-            from annotationlib import Format, get_annotations
-
-            return get_annotations(class_, format=Format.STRING)
         raise

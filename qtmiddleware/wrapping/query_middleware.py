@@ -273,7 +273,8 @@ class QueryMiddleware:
           passages. By default, common names such as ``query`` and ``top_k`` are recognized. A name
           with a dot, such as ``request.text``, is a field of an argument.
         - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
-          is none. By default, common names such as ``page`` and ``offset`` are recognized.
+          is none. By default, eight common names, such as ``page`` and ``offset``, and names that
+          begin with ``pag`` are recognized.
         - *embed*: the embedding function, if *fn* takes a vector. This function takes one text or a
           list of texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*

@@ -145,13 +145,7 @@ class CallSignature:
         self._path = tuple(path)
         self._top_k_home, *top_k_path = (top_k_argument or "").split(".")
         self._top_k_path = tuple(top_k_path)
-        paths_by_name = {self._name: self._path, self._top_k_home: self._top_k_path}
-        self.paging = Paging(
-            parameters,
-            page_arg,
-            paths_by_name,
-            [name for name, path in paths_by_name.items() if path],
-        )
+        self.paging = Paging(parameters, page_arg, (self._name, self._top_k_home))
         self._locations = self._list_query_locations()
         self._home = self._find_target_keyword()
 

@@ -523,9 +523,9 @@ class Wrapped(Generic[P, R]):
     ) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
-        If the signature has no page argument, a call may still pass one through ``**kwargs`` or
-        inside another argument. After the first such call, every call counts as paged, because
-        callers often request the first page without a page argument.
+        If the signature has no page argument, a call may still pass one through ``**kwargs``. After
+        the first such call, every call counts as paged, because callers often request the first
+        page without a page argument.
         """
         paging = self._signature.paging
         page_argument = paging.find_page_argument(args, kwargs)

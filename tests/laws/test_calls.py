@@ -198,6 +198,39 @@ def test_a_page_keeps_its_passages_and_costs_one_search(offset: int, config: Any
     assert _problems(retrieval) == [("query", "paged")]
 
 
+PAGES: Final = (
+    *("offset", "skip", "start", "page", "cursor", "page_token", "next_token", "after"),
+    *("pagination", "pageNumber", "named"),
+)
+
+
+@pytest.mark.parametrize("is_declared", [True, False], ids=["parameter", "keyword"])
+@pytest.mark.parametrize("config", ["rules", REWRITE])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_later_page_is_not_widened_whatever_its_argument_is_called(
+    name: str, config: Any, is_declared: bool
+) -> None:
+    calls: list[tuple[int, int]] = []
+
+    def search(query: str, top_k: int = 2, **kwargs: int) -> list[dict[str, Any]]:
+        calls.append((top_k, kwargs.get(name, 0)))
+        return _respond(query, *calls[-1])
+
+    parameters = {"search": search}
+    exec(
+        f"def declared(query, top_k=2, {name}=0): return search(query, top_k, {name}={name})",
+        parameters,
+    )
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply))
+    wrapped: Any = qm.wrap(
+        parameters["declared"] if is_declared else search,
+        page_arg=name if name == "named" else None,
+    )
+    pages = [wrapped(QUERY, 2, **{name: place}) for place in (2, 4)]
+    assert calls == [(2, 2), (2, 4)]
+    assert [sorted(row["id"] for row in page) for page in pages] == [["2", "3"], ["4", "5"]]
+
+
 @both_ways
 @pytest.mark.parametrize("history", [["hello"], [3], [{"role": "user", "content": 7}]])
 def test_a_history_that_cannot_be_read_is_left_out_and_told(history: list[Any], way: str) -> None:
