@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream as AnswerStream
     from qtmiddleware.answering import AsyncAnswerStream as AsyncAnswerStream
     from qtmiddleware.config import Config as Config
-    from qtmiddleware.config import override as override
     from qtmiddleware.errors import ConfigError as ConfigError
     from qtmiddleware.errors import EmbeddingError as EmbeddingError
     from qtmiddleware.errors import EngineError as EngineError
@@ -63,7 +62,7 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
     "answering": ("AnswerStream", "AsyncAnswerStream"),
-    "config": ("Config", "override"),
+    "config": ("Config",),
     "errors": (
         "ConfigError",
         "EmbeddingError",

@@ -352,7 +352,6 @@ class AnswerFlow:
             original=sub_query,
             history=(),
             can_share_reply=False,
-            response_only=False,
             hooks=(),
             settings=replace(self._settings, transformation_type="none"),
         )

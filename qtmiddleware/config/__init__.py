@@ -1,6 +1,6 @@
 """Load the config from files, presets, mappings and environment variables.
 
-`Config` holds all settings and the origin of each. `override` changes settings temporarily.
+`Config` holds all settings and the origin of each.
 """
 
 from __future__ import annotations
@@ -8,9 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from copy import deepcopy
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -37,13 +34,11 @@ from qtmiddleware.config.reading import (
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
-Layers = tuple[Mapping[str, Any], ...]
-"""Mappings of settings. A later mapping overrides an earlier one."""
+Layers = tuple[Mapping[str, Any] | str, ...]
+"""Mappings of settings, or names of presets. A later one overrides an earlier one."""
 
 ASSIGNED: Final = "--set"
 """The origin of values from the command-line option ``--set``."""
-
-_overrides: Final[ContextVar[Layers]] = ContextVar("qtmiddleware_overrides", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,39 +180,6 @@ class Config:
             (key.name, convert_to_json_value(get_value(values, key)), self.origins[key.name])
             for key in list_all_keys()
         )
-
-
-def get_active_overrides() -> Layers:
-    """Return the settings of all active `override` blocks, starting with the outermost."""
-    return _overrides.get()
-
-
-@contextmanager
-def override(values: Mapping[str, Any] | str | os.PathLike[str]) -> Iterator[None]:
-    """Override the settings of all wrapped functions that are called in this ``with`` block.
-
-    An inner block overrides an outer block.
-
-    Args:
-        values: A mapping, the path of a file, or the name of a preset. Keys that are not set there
-            keep their values.
-
-    Raises:
-        ConfigError: *values* has another type, or the file cannot be read. A setting that is not
-            allowed raises the error later, in the first call of a wrapped function.
-    """
-    if isinstance(values, str | os.PathLike):
-        _, values = read_file_or_preset(values)
-    if not isinstance(values, Mapping):
-        raise build_value_error(
-            "override", values, "a mapping of settings, a path or the name of a preset", "override"
-        )
-    # A copy, so that later changes of the caller's mapping have no effect.
-    token = _overrides.set((*_overrides.get(), deepcopy(dict(values))))
-    try:
-        yield
-    finally:
-        _overrides.reset(token)
 
 
 def build_json_schema() -> dict[str, Any]:

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
@@ -371,10 +372,9 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         def __init__(self, **fields: Any) -> None:
             # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
-            self._search = (
-                QueryMiddleware(self.config)
-                .wrap(_return_nodes)
-                .configured({"transformationType": "none"})
+            config = Config.load(self.config, origin="QueryMiddleware")
+            self._search = QueryMiddleware(config.overridden({"transformationType": "none"})).wrap(
+                _return_nodes
             )
 
     @classmethod

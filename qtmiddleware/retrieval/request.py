@@ -53,7 +53,6 @@ class Request:
         models: The models whose names are reported to observers (`steps.Models`).
         embeds: Whether the function takes vectors.
         text_fields: The fields for an extra keyword search.
-        response_only: Whether the caller uses only the response. If true, no matches are built.
         reranker_is_unloaded: Whether the reranker's model must be loaded first.
         can_share_reply: Whether this request may wait for a running model call for the same
             question. Must be false if several requests run step by step in one thread, because
@@ -86,7 +85,6 @@ class Request:
     models: Mapping[str, Any] = field(default_factory=dict)
     embeds: bool = False
     text_fields: tuple[str, ...] = ()
-    response_only: bool = False
     reranker_is_unloaded: bool = False
     can_share_reply: bool = True
     find_blocking_error: Callable[[], ModelError | None] = lambda: None

@@ -75,11 +75,7 @@ def build_response_and_matches(
         request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
     ):
         # Nothing changes the list: return the function's own response, repeated passages included.
-        matches = (
-            ()
-            if request.response_only
-            else read_matches(original_result.ranking.variant, original_result.response, request)
-        )
+        matches = read_matches(original_result.ranking.variant, original_result.response, request)
         return original_result.response, matches
     longest = max(len(result.ranking.keys) for result in results)
     # A page keeps everything that its search returned, even more than was asked for.
@@ -100,8 +96,6 @@ def build_response_and_matches(
     response = _rebuild_response(
         _choose_template_result(results), [passage.shown for passage in passages]
     )
-    if request.response_only:
-        return response, ()
     kinds = [ranking.variant.kind for ranking in fusion_result.rankings]
     rerank_scores_by_key = dict(zip(ranked_list.keys, rerank_scores, strict=False))
     options = settings.keyword_evidence

@@ -265,7 +265,6 @@ class _CheckRun:
             request,
             settings=settings,
             **fresh_parts,
-            response_only=False,
             can_share_reply=False,
             observation=NOT_OBSERVED,
         )

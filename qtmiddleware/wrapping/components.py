@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
 from qtmiddleware.config.keys import find_marked_keys, read_marked_values
+from qtmiddleware.config.reading import read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
@@ -235,12 +236,18 @@ class Components:
     def resolve_settings(self, layers: Layers) -> Settings:
         """Return the middleware's settings, overridden by each of *layers* in turn.
 
+        A layer is a mapping or the name of a preset.
+
         Raises `ConfigError` for invalid settings, and for settings that a single call cannot
         change.
         """
         config = self.config
         for layer in layers:
-            config = config.overridden(layer)
+            if isinstance(layer, str):
+                origin, values = read_preset(layer)
+                config = config.overridden(values, origin=origin)
+            else:
+                config = config.overridden(layer)
         own_settings, resolved = self.config.settings, config.settings
         if resolved is own_settings:
             return own_settings

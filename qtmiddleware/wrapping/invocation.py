@@ -338,7 +338,7 @@ class Invocation:
         # Without `shadow`, the copy really changes the results, and starts no shadow of its own.
         settings = replace(request.settings, shadow=None)
         call = replace(self, context=replace(self.context, settings=settings), shadow=None)
-        request = replace(request, settings=settings, hooks=(), response_only=False)
+        request = replace(request, settings=settings, hooks=())
         flow, finish = (
             build_retrieval_flow(request),
             partial(call._log_shadow_differences, request, response, response_ms),

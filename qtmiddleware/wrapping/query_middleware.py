@@ -30,7 +30,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Config, get_active_overrides
+from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
@@ -88,7 +88,7 @@ class AskOptions(TypedDict, total=False):
     """
 
     history: Iterable[Any] | None
-    config: Mapping[str, Any] | None
+    config: Mapping[str, Any] | str | None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -522,7 +522,7 @@ class QueryMiddleware:
 
     def preprocess(self, query: str) -> str:
         """Return the keywords that this configuration's rules extract from *query*."""
-        options = self._components.resolve_settings(get_active_overrides()).preprocess
+        options = self.settings.preprocess
         return preprocess(
             query,
             language=options.language,
@@ -580,7 +580,7 @@ class QueryMiddleware:
         self,
         questions: Iterable[Q],
         *,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | str | None = None,
         concurrency: int | None = None,
         in_order: bool = False,
     ) -> Generator[Transformed[Q]]:
@@ -646,16 +646,14 @@ class QueryMiddleware:
         return await arun(*self._build_transform_flow_and_performer(query, options))
 
     def _get_components_settings_and_model(
-        self, config: Mapping[str, Any] | None
+        self, config: Mapping[str, Any] | str | None
     ) -> tuple[Components, Settings, GovernedModel]:
         """Return the components, the settings and the model for one call.
 
         *config* overrides settings for this call; ``None`` overrides nothing.
         """
         components = self._components
-        settings = components.resolve_settings(
-            (*get_active_overrides(), config) if config else get_active_overrides()
-        )
+        settings = components.resolve_settings((config,) if config else ())
         return components, settings, components.get_model(settings)
 
     def _build_request(

@@ -24,7 +24,7 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Layers, get_active_overrides
+from qtmiddleware.config import Layers
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
@@ -77,15 +77,21 @@ class AskMethod(Protocol[P, T_co]):
         *args: Any,
         history: Iterable[Any] | None,
         config: Any = ...,
-        qtm_config: Mapping[str, Any] | None = ...,
+        qtm_config: Mapping[str, Any] | str | None = ...,
         **kwargs: Any,
     ) -> T_co: ...
     @overload
     def __call__(
-        self, *args: Any, config: Any, qtm_config: Mapping[str, Any] | None = ..., **kwargs: Any
+        self,
+        *args: Any,
+        config: Any,
+        qtm_config: Mapping[str, Any] | str | None = ...,
+        **kwargs: Any,
     ) -> T_co: ...
     @overload
-    def __call__(self, *args: Any, qtm_config: Mapping[str, Any] | None, **kwargs: Any) -> T_co: ...
+    def __call__(
+        self, *args: Any, qtm_config: Mapping[str, Any] | str | None, **kwargs: Any
+    ) -> T_co: ...
 
 
 class _AskDescriptor(Protocol[T_co]):
@@ -155,9 +161,7 @@ class Wrapped(Generic[P, R]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response
-        request, invocation = self._build_request_and_invocation(
-            args, kwargs, is_response_only=True
-        )
+        request, invocation = self._build_request_and_invocation(args, kwargs)
         return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
@@ -166,7 +170,7 @@ class Wrapped(Generic[P, R]):
         *args: Any,
         history: Iterable[Any] | None = None,
         config: Any = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> Retrieval:
         """Search with the given arguments, and return the passages and a record of the search.
@@ -177,7 +181,7 @@ class Wrapped(Generic[P, R]):
         Args:
             *args: the function's own positional arguments.
             history: the conversation so far, oldest message first.
-            config: settings that override the middleware's settings for this call.
+            config: settings, or the name of a preset, that override the middleware's for this call.
             qtm_config: the same as *config*, for a function that has its own ``config`` parameter.
             **kwargs: the function's own keyword arguments.
 
@@ -195,7 +199,7 @@ class Wrapped(Generic[P, R]):
         *args: Any,
         history: Iterable[Any] | None = None,
         config: Any = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> Retrieval:
         """Search as `retrieve` does, without blocking the running event loop.
@@ -344,17 +348,6 @@ class Wrapped(Generic[P, R]):
         name = self._signature.top_k_argument
         return None if name is None or "." in name else name
 
-    def configured(self, config: Mapping[str, Any]) -> Self:
-        """Return a copy of this wrapped function whose settings *config* overrides.
-
-        The copy does not inherit the facts that this function has learned from its calls.
-
-        Raises:
-            ConfigError: for invalid settings, and for settings that cannot change once a function
-                is wrapped, such as the store.
-        """
-        return type(self)(self._fn, self._signature, self._source.copy_with_config(config))
-
     def _build_answer_flow_and_invocation(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[AnswerFlow, Invocation]:
@@ -428,9 +421,7 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         history: Any = None,
         config_argument: Any = None,
-        qtm_config: Mapping[str, Any] | None = None,
-        *,
-        is_response_only: bool = False,
+        qtm_config: Mapping[str, Any] | str | None = None,
     ) -> tuple[Request, Invocation]:
         """Return the request for one call, and the invocation that performs its searches.
 
@@ -441,8 +432,6 @@ class Wrapped(Generic[P, R]):
             config_argument: the value of ``config=``. If the function has a parameter of that name,
                 the value goes to the function. Otherwise, it holds settings for this call.
             qtm_config: settings for this call.
-            is_response_only: whether the caller needs only the function's response, and not a
-                `Retrieval`.
         """
         # The function and the transformation may both read the history, and an iterator can be read
         # only once.
@@ -452,10 +441,7 @@ class Wrapped(Generic[P, R]):
             kwargs = {**kwargs, "history": history}
         if config_argument is not None and self._takes_config:
             kwargs, config_argument = {**kwargs, "config": config_argument}, None
-        overrides = (
-            *get_active_overrides(),
-            *(layer for layer in (config_argument, qtm_config) if layer),
-        )
+        overrides = tuple(layer for layer in (config_argument, qtm_config) if layer)
         context = self._read_context(overrides, is_config_ambiguous=config_argument is not None)
         signature = self._signature.choose_signature(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
@@ -497,10 +483,6 @@ class Wrapped(Generic[P, R]):
                 if problem is None
                 else ()
             ),
-            response_only=is_response_only
-            and context.log is None
-            and not context.observation.is_observed
-            and not hooks,
             observation=context.observation,
             hooks=hooks,
             clock=context.components.clock,
@@ -539,8 +521,7 @@ class Wrapped(Generic[P, R]):
         Also returns ``None`` if the function takes vectors, because the plain function could not
         search for the caller's text.
         """
-        overrides = get_active_overrides()
-        context = self._source.get_context(overrides) if overrides else self._context
+        context = self._context
         return None if context.embedder is not None else context.settings.shadow
 
     def _start_shadow_retrieval(
@@ -593,7 +574,7 @@ class Wrapped(Generic[P, R]):
 
         True if the settings change nothing, or if the function is calling itself.
         """
-        return (self._context.is_off and not get_active_overrides()) or is_nested_call(self._fn)
+        return self._context.is_off or is_nested_call(self._fn)
 
     def _find_query_and_problem(
         self,
@@ -700,11 +681,7 @@ class Wrapped(Generic[P, R]):
             modules is None or not is_in_modules(self._fn.__module__, modules)
         ):
             return name
-        middleware, options, layers = (
-            self._source.middleware,
-            self._source.options,
-            self._source.layers,
-        )
+        middleware, options = self._source.middleware, self._source.options
         if options is None:
             from pickle import PicklingError
 
@@ -717,13 +694,11 @@ class Wrapped(Generic[P, R]):
             check_picklable(label, part, can_pickle_by_value=modules is not None)
         # Create the object empty, then fill it: a function that searches through itself refers to
         # the object that is being unpickled.
-        return _create_empty, (type(self),), (self._fn, middleware, options, layers)
+        return _create_empty, (type(self),), (self._fn, middleware, options)
 
-    def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any], Layers]) -> None:
-        fn, middleware, options, layers = state
+    def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any]]) -> None:
+        fn, middleware, options = state
         rebuilt: Wrapped[P, R] = middleware.wrap(fn, **options)
-        for layer in layers:
-            rebuilt = rebuilt.configured(layer)
         vars(self).update(vars(rebuilt))
 
     def __repr__(self) -> str:
@@ -758,9 +733,7 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
                 probability, args, kwargs, response, perf_counter() - began
             )
             return response  # type: ignore[no-any-return]
-        request, invocation = self._build_request_and_invocation(
-            args, kwargs, is_response_only=True
-        )
+        request, invocation = self._build_request_and_invocation(args, kwargs)
         return invocation.finish_retrieval(  # type: ignore[no-any-return]
             await arun(build_retrieval_flow(request), invocation)
         ).response

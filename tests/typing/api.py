@@ -181,8 +181,6 @@ def wrapped() -> None:
     assert_type(qtm.preprocess("q"), str)
     with middleware as entered:
         assert_type(entered, qtm.QueryMiddleware)
-    with qtm.override({"topK": 4}) as nothing:
-        assert_type(nothing, None)
 
 
 def kinds() -> None:

@@ -207,10 +207,9 @@ def test_a_decorated_function_and_a_call_use_it() -> None:
     def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         return passages(query, top_k)
 
-    with qtm.override({"transformationType": "jargon"}):
-        assert len(search.retrieve("kidneys").variants) == 2
-    with qtm.override({"transformationType": "TRADE"}):
-        assert len(search.retrieve("kidneys").variants) == 2
+    for name in ("jargon", "TRADE"):
+        found = search.retrieve("kidneys", config={"transformationType": name})
+        assert len(found.variants) == 2
     assert [prompt.mode for prompt in model.prompts] == ["jargon", "trade"]
 
 

@@ -154,7 +154,10 @@ def configure_function(function: Any, settings: Mapping[str, Any]) -> Any:
 
     The copy does not inherit what *function* learned from earlier calls.
     """
-    configured = function.configured(settings)
+    wrapped = function.__func__ if isinstance(function, Bound) else function
+    configured = type(wrapped)(
+        wrapped._fn, wrapped._signature, wrapped._source.copy_with_config(settings)
+    )
     return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
 
 

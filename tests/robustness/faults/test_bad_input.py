@@ -105,16 +105,6 @@ def test_a_bad_setting_for_one_call_is_refused_before_any_call(
     assert (day.calls, service.bodies) == ([], [])
 
 
-@pytest.mark.parametrize("name", BAD_CONFIGS)
-def test_a_bad_setting_for_a_block_is_refused_at_its_first_call(name: str, caller: Caller) -> None:
-    values, path = BAD_CONFIGS[name]
-    with qtm.override(values):
-        day = caller.ask({})
-    assert isinstance(day.error, qtm.ConfigError)
-    assert day.error.path == path
-    assert day.calls == []
-
-
 @pytest.mark.parametrize("history", [["hello"], [{"role": "user", "content": 7}], [3]])
 def test_a_history_that_cannot_be_read_is_left_out_and_told(
     history: list[Any], caller: Caller, service: ModelServer

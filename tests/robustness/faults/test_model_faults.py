@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from werkzeug import Response
 
-import qtmiddleware as qtm
 from tests.support.completions import completion
 from tests.support.fault_world import HASTY, QUERY, SECRET, WIDE, Caller, failure, transforming
 from tests.support.model_server import ModelServer, Said
@@ -299,8 +298,10 @@ def test_the_model_and_its_options_are_set_for_one_call(
         transforming("rewrite"),
         config={"transformationModel": "other", "llm": {"temperature": 0.7}},
     )
-    with qtm.override({"transformationModel": "third", "llm": {"maxTokens": 77}}):
-        caller.ask(transforming("rewrite"))
+    caller.ask(
+        transforming("rewrite"),
+        config={"transformationModel": "third", "llm": {"maxTokens": 77}},
+    )
     caller.ask(transforming("rewrite"))
     assert [body["model"] for body in service.bodies] == ["other", "third", "gpt-6-luna"]
     assert [body["temperature"] for body in service.bodies] == [0.7, 0.0, 0.0]

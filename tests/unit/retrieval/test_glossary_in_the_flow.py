@@ -162,8 +162,7 @@ def test_another_glossary_is_another_key_of_the_cache_for_questions_with_its_ter
     middleware = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ScriptedModel(reply))
     for terms in ({}, TERMS, TERMS, {"CR": "credit rating"}):
         for question in ("Who approves a CR?", "Where is lunch?"):
-            with qtm.override({"glossary": {"terms": terms}}):
-                middleware.transform(question)
+            middleware.transform(question, config={"glossary": {"terms": terms}})
     assert asked == [
         "Who approves a CR?",
         "Where is lunch?",

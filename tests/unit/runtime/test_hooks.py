@@ -60,7 +60,6 @@ WAYS: Final[dict[str, Callable[[Any], Any]]] = {
     "aanswer": lambda qm: asyncio.run(qm.wrap(aplain).aanswer(QUERY)),
     "stream": lambda qm: list(qm.wrap(plain).stream_answer(QUERY)),
     "method": lambda qm: type("Index", (), {"find": qm.wrap(lambda self, query: plain(query))})().find(QUERY),
-    "configured": lambda qm: qm.wrap(plain).configured({"topK": 3})(QUERY),
     "overridden": lambda qm: qm.wrap(plain).retrieve(QUERY, config={"scores": "fused"}),
 }  # fmt: skip
 

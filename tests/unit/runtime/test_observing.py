@@ -493,5 +493,5 @@ def test_observers_stay_over_a_reload_and_hear_of_overrides() -> None:
     wrapped = qm.wrap(plain)
     qm.reload(REWRITE)
     wrapped.retrieve(QUERY, config={"escalation": {"mode": "never"}})
-    wrapped.configured({"topK": 3}).retrieve(QUERY)
+    wrapped.retrieve(QUERY, config={"topK": 3})
     assert [it.kind for it in observer.ended].count("retrieval") == 2

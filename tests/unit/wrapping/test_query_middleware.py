@@ -19,7 +19,6 @@ from tests.support.retrieval_world import (
     HISTORY,
     QUERY,
     REPLIES,
-    WIDE,
     Way,
     kinds,
     scripted,
@@ -84,36 +83,16 @@ def candidates(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", [Way("sync"), Way("async"), Way("threads")], ids=repr)
-def test_the_call_goes_before_the_block_before_the_decorator(way: Way) -> None:
+def test_the_call_goes_before_the_decorator(way: Way) -> None:
     searched = way.wrap(config=candidates(20))
     assert asked_for(searched) == 20
-    with qtm.override(candidates(21)):
-        assert asked_for(searched) == 21
-        assert asked_for(searched, config=candidates(22)) == 22
-        with qtm.override(candidates(23)):
-            assert asked_for(searched) == 23
-            assert asked_for(searched, config=candidates(24)) == 24
-        assert asked_for(searched) == 21
+    assert asked_for(searched, config=candidates(22)) == 22
+    assert asked_for(searched, config={"keyword_evidence": {"candidates": 23}}) == 23
+    assert asked_for(searched, config={"limits": {"maxQueryChars": 100}}) == 20
+    assert asked_for(searched, config="off") == 4
+    with pytest.raises(qtm.ConfigError, match="there is no preset"):
+        asked_for(searched, config="of")
     assert asked_for(searched) == 20
-
-
-def test_a_block_takes_a_file_or_a_preset_too_and_says_what_else_it_does_not_take(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "x.json").write_text(
-        json.dumps({"$comment": "More.", **candidates(30)}), encoding="utf-8"
-    )
-    searched = Way("sync").wrap(config=candidates(20))
-    with qtm.override(tmp_path / "x.json"):
-        assert asked_for(searched) == 30
-    with qtm.override("off"):
-        assert asked_for(searched) == 4
-    for wrong in (qtm.Config.preset("off"), 7, None):
-        with (
-            pytest.raises(qtm.ConfigError, match=r"override must be a mapping"),
-            qtm.override(wrong),
-        ):
-            pass
 
 
 def test_an_error_says_what_the_settings_were_given_to() -> None:
@@ -127,74 +106,15 @@ def test_an_error_says_what_the_settings_were_given_to() -> None:
             give({"topk": 4})
 
 
-def test_blocks_add_to_each_other_key_by_key() -> None:
-    searched = Way("sync").wrap()
-    with (
-        qtm.override({"keywordEvidence": {"candidates": 30}}),
-        qtm.override({"keywordEvidence": {"weight": 0.0}}),
-    ):
-        assert asked_for(searched) == 30
-    with qtm.override({"keywordEvidence": {"enabled": False}}):
-        assert asked_for(searched, config={"limits": {"maxQueryChars": 100}}) == 4
-
-
-@pytest.mark.parametrize(
-    ("block", "call"),
-    [
-        ({"keyword_evidence": {"candidates": 30}}, {"keywordEvidence": {"candidates": 31}}),
-        ({"keywordEvidence": {"candidates": 30}}, {"keyword_evidence": {"candidates": 31}}),
-    ],
-)
-def test_precedence_holds_across_both_spellings(
-    block: dict[str, Any], call: dict[str, Any]
-) -> None:
-    searched = Way("sync").wrap()
-    with qtm.override(block):
-        assert asked_for(searched) == 30
-        assert asked_for(searched, config=call) == 31
-        with qtm.override(call):
-            assert asked_for(searched) == 31
-
-
-def test_a_block_ends_where_an_error_leaves_it() -> None:
-    searched = Way("sync").wrap()
-    with pytest.raises(KeyError), qtm.override(candidates(30)):
-        raise KeyError
-    assert asked_for(searched) == WIDE
-
-
-def test_what_the_caller_changes_in_an_override_later_has_no_effect() -> None:
-    searched, values = Way("sync").wrap(), candidates(30)
-    with qtm.override(values):
-        values["keywordEvidence"]["candidates"] = 40
-        assert asked_for(searched) == 30
-
-
-def test_a_block_is_seen_by_its_own_task_alone() -> None:
-    searched = Way("async").wrap()
-
-    async def inside() -> None:
-        with qtm.override(candidates(30)):
-            await asyncio.sleep(0)
-            await searched.wrapped.aretrieve(QUERY)
-
-    async def outside() -> None:
-        await searched.wrapped.aretrieve(QUERY)
-
-    async def both() -> None:
-        await asyncio.gather(inside(), outside())
-
-    asyncio.run(both())
-    assert sorted(top_k for _, top_k in searched.calls) == [30, WIDE]
-
-
-def test_an_override_of_the_transformation_holds_for_transform_and_preprocess() -> None:
-    qm = qtm.QueryMiddleware(client=ScriptedModel(scripted))
-    with qtm.override({"transformationType": "hyde", "preprocess": {"extraWords": ["health"]}}):
-        assert qm.transform(QUERY).hyde == REPLIES["hyde"]["hyde"]
-        assert qm.preprocess(QUERY) == "jaco concerns"
+def test_the_settings_of_a_middleware_hold_for_transform_and_preprocess() -> None:
+    qm = qtm.QueryMiddleware(
+        {"preprocess": {"extraWords": ["health"]}}, client=ScriptedModel(scripted)
+    )
+    assert qm.preprocess(QUERY) == "jaco concerns"
+    assert (
+        qm.transform(QUERY, config={"transformationType": "hyde"}).hyde == REPLIES["hyde"]["hyde"]
+    )
     assert qm.transform(QUERY).is_empty
-    assert qm.preprocess(QUERY) == qtm.preprocess(QUERY) == "jaco health concerns"
 
 
 # --- clients --------------------------------------------------------------------------------------

@@ -230,8 +230,6 @@ def test_hooks_hear_of_what_the_caller_got_alone(log: Path) -> None:
 def test_one_call_may_leave_the_shadow_and_a_reload_ends_it(log: Path) -> None:
     qm = middleware(log, 0.0)
     wrapped = qm.wrap(search)
-    with qtm.override({"shadow": None}):
-        assert "d" in ids(wrapped(QUERY))
     assert "d" in ids(wrapped.retrieve(QUERY, config={"shadow": None}).response)
     assert ids(wrapped(QUERY)) == ["a", "b", "c"]
     qm.reload({"shadow": None})

@@ -228,10 +228,9 @@ async def test_off_awaits_the_plain_function() -> None:
     assert await qtm.QueryMiddleware(off()).wrap(function)(None) is result
 
 
-def test_off_can_be_on_for_a_block() -> None:
+def test_off_can_be_on_for_a_call() -> None:
     searched = Way("sync").wrap(config=off())
-    with qtm.override({"keywordEvidence": {"enabled": True}}):
-        searched.call(QUERY)
+    searched.retrieve(QUERY, config={"keywordEvidence": {"enabled": True}})
     searched.call(QUERY)
     assert searched.calls == [(QUERY, WIDE), (QUERY, 4)]
 
