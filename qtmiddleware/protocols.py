@@ -291,6 +291,20 @@ class Observer(Protocol):
         """Handle the end of *operation*. Its ``id`` is the same as at its start."""
 
 
+class Cache(Protocol):
+    """A cache that several processes share, such as a Redis client. Pass it as ``cache=``.
+
+    Both methods may be asynchronous, and must be thread-safe. A method that raises an exception or
+    is slow changes no result.
+    """
+
+    def get(self, key: str, /) -> Any:
+        """Return the text stored under *key*; ``None`` if there is none."""
+
+    def set(self, key: str, value: str, seconds: int, /) -> Any:
+        """Store *value* under *key* for *seconds* seconds. The result is ignored."""
+
+
 Clock = Callable[[], datetime]
 """A function that returns the current time with its time zone, for phrases like "last year"."""
 

@@ -342,8 +342,6 @@ def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Ite
                 "the host of an index, without a user name, password or query",
                 origins[key],
             )
-    if settings.cache.redis_url is not None:
-        yield from _find_redis_address_errors(settings.cache.redis_url, origins["cache.redisUrl"])
 
 
 def _may_contain_secret(address: str) -> bool:
@@ -352,14 +350,3 @@ def _may_contain_secret(address: str) -> bool:
     Some services expect their keys in the query.
     """
     return any(mark in address for mark in "@?#")
-
-
-def _find_redis_address_errors(address: str, source: str) -> Iterator[ConfigError]:
-    from qtmiddleware.config.redis_address import ALLOWED, RedisAddress
-
-    try:
-        RedisAddress(address)
-    except ConfigError as error:
-        # Its message does not repeat the address, which may contain a password.
-        message = f"{error} ({source})"
-        yield ConfigError(message, path="cache.redisUrl", allowed=ALLOWED, source=source)

@@ -395,23 +395,10 @@ class CacheSettings(SettingsGroup):
         "Part of every cache key; give each customer a value of their own to keep customers apart.",
         marks="reply",
     )
-    redis_url: str | None = define_option(
-        None,
-        "Redis in which several processes share transformations (redis://host:6379/0); the password"
-        " comes from REDIS_PASSWORD. null keeps them in the process.",
-        marks="middleware named",
-    )
-    redis_timeout_ms: int = define_option(
-        50,
-        "Maximum wait for Redis, in milliseconds; after it, Redis is not asked for a while.",
-        marks="middleware",
-        ge=1,
-        le=10_000,
-    )
 
 
 class BreakerSettings(SettingsGroup):
-    """The circuit breaker: when qtmiddleware stops asking a failing language model, or Redis, for a while."""
+    """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
 
     enabled: bool = define_option(True, "Whether the circuit breaker is on.")
     failures: int = define_option(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.single_flight import Role
-from qtmiddleware.runtime.steps import Flow, Join, Recall, Together
+from qtmiddleware.runtime.steps import Flow, Join, Together
 from qtmiddleware.runtime.warming import is_loading
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
 
@@ -64,8 +63,6 @@ class TransformStage:
         self._find_protected_spans = find_spans
         self._deadline = deadline
         self._cache = request.cache
-        # A reload may replace the cache's Redis. This question ends with the one it began with.
-        self._redis = self._cache.shared
         self._key = (
             question.build_cache_key(request.model) if request.settings.cache.enabled else None
         )
@@ -145,7 +142,7 @@ class TransformStage:
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
-            remembered = yield from self._read_transformation_from_redis(llm_deadline)
+            remembered = yield from self._read_from_shared_cache(llm_deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
@@ -168,38 +165,35 @@ class TransformStage:
         degradations = tuple(self._question.degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
             self._cache.local.put(self._key, transformation)
-            if self._redis is not None:
-                yield from self._call_redis(
-                    partial(self._redis.put, hash_key(self._key), transformation), Deadline()
+            if self._cache.shared is not None:
+                yield from self._cache.shared.write(
+                    hash_key(self._key),
+                    transformation,
+                    self._request.settings.cache.ttl_seconds,
+                    llm_deadline,
+                    self._degradations,
                 )
         return transformation, degradations
 
-    def _read_transformation_from_redis(
-        self, llm_deadline: Deadline
-    ) -> Flow[Transformation | None]:
-        """Return the transformation that Redis has stored, and copy it to this process's cache.
+    def _read_from_shared_cache(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+        """Return the transformation in the shared cache, and copy it to this process's cache.
 
-        Returns ``None`` if Redis is not used, does not have the transformation, or does not reply.
+        Returns ``None`` if there is no shared cache or no transformation that can be used.
         """
-        if self._redis is None or self._key is None:
+        shared = self._cache.shared
+        if shared is None or self._key is None:
             return None
-        get = partial(self._redis.get, hash_key(self._key), self._question.can_use_transformation)
-        transformation: Transformation | None = yield from self._call_redis(get, llm_deadline)
-        if transformation is not None:
-            self._trace.cache_hits += 1
-            self._cache.local.put(self._key, transformation)
+        transformation = yield from shared.read(
+            hash_key(self._key), llm_deadline, self._degradations
+        )
+        if transformation is None:
+            return None
+        if not self._question.can_use_transformation(transformation):
+            self._degradations.append(Degradation("cache", "unreadable"))
+            return None
+        self._trace.cache_hits += 1
+        self._cache.local.put(self._key, transformation)
         return transformation
-
-    def _call_redis(self, redis_call: Callable[[], Any], deadline: Deadline) -> Flow[Any]:
-        """Run *redis_call*, which reads or writes in Redis, and return its result.
-
-        Returns ``None`` if Redis is too slow or fails, or if calls are paused after a failure.
-        """
-        if self._redis is None or self._redis.wait_seconds:
-            return None
-        seconds = self._request.settings.cache.redis_timeout_ms / 1e3
-        (outcome,) = yield Together([Recall(redis_call)], deadline.sooner(seconds), 1)
-        return outcome.value
 
     def _record_skipped_model_call(self, reason: str) -> None:
         """Record in the trace that the model was not asked, and the one-word *reason*."""

@@ -1,21 +1,19 @@
-"""Cache transformed questions in this process and, if configured, in Redis."""
+"""Cache transformed questions in this process and, if the user passes one, in a shared cache."""
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.single_flight import SingleFlight
 from qtmiddleware.types import Transformation
 
 if TYPE_CHECKING:
-    from qtmiddleware.runtime.redis_cache import RedisCache
+    from qtmiddleware.runtime.shared_cache import SharedCache
 
 V = TypeVar("V")
 
@@ -88,89 +86,27 @@ class TransformationCache:
     Attributes:
         local: The cache in this process.
         flights: The transformations that are being made. Callers with the same question share one.
-        shared: The cache in Redis; ``None`` if Redis is not configured.
-
-    Raises:
-        ConfigError: The Redis address cannot be used.
-        MissingExtra: The ``redis`` package is missing.
+        shared: The cache that several processes share; ``None`` if the user passed none.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, shared: SharedCache | None = None) -> None:
         options = settings.cache
         self.local: TTLCache[Transformation] = TTLCache(options.max_entries, options.ttl_seconds)
         self.flights = SingleFlight()
-        self._lock = ForkLock()
-        self._redis_options = _collect_redis_options(settings)
-        self.shared = _make_redis_cache(settings)
+        self.shared = shared
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply new *settings*. Cached and running transformations are kept.
-
-        If the Redis options changed, a new client replaces the old one. The old client closes as
-        soon as no question uses it. If the new client cannot be made, nothing changes.
-
-        Raises:
-            ConfigError: The Redis address cannot be used.
-            MissingExtra: The ``redis`` package is missing.
-        """
-        options = _collect_redis_options(settings)
-        with self._lock.lock:
-            former = self.shared
-            if options != self._redis_options:
-                self.shared, self._redis_options = _make_redis_cache(settings), options
-            self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
-        # Running questions still use the old client, so it is not closed at once.
-        if former is not None and former is not self.shared:
-            former.in_use.close_when_unused()
-
-    def close(self) -> None:
-        """Close the connections to Redis. The next question opens new ones."""
+        """Apply new *settings*. Cached and running transformations are kept."""
+        self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
         if self.shared is not None:
-            self.shared.close()
+            self.shared.change_pause(settings.breaker.seconds)
 
 
 def hash_key(cache_key: Hashable) -> str:
-    """Return the SHA-256 hash of *cache_key* as 64 hex digits.
+    """Return the key of *cache_key* in a shared cache: ``qtm:`` and a SHA-256 hash.
 
     The hash hides the question, which is part of *cache_key*.
     """
     import hashlib
 
-    return hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _collect_redis_options(settings: Settings) -> Hashable:
-    """Return the settings that require a new Redis client if they change.
-
-    The user name and password are included as a hash. Returns ``None`` if Redis is not configured.
-    """
-    options = settings.cache
-    if not (options.enabled and options.redis_url):
-        return None
-    user = hash((os.environ.get("REDIS_USERNAME"), os.environ.get("REDIS_PASSWORD")))
-    return (
-        options.redis_url,
-        options.redis_timeout_ms,
-        options.ttl_seconds,
-        settings.breaker.seconds,
-        user,
-    )
-
-
-def _make_redis_cache(settings: Settings) -> RedisCache | None:
-    """Return the Redis cache that *settings* configure; ``None`` if Redis is not configured."""
-    options = settings.cache
-    if not (options.enabled and options.redis_url):
-        return None
-    from qtmiddleware.runtime.redis_cache import RedisCache
-
-    return RedisCache(
-        options.redis_url,
-        # Less than a question waits, so that the question learns of a failure before it asks Redis
-        # again.
-        timeout=0.8 * options.redis_timeout_ms / 1e3,
-        ttl_seconds=options.ttl_seconds,
-        # Redis must never cost more than one wait, so the first failure opens the breaker, however
-        # many failures the model's breaker allows.
-        breaker=Breaker(1, settings.breaker.seconds),
-    )
+    return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()

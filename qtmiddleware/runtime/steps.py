@@ -111,9 +111,13 @@ class Join(_Leaf):
 
 @dataclass(eq=False, repr=False, slots=True)
 class Recall(_Leaf):
-    """Call *call*, a blocking function that reads a cache or a file, and return its result."""
+    """Call *call*, a blocking function that reads a cache or a file, and return its result.
+
+    An awaitable result is awaited, for at most *seconds* seconds.
+    """
 
     call: Callable[[], Any]
+    seconds: float = NEVER
 
 
 @dataclass(eq=False, repr=False, slots=True)

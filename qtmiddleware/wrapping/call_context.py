@@ -174,7 +174,7 @@ class ContextSource:
 
         The new source starts with an empty cache and without facts from earlier calls.
         """
-        cache = TransformationCache(self.get_context((config,)).settings)
+        cache = TransformationCache(self.get_context((config,)).settings, self._cache.shared)
         return ContextSource(
             self.middleware,
             self._get_components,

@@ -245,9 +245,7 @@ class _CheckRun:
     def __init__(
         self, request: Request, invocation: Invocation, questions: Sequence[SampleQuestion]
     ) -> None:
-        settings = replace(
-            request.settings, cache=replace(request.settings.cache, enabled=False, redis_url=None)
-        )
+        settings = replace(request.settings, cache=replace(request.settings.cache, enabled=False))
         # Use new objects, so that the check's calls are not remembered, logged or warned about.
         fresh_parts: dict[str, Any] = {
             "learned": Learned(),

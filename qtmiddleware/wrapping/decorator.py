@@ -11,7 +11,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
-from qtmiddleware.protocols import Clock, Observer
+from qtmiddleware.protocols import Cache, Clock, Observer
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import (
     ConfigSource,
@@ -69,6 +69,7 @@ def middleware(
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
     clock: Clock | None = ...,
+    cache: Cache | None = ...,
     **options: Unpack[ReadOptions],
 ) -> EmbeddingDecorator: ...
 @overload
@@ -82,6 +83,7 @@ def middleware(
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
     clock: Clock | None = ...,
+    cache: Cache | None = ...,
     **options: Unpack[WrapOptions],
 ) -> Decorator: ...
 
@@ -96,15 +98,16 @@ def middleware(
     redact: Redact | None = None,
     observers: Sequence[Observer] = (),
     clock: Clock | None = None,
+    cache: Cache | None = None,
     **options: Unpack[WrapOptions],
 ) -> Any:
     """Wrap a retrieval function. Use ``@middleware`` with or without parentheses.
 
     *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
     come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
-    *observers* and *clock* are passed to `QueryMiddleware`. All other options are passed to
-    `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*, *kind*
-    and *on_retrieval*.
+    *observers*, *clock* and *cache* are passed to `QueryMiddleware`. All other options are passed
+    to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*,
+    *kind* and *on_retrieval*.
 
     Raises:
         WrapError: if an option is unknown, or if *fn* is not a function.
@@ -123,6 +126,7 @@ def middleware(
         "redact": redact,
         "observers": observers,
         "clock": clock,
+        "cache": cache,
     }
     if fn is None:
         return functools.partial(middleware, config=config, **constructor_options, **options)

@@ -11,15 +11,6 @@ from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.wrapping.components import Components
 
 
-class RedisState(StrEnum):
-    """The last known state of the shared Redis cache."""
-
-    NOT_USED = "not_used"
-    NOT_ASKED_YET = "not_asked_yet"
-    REACHED = "reached"
-    NOT_REACHED = "not_reached"
-
-
 class NotReady(StrEnum):
     """A reason why a middleware is not ready for questions."""
 
@@ -138,25 +129,6 @@ class CacheHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class RedisHealth:
-    """The state of the shared Redis cache, as known from the last request to it.
-
-    Attributes:
-        state: whether the cache answered the last request.
-        where: the address of the cache; ``""`` if there is no shared cache.
-        rest: the pause after a failure, in seconds from now; 0 if the next question uses the cache.
-    """
-
-    state: RedisState
-    where: str = ""
-    rest: float = 0.0
-
-    def __str__(self) -> str:
-        rest = f", next try in {self.rest:.1f} s" if self.rest else ""
-        return f"{self.where}: {self.state.replace('_', ' ')}{rest}" if self.where else "not used"
-
-
-@dataclass(frozen=True, slots=True)
 class Spending:
     """The amount spent, such as US dollars, and its limit.
 
@@ -210,7 +182,6 @@ class Health:
         threads: the thread pool for all work except the searches for the original queries.
         shadow: the retrievals in shadow mode.
         cache: the cache of transformations in this process.
-        redis: the shared Redis cache.
         budget: what all middlewares of this process spent on model calls.
     """
 
@@ -219,7 +190,6 @@ class Health:
     threads: ThreadsHealth
     shadow: ShadowHealth
     cache: CacheHealth
-    redis: RedisHealth
     budget: BudgetHealth
 
     def to_dict(self) -> dict[str, Any]:
@@ -250,12 +220,7 @@ class Readiness:
 
 def read_health(components: Components, cache: TransformationCache) -> Health:
     """Return the health of a middleware without contacting any service."""
-    settings, bulkhead, local, shared = (
-        components.config.settings,
-        components.bulkhead,
-        cache.local,
-        cache.shared,
-    )
+    settings, bulkhead, local = components.config.settings, components.bulkhead, cache.local
     runs = components.shadow_runs
     model, chat, budget = (
         components.get_model(settings),
@@ -265,14 +230,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
     # Read once, so that the rate fits the counts while other threads go on counting.
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
-    redis = RedisHealth(RedisState.NOT_USED)
-    if shared is not None:
-        states = {
-            None: RedisState.NOT_ASKED_YET,
-            True: RedisState.REACHED,
-            False: RedisState.NOT_REACHED,
-        }
-        redis = RedisHealth(states[shared.was_reached], shared.where, shared.wait_seconds)
     calls, tokens, usd = model.meter.sum_calls_tokens_usd(budget.hours)
     return Health(
         model=ModelHealth(model.name, components.has_model, *model.breaker.read_state_and_counts()),
@@ -284,7 +241,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
         cache=CacheHealth(
             settings.cache.enabled, len(local), local.max_entries, hits, misses, rate
         ),
-        redis=redis,
         budget=BudgetHealth(
             _build_spending(calls, budget.max_llm_calls_per_minute),
             _build_spending(tokens, budget.max_tokens),

@@ -35,6 +35,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import (
+    Cache,
     Clock,
     LanguageModel,
     Observer,
@@ -54,6 +55,7 @@ from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import ForkLock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
+from qtmiddleware.runtime.shared_cache import SharedCache
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.runtime.warming import is_warming_up, load_in_background, wait_for_loading_threads
 from qtmiddleware.types import Answer, Deadline, Transformation
@@ -175,6 +177,8 @@ class QueryMiddleware:
             as `RetrievalHook` describes.
         clock: returns the current time as an aware `datetime`, for phrases such as "last year". By
             default, the time of this machine.
+        cache: a cache that several processes share, as `Cache` describes, such as a
+            ``redis.Redis``. By default, each process has a cache of its own.
     """
 
     def __init__(
@@ -189,11 +193,13 @@ class QueryMiddleware:
         observers: Sequence[Observer] = (),
         on_retrieval: RetrievalHook | None = None,
         clock: Clock | None = None,
+        cache: Cache | None = None,
     ) -> None:
         self._arguments = {
             "client": client, "reranker": reranker, "store": store, "embedder": embedder,
             "redact": redact, "observers": tuple(observers),
             "on_retrieval": validate_hook(on_retrieval), "clock": validate_clock(clock),
+            "cache": cache,
         }  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
@@ -207,7 +213,10 @@ class QueryMiddleware:
             clock,
         )
         self._components = Components(loaded, *arguments)
-        self._cache = TransformationCache(self.settings)
+        self._cache = TransformationCache(
+            self.settings,
+            None if cache is None else SharedCache(cache, self.settings.breaker.seconds),
+        )
         self._sampler = LogSampler()
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
         self._reloading = ForkLock()
@@ -340,9 +349,7 @@ class QueryMiddleware:
             if components is former:
                 self._cache.apply_settings(loaded.settings)
                 return
-            # Try the shared cache and load the slow parts first: if one of them fails, nothing has
-            # changed yet.
-            TransformationCache(loaded.settings).close()
+            # Load the slow parts first: if one of them fails, nothing has changed yet.
             own_search = self._own_search.copy_with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
@@ -382,8 +389,8 @@ class QueryMiddleware:
           ten seconds.
         - After `close`, until you call `warm_up` or enter a ``with`` block.
 
-        The middleware stays ready if a model, Redis or a reranker is down, because the rules then
-        provide the results.
+        The middleware stays ready if a model, the shared cache or a reranker is down, because the
+        rules then provide the results.
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
@@ -437,7 +444,7 @@ class QueryMiddleware:
             limits=replace(
                 self.settings.limits, llm_timeout_ms=_UNHURRIED_MS, deadline_ms=_UNHURRIED_MS
             ),
-            cache=replace(self.settings.cache, enabled=False, redis_url=None),
+            cache=replace(self.settings.cache, enabled=False),
         )
         request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
         run(build_transform_flow(request), ModelOnly(_RehearsalModel()))
@@ -730,7 +737,6 @@ class QueryMiddleware:
         # A load that still runs in the background would open a client after the others are closed.
         wait_for_loading_threads()
         self._own_search.close()
-        self._cache.close()
 
     # The locks and clients inside cannot be copied. A copy of an object that holds this middleware
     # shares the middleware.

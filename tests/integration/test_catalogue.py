@@ -68,7 +68,7 @@ ASKED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.redis_cache import decode_transformation, encode_transformation
+from qtmiddleware.runtime.shared_cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
 from qtmiddleware.config import build_json_schema, build_markdown_reference
 from qtmiddleware.kit.evaluation import SYSTEMS
@@ -93,7 +93,7 @@ print(json.dumps({
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
-    "cached": decode_transformation(encode_transformation(made)) == made,
+    "cached": decode_transformation(encode_transformation(made, "k"), "k") == made,
     "keys": len({Question("q", (), qtm.Config.load({"transformationType": it}).settings).build_cache_key("m")
                  for it in ("jargon", "rewrite")}),
     "guarded": list(made.texts("trade_name")) and not made.is_empty,

@@ -413,6 +413,168 @@ def test_a_reranker_that_hangs_is_not_waited_for(way: str) -> None:
     assert _problems(found) == [("rerank", "timeout")]
 
 
+class SharedCache:
+    """What several processes share: a dict of values, with `broken` in place of what fails."""
+
+    def __init__(self, broken: dict[str, Callable[..., Any]] | None = None) -> None:
+        self.values: dict[str, str] = {}
+        self.seconds: list[int] = []
+        self._broken = broken or {}
+
+    def get(self, key: str) -> Any:
+        return self._broken["get"](key) if "get" in self._broken else self.values.get(key)
+
+    def set(self, key: str, value: str, seconds: int) -> None:
+        if "set" in self._broken:
+            self._broken["set"](key)
+        self.values[key] = value
+        self.seconds.append(seconds)
+
+
+class AsyncSharedCache(SharedCache):
+    """The same, to be awaited."""
+
+    async def get(self, key: str) -> Any:
+        await asyncio.sleep(0)
+        return super().get(key)
+
+    async def set(self, key: str, value: str, seconds: int) -> None:
+        await asyncio.sleep(0)
+        super().set(key, value, seconds)
+
+
+both_caches: Final = pytest.mark.parametrize("kind", [SharedCache, AsyncSharedCache])
+
+
+@both_ways
+@both_caches
+def test_who_shares_a_cache_shares_what_the_model_said(kind: type[SharedCache], way: str) -> None:
+    cache, model = kind(), ScriptedModel(_reply)
+
+    def ask(tenant: str) -> qtm.Retrieval:
+        config = {**REWRITE, "cache": {"tenant": tenant, "ttlSeconds": 77}}
+        qm = qtm.QueryMiddleware(config, client=model, cache=cache)
+        return Search(way).ask_by(qm, QUERY)
+
+    first, second, third = ask("one"), ask("one"), ask("two")
+    assert len(model.prompts) == 2
+    assert second.transformation == first.transformation == third.transformation
+    assert second.response == first.response
+    assert {it.status for it in (first, second, third)} == {"full"}
+    assert (second.trace.cache_hits, cache.seconds) == (1, [77, 77])
+    assert all(set(key.removeprefix("qtm:")) <= set("0123456789abcdef") for key in cache.values)
+
+
+def _raise(key: str) -> Any:
+    raise RuntimeError("broken")
+
+
+def _make_value() -> str:
+    """What a cache holds for another question."""
+    cache = SharedCache()
+    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=cache)
+    qm.wrap(Search().function)("What does a cat cost?")
+    (value,) = cache.values.values()
+    return value
+
+
+BROKEN_CACHES: Final[dict[str, dict[str, Callable[[str], Any]]]] = {
+    "get raises": {"get": _raise},
+    "set raises": {"set": _raise},
+    "both raise": {"get": _raise, "set": _raise},
+    "a number": {"get": lambda key: 42},
+    "no JSON": {"get": lambda key: "{"},
+    "bytes": {"get": lambda key: b"\xff\xfe"},
+    "deep": {"get": lambda key: "[" * 100_000},
+    "a list": {"get": lambda key: "[1]"},
+    "nothing said": {"get": lambda key: f'{{"key": "{key}"}}'},
+    "blank": {"get": lambda key: f'{{"key": "{key}", "rewrite": " "}}'},
+    "no text": {"get": lambda key: f'{{"key": "{key}", "rewrite": 5}}'},
+    "long": {"get": lambda key: f'{{"key": "{key}", "rewrite": "{"a" * 40_000}"}}'},
+    "huge": {"get": lambda key: f'{{"key": "{key}", "rewrite": "{"a" * 2_000_000}"}}'},
+    "not asked for": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "hyde": "b"}}'},
+    "unknown": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "is_empty": true}}'},
+    "odd notes": {"get": lambda key: f'{{"key": "{key}", "rewrite": "a", "notes": [["a"]]}}'},
+    "another question's": {"get": lambda key: _make_value()},
+}
+
+
+@both_ways
+@both_caches
+@pytest.mark.parametrize("name", BROKEN_CACHES)
+def test_a_broken_cache_changes_nothing_and_is_told(
+    name: str, kind: type[SharedCache], way: str
+) -> None:
+    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=kind(BROKEN_CACHES[name]))
+    found = Search(way).ask_by(qm, QUERY)
+    plain = Search(way).ask(REWRITE, QUERY)
+    assert (found.response, found.transformation) == (plain.response, plain.transformation)
+    reason = "failed" if "raise" in name else "unreadable"
+    assert _problems(found) == [("cache", reason)]
+    # What is known here needs no cache.
+    again = Search(way).ask_by(qm, QUERY)
+    assert (again.response, again.status) == (plain.response, "full")
+
+
+@both_ways
+@both_caches
+@pytest.mark.parametrize("method", ["get", "set"])
+def test_a_cache_that_hangs_is_not_waited_for(
+    method: str, kind: type[SharedCache], way: str
+) -> None:
+    released, outwaited = threading.Event(), list[str]()
+
+    def hang(key: str) -> None:
+        if not released.wait(PATIENCE):
+            outwaited.append("the cache")
+
+    class Hanging(AsyncSharedCache):
+        async def get(self, key: str) -> Any:
+            if method == "get":
+                await asyncio.sleep(PATIENCE)
+            return None
+
+        async def set(self, key: str, value: str, seconds: int) -> None:
+            if method == "set":
+                await asyncio.sleep(PATIENCE)
+
+    cache = Hanging() if kind is AsyncSharedCache else SharedCache({method: hang})
+    qm = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply), cache=cache)
+    try:
+        found = Search(way).ask_by(qm, QUERY)
+        # It is not asked again for a while, so that a second question waits for nothing.
+        other = Search(way).ask_by(qm, f"{QUERY} And the cat?")
+    finally:
+        released.set()
+    assert outwaited == []
+    assert found.response == Search(way).ask(REWRITE, QUERY).response
+    assert _problems(found) == [("cache", "timeout")]
+    assert other.status == "full"
+
+
+async def test_a_blocking_cache_does_not_block_the_loop() -> None:
+    reached, released = threading.Event(), threading.Event()
+
+    def wait(key: str) -> None:
+        reached.set()
+        released.wait(PATIENCE)
+
+    config = {"transformationType": "rewrite", "limits": PATIENT["limits"]}
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply), cache=SharedCache({"get": wait}))
+    asked = asyncio.create_task(qm.wrap(Search("async").function).aretrieve(QUERY))
+    # Only a loop that goes on comes to see that the cache was asked.
+    await await_until(reached.is_set)
+    assert not asked.done()
+    released.set()
+    assert (await asked).response == Search().ask(REWRITE, QUERY).response
+
+
+@pytest.mark.parametrize("cache", [{}, "redis://localhost", 3, lambda key: None])
+def test_what_is_no_cache_is_refused_at_once(cache: Any) -> None:
+    with pytest.raises(qtm.ConfigError, match="cache= must be an object with get"):
+        qtm.QueryMiddleware(cache=cache)
+
+
 class Busy(Exception):
     """What a vendor raises whose service is down."""
 

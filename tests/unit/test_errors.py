@@ -207,15 +207,6 @@ MISTAKES: dict[str, Callable[[Path], Any]] = {
     ),
     "a key in a variable": lambda at: in_environment(QTM_LLM_MODEL=KEY),
     "no number": lambda at: in_environment(QTM_TOP_K=KEY),
-    "no address of Redis": lambda at: qtm.QueryMiddleware(
-        {"cache": {"redisUrl": f"redis://:{KEY}@[::1/0"}}
-    ),
-    "no port of Redis": lambda at: qtm.QueryMiddleware(
-        {"cache": {"redisUrl": f"redis://u:{KEY}@host:port/0"}}
-    ),
-    "no option of Redis": lambda at: qtm.QueryMiddleware(
-        {"cache": {"redisUrl": f"rediss://:{KEY}@h/0?odd={KEY}"}}
-    ),
     "no JSON in a corpus": lambda at: no_data_set(at, "corpus.jsonl", f'{{"text": "{KEY}'),
     "no text in a corpus": lambda at: no_data_set(
         at, "corpus.jsonl", f'{{"_id": "a", "text": ["{KEY}"]}}'

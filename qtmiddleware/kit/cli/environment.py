@@ -20,8 +20,6 @@ from qtmiddleware.runtime.files import read_trusted_file
 CREDENTIALS: Final = (
     "OPENAI_API_KEY",
     "PINECONE_API_KEY",
-    "REDIS_USERNAME",
-    "REDIS_PASSWORD",
     "HF_TOKEN",
 )
 """The variables that a ``.env`` file may set.

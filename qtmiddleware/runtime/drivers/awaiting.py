@@ -8,6 +8,7 @@ threads of all other steps.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from contextvars import Context
@@ -15,6 +16,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
+from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Ending, acall_hook
 from qtmiddleware.runtime.steps import (
     Ask,
@@ -63,12 +65,18 @@ def _start_step(step: Leaf, performer: Performer) -> Awaitable[Any]:
     if isinstance(step, Join):
         return asyncio.wrap_future(step.flight.result)
     if isinstance(step, Recall):
-        return run_in_thread(step.call)
+        return _recall(step.call)
     return (
         performer.aembed(step.texts)
         if performer.can_await_calls
         else run_in_thread(partial(performer.embed, step.texts))
     )
+
+
+async def _recall(call: Callable[[], Any]) -> Any:
+    """Return the result of *call*. Only a function that is not asynchronous needs a thread."""
+    result = call() if is_async(call) else await run_in_thread(call)
+    return await result if inspect.isawaitable(result) else result
 
 
 async def _perform_step(step: Leaf, performer: Performer) -> Any:

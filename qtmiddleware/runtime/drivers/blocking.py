@@ -6,10 +6,11 @@ middleware's `Bulkhead` limits.
 
 from __future__ import annotations
 
+import inspect
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
@@ -18,6 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.observing import Ending, call_hook
 from qtmiddleware.runtime.steps import (
     Ask,
@@ -57,12 +59,19 @@ def _perform_unobserved_step(step: Leaf, performer: Performer) -> Any:
     if isinstance(step, Rerank):
         return performer.rerank(step)
     if isinstance(step, Recall):
-        return step.call()
+        result = step.call()
+        if inspect.isawaitable(result):
+            return run_in_background_loop(partial(_await_result, result), step.seconds)
+        return result
     if isinstance(step, Tell):
         return call_hook(step.hook, step.retrieval)
     if isinstance(step, Join):
         raise TypeError("a flight must be joined within Together, which limits the wait")
     return choose_model(step, performer).complete(step.prompt, step.deadline)
+
+
+async def _await_result(result: Awaitable[Any]) -> Any:
+    return await result
 
 
 def _attempt_step(

@@ -62,7 +62,6 @@ def test_a_dollar_sign_in_a_key_is_no_variable(
         *(
             "QTM_LLM_BASE_URL",
             "QTM_STORE_HOST",
-            "QTM_CACHE_REDIS_URL",
             "QTM_CONFIG",
             "QTM_RERANK_TRUST_REMOTE_CODE",
         ),
@@ -173,13 +172,9 @@ def test_one_that_cannot_be_read_is_noted_and_no_error(
 def test_every_credential_the_package_reads_may_stand_in_it() -> None:
     read = {"HF_TOKEN"}  # by the library that fetches models
     for found in pkgutil.walk_packages(qtmiddleware.__path__, "qtmiddleware."):
-        if found.name.rpartition(".")[2] in ("openai_client", "redis_address", "pinecone"):
+        if found.name.rpartition(".")[2] in ("openai_client", "pinecone"):
             module = vars(importlib.import_module(found.name))
-            read |= {
-                module[name]
-                for name in module
-                if name in ("KEY_VARIABLE", "USER_VARIABLE", "PASSWORD_VARIABLE")
-            }
+            read |= {module[name] for name in module if name == "KEY_VARIABLE"}
     assert read == set(CREDENTIALS)
 
 
@@ -281,7 +276,6 @@ def test_the_config_of_the_folder_is_found_and_named_under_any_that_is_named(
 GRAVE = {
     "llm.baseUrl": {"llm": {"baseUrl": "http://evil.example/v1"}},
     "llm.prompts": {"llm": {"prompts": {"answer": "Obey."}}},
-    "cache.redisUrl": {"cache": {"redisUrl": "redis://evil.example/0"}},
     "store.index": {"store": {"kind": "pinecone", "index": "yours"}},
     "store.host": {"store": {"kind": "pinecone", "host": "evil.example"}},
     "rerank.model": {"rerank": {"model": "evil/model"}},
@@ -445,7 +439,7 @@ def test_what_is_shown_of_a_config_is_what_was_written(qtm: Run, tmp_path: Path)
         assert ended.code == 0
         assert "precious" not in ended.out + ended.err
         assert "check" in arguments or written["indexPath"] in ended.out
-    for variable in ("QTM_LLM_BASE_URL", "QTM_CACHE_REDIS_URL", "QTM_STORE_HOST"):
+    for variable in ("QTM_LLM_BASE_URL", "QTM_STORE_HOST"):
         for address in (
             "https://me:precious@model.example/v1",
             "https://model.example/v1?key=precious",

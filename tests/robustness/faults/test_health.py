@@ -16,7 +16,7 @@ from qtmiddleware.runtime import warming
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.health import NotReady, RedisState, ThreadsHealth
+from qtmiddleware.wrapping.health import NotReady, ThreadsHealth
 from tests.support.clock import Clock
 from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
@@ -49,7 +49,6 @@ def test_a_middleware_that_was_never_asked_is_well() -> None:
         0, 256, 0, 0,
     )  # fmt: skip
     assert (health.cache.entries, health.cache.limit, health.cache.hit_rate) == (0, 1_024, None)
-    assert health.redis.state is RedisState.NOT_USED
     assert (health.budget.calls.spent, health.budget.calls.limit, health.budget.calls.left) == (
         0,
         None,
@@ -165,8 +164,8 @@ def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
 def test_it_can_be_answered_as_json_and_not_be_changed() -> None:
     health: Any = middleware().health()
     told = json.loads(json.dumps(health.to_dict()))
-    assert list(told) == ["model", "chat_model", "threads", "shadow", "cache", "redis", "budget"]
-    assert (told["model"]["breaker"], told["redis"]["state"]) == ("closed", "not_used")
+    assert list(told) == ["model", "chat_model", "threads", "shadow", "cache", "budget"]
+    assert told["model"]["breaker"] == "closed"
     assert [line.split()[0] for line in str(health).splitlines()] == list(told)
     with pytest.raises(FrozenInstanceError):
         health.threads = None
@@ -246,7 +245,7 @@ async def test_a_closed_middleware_is_ready_when_it_is_used_again() -> None:
     assert qm.ready()
 
 
-def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(
+def test_a_broken_model_a_lost_cache_and_an_open_breaker_leave_it_ready(
     service: ModelServer,
 ) -> None:
     service.reply = failure(500)
@@ -254,23 +253,24 @@ def test_a_broken_model_a_lost_redis_and_an_open_breaker_leave_it_ready(
         "rewrite",
         llm={"baseUrl": service.url},
         breaker={"failures": 1},
-        cache={"redisUrl": "redis://127.0.0.1:9/0"},
         rerank={"enabled": True},
     )
 
     def broken(question: str, texts: list[str]) -> list[float]:
         raise OSError
 
-    with qtm.QueryMiddleware(config, reranker=broken) as qm:
+    class Lost:
+        def get(self, key: str) -> str:
+            raise OSError
+
+        def set(self, key: str, value: str, seconds: int) -> None:
+            raise OSError
+
+    with qtm.QueryMiddleware(config, reranker=broken, cache=Lost()) as qm:
         qm.warm_up()
         retrieval = qm.wrap(search).retrieve(QUERY)
         assert retrieval.response
-        health = qm.health()
-        assert (health.model.breaker, health.redis.state) == (
-            BreakerState.OPEN,
-            RedisState.NOT_REACHED,
-        )
-        assert health.redis.where == "127.0.0.1:9"
+        assert qm.health().model.breaker is BreakerState.OPEN
         assert qm.ready()
 
 

@@ -149,7 +149,6 @@ def test_a_config_is_given_as_to_the_middleware(
         "no-such-file.json",
         42,
         {"transformationModel": "nobody-knows", "budget": {"maxUsd": 1.0}},
-        {"cache": {"redisUrl": "http://nowhere"}},
     ],
     ids=str,
 )

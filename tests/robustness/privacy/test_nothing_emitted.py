@@ -573,8 +573,6 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
         ({"llm": {"baseUrl": f"https://example.org/v1?key={OPENAI_KEY}"}}, {}),
         ({"llm": {"baseUrl": OPENAI_KEY}}, {}),
         ({"topK": OPENAI_KEY}, {}),
-        ({"cache": {"redisUrl": f"redis://:{OPENAI_KEY}@localhost"}}, {}),
-        ({"cache": {"redisUrl": f"redis://localhost?password={OPENAI_KEY}"}}, {}),
         ({"store": {"kind": "pinecone", "host": f"https://localhost?api-key={PINECONE_KEY}"}}, {}),
         ({OPENAI_KEY: 1}, {}),
         ({"transformationModel": OPENAI_KEY}, {}),

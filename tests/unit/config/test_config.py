@@ -274,7 +274,6 @@ def test_a_key_in_a_config_is_refused_and_never_repeated(key: str, group: str | 
         {"fusion": SECRET},
         {"preprocess": {"language": 3, "keepWords": [SECRET, 3]}},
         {"llm": {"baseUrl": f"https://me:{SECRET}@host/v1"}},
-        {"cache": {"redisUrl": f"redis://:{SECRET}@host/0"}},
         {"llm": {"baseUrl": SECRET}},
         {"topK": "Bearer abc"},
         {"topK": "0123456789abcdef0123456789abcdef"},
@@ -585,7 +584,6 @@ def test_snake_case_means_the_same_as_camel_case() -> None:
 
 ADDRESSES = {
     "llm.baseUrl": "https://host/v1",
-    "cache.redisUrl": "redis://host:6379/0",
     "store.host": "index.host",
     "store.sparseHost": "words.host",
 }
