@@ -22,7 +22,7 @@ CONFIG: Final = {
     "transformationType": "rewrite",
     "limits": {"llmTimeoutMs": 60_000, "deadlineMs": 90_000},
 }
-PASSWORD: Final = "a password of this test"
+PASSWORD: Final = "secret"
 
 
 def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
@@ -44,8 +44,7 @@ def recipe(
     server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, Any]]:
     """The names that the recipe defines."""
-    monkeypatch.setenv("REDIS_URL", f"redis://127.0.0.1:{server.port}/3")
-    monkeypatch.setenv("REDIS_PASSWORD", PASSWORD)
+    monkeypatch.setenv("REDIS_URL", f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
     written = write_recipes(tmp_path, ROOT / "docs" / "costs.md") / "shared_cache.py"
     names: dict[str, Any] = {}
