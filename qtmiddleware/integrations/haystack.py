@@ -29,10 +29,9 @@ from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.types import Match, Retrieval, Variant
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.pickling import find_import_name
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped, find_import_name
 
 with require_package("haystack-ai", "2.25", extra="haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict

@@ -15,7 +15,6 @@ After each retrieval, callback handlers receive the custom event `EVENT` with th
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -28,7 +27,7 @@ from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.signatures import TOP_KS
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped, refuse_to_pickle
 
 with require_package("langchain-core", "0.3.86", extra="langchain"):
     from langchain_core.callbacks import (
@@ -54,10 +53,7 @@ _ACCEPTED: Final = (
 )
 _K_FIELDS: Final = ("k", "top_k")
 _MIDDLEWARE_FIELDS: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The fields that `QueryMiddleware` gets, except the config.
-
-Copies of a retriever share the values of these fields.
-"""
+"""The fields that `QueryMiddleware` gets, except the config."""
 _UNREADABLE: Final = ("response", "unreadable")
 
 
@@ -187,37 +183,21 @@ class QueryTransformRetriever(BaseRetriever):
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def model_copy(
-        self, *, update: Mapping[str, Any] | None = None, deep: bool = False
+        self, *, update: Mapping[str, Any] | None = None, **_: Any
     ) -> QueryTransformRetriever:
         """Return a copy of this retriever with the fields in *update* replaced.
 
-        If *deep* is true, the values of the fields are copied too. The copy always shares the
-        client, the reranker and the other middleware options, because they may hold connections or
-        locks.
+        The copy shares the values of the other fields, even with ``deep=True``, because they may
+        hold connections or locks.
         """
-        return type(self)(
-            **{**(self._copy_fields({}) if deep else self._get_fields()), **(update or {})}
-        )
+        return type(self)(**{**self._get_fields(), **(update or {})})
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> QueryTransformRetriever:
-        return type(self)(**self._copy_fields({} if memo is None else memo))
-
-    def _copy_fields(self, memo: dict[int, Any]) -> dict[str, Any]:
-        """Return the fields with deep copies of their values.
-
-        The fields in `_MIDDLEWARE_FIELDS`, such as the client, are shared instead of copied. *memo*
-        is the memo of `copy.deepcopy`.
-        """
-        fields = self._get_fields()
-        return {
-            **copy.deepcopy(
-                {name: fields[name] for name in fields if name not in _MIDDLEWARE_FIELDS}, memo
-            ),
-            **{name: fields[name] for name in _MIDDLEWARE_FIELDS},
-        }
+        return self.model_copy()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The other process makes its own threads, locks and clients from the fields.
+        if any(getattr(self, name) for name in _MIDDLEWARE_FIELDS):
+            raise refuse_to_pickle(self)
         return partial(type(self), **self._get_fields()), ()
 
     def _get_ls_params(self, **kwargs: Any) -> LangSmithRetrieverParams:

@@ -28,7 +28,7 @@ from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Bound, Wrapped, refuse_to_pickle
 
 with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -68,6 +68,10 @@ class QueryTransformEvent(BaseEvent):
     def class_name(cls) -> str:
         """Return the event's name in LlamaIndex."""
         return "QueryTransformEvent"
+
+
+_MIDDLEWARE_OPTIONS: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
+"""The options that `QueryMiddleware` gets, except the config."""
 
 
 class QueryTransformRetriever(BaseRetriever):
@@ -231,14 +235,18 @@ class QueryTransformRetriever(BaseRetriever):
         vars(retriever_copy).update(vars(self))
         return retriever_copy
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> QueryTransformRetriever:
+        return copy.copy(self)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # The other process makes its own threads, locks and clients from the options.
+        if any(self._options[name] for name in _MIDDLEWARE_OPTIONS):
+            raise refuse_to_pickle(self)
         options = {
             **self._options,
             "similarity_top_k": self._similarity_top_k,
             "history": self.history,
         }
-        return _make_retriever, (type(self), options)
+        return partial(type(self), **options), ()
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._inner} if isinstance(self._inner, PromptMixin) else {}
@@ -463,12 +471,6 @@ async def _aread_messages(history: Any) -> Any:
 
 def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]:  # noqa: ARG001
     return nodes
-
-
-def _make_retriever(
-    class_: type[QueryTransformRetriever], options: Mapping[str, Any]
-) -> QueryTransformRetriever:
-    return class_(**options)
 
 
 def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:

@@ -122,8 +122,8 @@ class ContextSource:
         get_components: returns the middleware's current `Components`. Each call of the wrapped
             function asks once, so that no call mixes settings from before and after a reload.
         layers: settings that override the middleware's settings in every call.
-        options: the options that the user passed to `QueryMiddleware.wrap`; ``None`` for the
-            configured store's search.
+        has_options: whether `QueryMiddleware.wrap` needs more than the function to make the same
+            wrapped function.
     """
 
     def __init__(
@@ -137,11 +137,11 @@ class ContextSource:
         embedder: CallableEmbedder | None = None,
         hook: RetrievalHook | None = None,
         layers: Layers = (),
-        options: Mapping[str, Any] | None = None,
+        has_options: bool = True,
     ) -> None:
         self.middleware = middleware
         self.layers = layers
-        self.options = options
+        self.has_options = has_options
         self._get_components = get_components
         self._learned = Learned()
         self._issued_warnings = IssuedWarnings()
@@ -184,7 +184,6 @@ class ContextSource:
             embedder=self._embedder,
             hook=self._hook,
             layers=(*self.layers, config),
-            options=self.options,
         )
 
     def _build_context(self, components: Components, overrides: Layers) -> CallContext:

@@ -64,9 +64,13 @@ from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
-from qtmiddleware.wrapping.pickling import check_picklable, find_modules_pickled_by_value
 from qtmiddleware.wrapping.signatures import read_signature, should_await_calls
-from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped, WrappedClassMethod
+from qtmiddleware.wrapping.wrapped import (
+    AsyncWrapped,
+    Wrapped,
+    WrappedClassMethod,
+    refuse_to_pickle,
+)
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
@@ -195,12 +199,15 @@ class QueryMiddleware:
         clock: Clock | None = None,
         cache: Cache | None = None,
     ) -> None:
-        self._arguments = {
-            "client": client, "reranker": reranker, "store": store, "embedder": embedder,
-            "redact": redact, "observers": tuple(observers),
-            "on_retrieval": validate_hook(on_retrieval), "clock": validate_clock(clock),
-            "cache": cache,
-        }  # fmt: skip
+        validate_hook(on_retrieval)
+        validate_clock(clock)
+        # Only such a middleware can be pickled: other arguments may hold connections or keys.
+        self._is_made_of_config = not observers and all(
+            argument is None
+            for argument in (
+                client, reranker, store, embedder, redact, on_retrieval, clock, cache,
+            )
+        )  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
         # Everything that a call reads from one configuration is reached through `_components`. A
         # reload replaces it as a whole, so that no call sees half of each configuration.
@@ -315,7 +322,7 @@ class QueryMiddleware:
             read=options.get("read"),
             write=options.get("write"),
             hook=validate_hook(options.get("on_retrieval")),
-            options=options,
+            has_options=any(option is not None for option in options.values()),
         )
         return kind(fn, signature, source)
 
@@ -456,7 +463,7 @@ class QueryMiddleware:
         read: Any = None,
         write: Any = None,
         hook: RetrievalHook | None = None,
-        options: Mapping[str, Any] | None = None,
+        has_options: bool = True,
     ) -> ContextSource:
         if (read is None) != (write is None):
             raise WrapError(
@@ -478,7 +485,7 @@ class QueryMiddleware:
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
             hook=hook,
-            options=None if options is None else dict(options),
+            has_options=has_options,
         )
 
     @property
@@ -746,24 +753,10 @@ class QueryMiddleware:
     def __deepcopy__(self, memo: Any) -> QueryMiddleware:
         return self
 
-    def __getstate__(self) -> tuple[Config, dict[str, Any]]:
-        """Return the state to pickle: the config and the arguments of the middleware.
-
-        Arguments that are functions can be pickled. Raises `PicklingError` if an argument is any
-        other object, because the object may hold a client or a key.
-        """
-        for name, option in self._arguments.items():
-            for part in option if isinstance(option, tuple) else (option,):
-                check_picklable(
-                    f"{name}=",
-                    part,
-                    can_pickle_by_value=find_modules_pickled_by_value() is not None,
-                )
-        return self.config, self._arguments
-
-    def __setstate__(self, state: tuple[Config, dict[str, Any]]) -> None:
-        config, options = state
-        QueryMiddleware.__init__(self, config, **options)
+    def __reduce__(self) -> Any:
+        if not self._is_made_of_config:
+            raise refuse_to_pickle(self)
+        return QueryMiddleware, (self.config,)
 
     def __enter__(self) -> QueryMiddleware:
         self._is_closed = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,7 +20,6 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
-    SupportsIndex,
     TypeVar,
     overload,
 )
@@ -38,13 +38,6 @@ from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
 from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
 from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
-from qtmiddleware.wrapping.pickling import (
-    ADVICE,
-    check_picklable,
-    find_import_name,
-    find_modules_pickled_by_value,
-    is_in_modules,
-)
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
@@ -669,37 +662,17 @@ class Wrapped(Generic[P, R]):
     def __deepcopy__(self, memo: Any) -> Wrapped[P, R]:
         return self
 
-    def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        """Pickle this object by its import name, or by its contents if it has no import name.
+    def __reduce__(self) -> Any:
+        """Pickle this object by its import name, or by its function and its middleware.
 
-        The contents are the function, the middleware and the options. Clients, caches, locks and
-        keys are not pickled: the process that unpickles the object creates new ones. Raises
-        `PicklingError`, with advice, if the object cannot be pickled.
+        Raises `TypeError` if the function has no import name and was wrapped with options or is not
+        a plain function, because these may hold connections or keys.
         """
-        modules, name = find_modules_pickled_by_value(), find_import_name(self._fn, self)
-        if name is not None and (
-            modules is None or not is_in_modules(self._fn.__module__, modules)
-        ):
+        if (name := find_import_name(self._fn, self)) is not None:
             return name
-        middleware, options = self._source.middleware, self._source.options
-        if options is None:
-            from pickle import PicklingError
-
-            raise PicklingError(f"{self!r} cannot be pickled; {ADVICE}")
-        parts_by_label = {
-            f"the function of {self!r}": self._fn,
-            **{f"{option}=": options[option] for option in options},
-        }
-        for label, part in parts_by_label.items():
-            check_picklable(label, part, can_pickle_by_value=modules is not None)
-        # Create the object empty, then fill it: a function that searches through itself refers to
-        # the object that is being unpickled.
-        return _create_empty, (type(self),), (self._fn, middleware, options)
-
-    def __setstate__(self, state: tuple[Callable[P, R], Any, Mapping[str, Any]]) -> None:
-        fn, middleware, options = state
-        rebuilt: Wrapped[P, R] = middleware.wrap(fn, **options)
-        vars(self).update(vars(rebuilt))
+        if self._source.has_options or not isinstance(self._fn, types.FunctionType):
+            raise refuse_to_pickle(self)
+        return _wrap, (self._source.middleware, self._fn)
 
     def __repr__(self) -> str:
         return f"<qtmiddleware around {getattr(self._fn, '__qualname__', type(self._fn).__name__)}>"
@@ -762,9 +735,28 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
 
 
-def _create_empty(wrapped_class: type[Wrapped[..., Any]]) -> Wrapped[..., Any]:
-    """Return an object of *wrapped_class* without any attributes, for unpickling."""
-    return wrapped_class.__new__(wrapped_class)
+def _wrap(middleware: Any, fn: Callable[..., Any]) -> Any:
+    return middleware.wrap(fn)
+
+
+def find_import_name(fn: Any, expected_object: object) -> str | None:
+    """Return the name by which *fn* can be imported, or ``None`` if there is none.
+
+    The name is the qualified name of *fn*. In the module of *fn*, the name must refer to
+    *expected_object*.
+    """
+    name = getattr(fn, "__qualname__", None)
+    if not isinstance(name, str):
+        return None
+    container: Any = sys.modules.get(str(getattr(fn, "__module__", None)))
+    for part in name.split("."):
+        container = getattr(container, part, None)
+    return name if container is expected_object else None
+
+
+def refuse_to_pickle(unpicklable: object) -> TypeError:
+    """Return the error for an object that cannot be pickled."""
+    return TypeError(f"{unpicklable!r} cannot be pickled; create the middleware in the worker")
 
 
 class Bound(Generic[P, R]):
@@ -848,12 +840,8 @@ class Bound(Generic[P, R]):
         return getattr(self.__func__, name)
 
     def __reduce__(self) -> Any:
-        # Pickle as a plain method: by the object and the method's name, if that look-up returns
-        # this method.
-        name = getattr(self.__func__, "__name__", "")
-        if getattr(self.__self__, name, None) == self:
-            return getattr, (self.__self__, name)
-        return Bound, (self.__func__, self.__self__)
+        # Pickle as a plain method: by the object and the method's name.
+        return getattr, (self.__self__, self.__func__.__name__)
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pickle
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -392,26 +390,6 @@ def test_hooks_stay_over_a_reload() -> None:
     qm.reload({"topK": 3})
     wrapped(QUERY)
     assert len(heard) == 2
-
-
-def print_it(_: qtm.Retrieval) -> None:
-    os.environ["HOOKED"] = "yes"
-
-
-def test_a_hook_that_can_be_imported_is_pickled_along_and_an_object_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HOOKED", "no")
-    again = pickle.loads(
-        pickle.dumps(qtm.QueryMiddleware(on_retrieval=print_it).wrap(plain, on_retrieval=print_it))
-    )
-    again(QUERY)
-    assert os.environ["HOOKED"] == "yes"
-    for given_hook in (Heard().append, partial(print)):
-        with pytest.raises(pickle.PicklingError, match="on_retrieval="):
-            pickle.dumps(qtm.QueryMiddleware(on_retrieval=given_hook))
-        with pytest.raises(pickle.PicklingError, match="on_retrieval="):
-            pickle.dumps(qtm.QueryMiddleware().wrap(plain, on_retrieval=given_hook))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

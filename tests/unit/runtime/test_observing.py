@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -476,15 +475,6 @@ def test_many_threads_tell_each_operation_once() -> None:
 def test_without_observers_nothing_is_made() -> None:
     assert NOT_OBSERVED.make_child("search") is NOT_OBSERVED
     assert Search("x").observation is NOT_OBSERVED
-
-
-def test_a_middleware_without_observers_is_pickled_as_ever_and_one_with_them_is_not() -> None:
-    assert (
-        pickle.loads(pickle.dumps(qtm.QueryMiddleware(REWRITE))).settings.transformation_type
-        == "rewrite"
-    )
-    with pytest.raises(pickle.PicklingError, match="observers="):
-        pickle.dumps(qtm.QueryMiddleware(observers=(RecordingObserver(),)))
 
 
 def test_observers_stay_over_a_reload_and_hear_of_overrides() -> None:

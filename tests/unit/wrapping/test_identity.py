@@ -7,7 +7,6 @@ import asyncio
 import copy
 import functools
 import inspect
-import pickle
 import sys
 import typing
 from typing import Any
@@ -123,28 +122,6 @@ def test_a_wrapped_function_is_callable_and_no_coroutine_function() -> None:
     assert callable(search)
     assert not inspect.iscoroutinefunction(search)
     assert (search.is_async, asearch.is_async) == (False, True)
-
-
-def test_a_decorated_function_is_pickled_by_its_name() -> None:
-    assert pickle.loads(pickle.dumps(search)) is search
-    assert pickle.loads(pickle.dumps(asearch)) is asearch
-
-
-def test_a_method_is_pickled_with_its_object() -> None:
-    service = Service()
-    twin = pickle.loads(pickle.dumps(service.search))
-    assert isinstance(twin.__self__, Service)
-    assert ids(twin(QUERY)) == ["near", "far"]
-
-
-def test_what_has_no_name_says_so_when_it_is_pickled() -> None:
-    for nameless in (
-        qm.wrap(Finder()),
-        qm.wrap(functools.partial(bare)),
-        qm.wrap(lambda query: rows()),
-    ):
-        with pytest.raises((pickle.PicklingError, AttributeError)):
-            pickle.dumps(nameless)
 
 
 @pytest.mark.parametrize(
