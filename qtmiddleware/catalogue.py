@@ -1,4 +1,4 @@
-"""List the built-in transforms, fusion methods, stores and model providers in tables.
+"""List the built-in transforms, fusion methods and stores in tables.
 
 The settings, schema, documentation and command line are derived from the rows of these tables.
 
@@ -344,46 +344,6 @@ STORES: Final[Mapping[str, StoreRow]] = _index_rows_by_name(
     StoreRow(name="memory"),
 )
 """All values of ``store.kind``."""
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class ModelProvider:
-    """One provider of language models, such as ``openai``.
-
-    Attributes:
-        name: The name of the provider's module in `llms`. The module defines ``accepts(client)``,
-            which returns whether the provider can use a client, and ``make_model(client,
-            settings)``.
-        clients: A description of the accepted clients for error messages.
-    """
-
-    name: str
-    clients: str
-
-
-MODEL_PROVIDERS: Final = (
-    ModelProvider(
-        name="openai",
-        clients="an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both",
-    ),
-    ModelProvider(
-        name="anthropic",
-        clients="an anthropic.Anthropic or AsyncAnthropic client (Bedrock's and Vertex' too)",
-    ),
-    ModelProvider(name="mistral", clients="a mistralai Mistral client"),
-    ModelProvider(name="google", clients="a google.genai.Client"),
-    ModelProvider(
-        name="callable",
-        clients=(
-            "a chat model or chain of LangChain or an LLM of LlamaIndex, a function (plain or"
-            " async) from messages or a prompt to text or a completion, such as litellm.completion"
-        ),
-    ),
-)
-"""The providers, in the order in which they are asked whether they accept a client.
-
-The first provider is used if no client is given.
-"""
 
 
 def _list_language_codes() -> tuple[str, ...]:

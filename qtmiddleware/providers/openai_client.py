@@ -139,12 +139,12 @@ _PROVIDERS: Final = tuple(
 )
 
 
-def find_provider(host: str, default: str = "openai") -> str:
-    """Return the OpenTelemetry name of the provider at *host*; *default* if *host* is unknown.
+def find_provider(host: str) -> str:
+    """Return the OpenTelemetry name of the provider at *host*; ``openai`` if *host* is unknown.
 
     The names are values of ``gen_ai.provider.name``.
     """
-    return next((name for ends, name in _PROVIDERS if ends.search(host)), default)
+    return next((name for ends, name in _PROVIDERS if ends.search(host)), "openai")
 
 
 def is_async_client(client: Any) -> bool:
@@ -165,9 +165,6 @@ def is_vendor_client(client: Any, resource: str) -> bool:
     if vendor is None or not issubclass(type(client), (vendor.OpenAI, vendor.AsyncOpenAI)):
         return False
     return "create" not in vars(attrgetter(resource)(client))
-
-
-_VENDORS: Final = ("openai.", "anthropic.", "google.genai.")
 
 
 def copy_without_retries(client: Any) -> Any:
@@ -237,8 +234,8 @@ def copy_with_limited_error_bodies(http_client: Any) -> Any:
     *http_client* cannot be copied, it is returned without limits.
     """
     class_: Any = type(http_client)
-    while "__del__" in vars(class_) and class_.__module__.startswith(_VENDORS):
-        # The vendor's class closes its connections when it is garbage-collected, but the copy does
+    while "__del__" in vars(class_) and class_.__module__.startswith("openai."):
+        # The SDK's class closes its connections when it is garbage-collected, but the copy does
         # not own them. So the copy gets the parent class, which has no such destructor.
         class_ = class_.__base__
     # A user's own class may close its connections in the same way, so it is not copied.
@@ -350,10 +347,8 @@ _UNREADABLE: Final = frozenset(
         "DecodingError",
         "JSONDecodeError",
         "APIResponseValidationError",
-        "ResponseValidationError",
         "ValidationError",
     }
-    | {"UnknownApiResponseError"}
 )
 
 _ADVICE: Final = {

@@ -133,6 +133,7 @@ def test_llamaindex_takes_the_tool() -> None:
     assert first_id(str(asyncio.run(tool.acall(**ASKED)))) == "sick"
 
 
+@pytest.mark.thorough
 def test_anthropics_tool_use_takes_the_tool(
     httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

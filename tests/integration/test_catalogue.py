@@ -18,7 +18,6 @@ import qtmiddleware
 from qtmiddleware.catalogue import (
     FUSION_METHODS,
     LANGUAGES,
-    MODEL_PROVIDERS,
     TEXT_FIELDS,
     TRANSFORMS,
     list_prompt_names,
@@ -199,56 +198,6 @@ def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
     }
 
 
-PROVIDED = """
-import json
-import qtmiddleware as qtm
-
-class ParrotClient:
-    pass
-
-def passages(query, top_k=3):
-    return [{"id": query, "score": 1.0, "text": query}]
-
-found = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=ParrotClient()).wrap(passages).retrieve("why?")
-try:
-    qtm.QueryMiddleware({"transformationType": "rewrite"}, client=42)
-except qtm.ConfigError as error:
-    refused = str(error)
-print(json.dumps({"texts": [it.text for it in found.variants], "refused": refused}))
-"""
-PARROT = """
-import json
-
-from qtmiddleware.protocols import Reply
-
-
-class Parrot:
-    name = "parrot"
-
-    def complete(self, prompt, deadline):
-        return Reply(json.dumps({it.name: "who says so?" for it in prompt.fields}))
-
-    async def acomplete(self, prompt, deadline):
-        return self.complete(prompt, deadline)
-
-
-def accepts(given):
-    return type(given).__name__ == "ParrotClient"
-
-
-def make_model(client, settings):
-    return Parrot()
-"""
-
-
-def test_a_provider_of_models_is_a_row_and_a_file(tmp_path: Path) -> None:
-    row = '    ModelProvider(name="parrot", clients="a ParrotClient"),\n'
-    edits = {"catalogue.py": [('    ModelProvider(\n        name="callable"', row)]}
-    found = run_with(tmp_path, PROVIDED, edits, {"providers/llms/parrot.py": PARROT})
-    assert found["texts"] == ["why?", "who says so?"]
-    assert "a ParrotClient" in found["refused"]
-
-
 LANGUAGE = {
     "stop_words": {"interrogatives": ["zwat"], "auxiliaries": ["zist"], "articles": ["zder"]},
     "negations": ["znie"],
@@ -347,16 +296,9 @@ def test_a_prompt_asks_for_the_texts_of_its_row(row: Any) -> None:
     assert all(field.shape == TEXT_FIELDS[field.name].shape for field in prompt.fields)
 
 
-def test_every_prompt_and_provider_of_the_catalogue_is_there() -> None:
+def test_every_prompt_of_the_catalogue_is_there() -> None:
     assert set(PROMPTS) == set(list_prompt_names())
     assert {name for name, prompt in PROMPTS.items() if prompt.mode == name} == set(PROMPTS)
-    assert [row.name for row in MODEL_PROVIDERS] == [
-        "openai",
-        "anthropic",
-        "mistral",
-        "google",
-        "callable",
-    ]
 
 
 HISTORY = (

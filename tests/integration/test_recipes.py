@@ -16,11 +16,11 @@ import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
+import qtmiddleware as qtm
 from tests.support.model_server import ModelServer, as_json
 from tests.support.pinecone_server import models
 from tests.support.pinecone_server.documents import Field
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
-from tests.support.vendor_services import VENDORS, Said
 
 pytestmark = pytest.mark.thorough
 
@@ -267,32 +267,78 @@ def claude(
     return sent
 
 
+def client_of(package: str) -> Any:
+    """The module *package* of the extra thorough, which the environment of `scripts/recipes` does without."""
+    return (
+        pytest.importorskip(package) if os.environ.get("NEEDS_RECIPES") else import_module(package)
+    )
+
+
+@pytest.mark.parametrize(
+    ("address", "key", "model"),
+    re.findall(r"^\| \w+ \| `(https://\S+)` \| `(\w+)` \| `(\S+)` \|$", PAGE, re.MULTILINE),
+)
+def test_the_compatible_address_of_a_vendor(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch, address: str, key: str, model: str
+) -> None:
+    recipe = RECIPES["compatible"]
+    for old, new in (
+        (r'(?<=base_url=")[^"]+', server.url),
+        (r'(?<=environ\[")\w+', key),
+        (r'(?<=Model": ")[^"]+', model),
+    ):
+        recipe = re.sub(old, new, recipe)
+    monkeypatch.setenv(key, "k-of-the-vendor")
+    check_asks(cook(recipe))
+    # The same without a client.
+    monkeypatch.setenv("OPENAI_API_KEY", "k-of-the-vendor")
+    settings = {"transformationType": "rewrite", "transformationModel": model}
+    alone = qtm.QueryMiddleware({**settings, "llm": {"baseUrl": server.url}})
+    check_asks({"search": alone.wrap(retrieve)})
+    assert server.keys == ["Bearer k-of-the-vendor"] * 2
+    assert [it["model"] for it in server.bodies] == [model] * 2
+
+
+def test_every_vendor_has_an_address_and_a_recipe_for_its_own_client() -> None:
+    vendors = re.findall(r"^\| (\w+) \| `https://\S+` \| `\w+` \|", PAGE, re.MULTILINE)
+    assert vendors == ["Anthropic", "Google", "Mistral"]
+    assert {it.lower() for it in vendors} <= set(RECIPES)
+
+
 def test_anthropic(claude: list[dict[str, Any]]) -> None:
-    heavy("anthropic")
+    client_of("anthropic")
     check_asks(cook(RECIPES["anthropic"]))
     assert claude[0]["system"]
     assert QUESTION in claude[0]["messages"][0]["content"]
 
 
-def test_mistral(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    heavy("mistralai.client")
-    service = VENDORS["mistral"](httpserver)
-    service.said = Said(text=json.dumps(REPLY))
-    monkeypatch.setenv("MISTRAL_API_KEY", "k")
-    check_asks(
-        cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={service.url!r}, "))
-    )
-    assert service.bodies[0]["model"] == "mistral-small-latest"
+def test_google(
+    httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client_of("google.genai")
+    sent: list[dict[str, Any]] = []
 
+    def answer(request: Request) -> Response:
+        sent.append(request.get_json())
+        content = {"role": "model", "parts": [{"text": json.dumps(REPLY)}]}
+        return as_json({"candidates": [{"content": content, "finishReason": "STOP"}]})
 
-def test_google(httpserver: HTTPServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    heavy("google.genai")
-    service = VENDORS["google"](httpserver)
-    service.said = Said(text=json.dumps(REPLY))
+    path = re.compile(r"/v1(beta)?/models/gemini-2.5-flash:generateContent")
+    httpserver.expect_request(path, method="POST").respond_with_handler(answer)
     monkeypatch.setenv("GEMINI_API_KEY", "k")
-    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", service.url)
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", httpserver.url_for("").rstrip("/"))
     check_asks(cook(RECIPES["google"]))
-    assert "gemini-2.5-flash" in service.paths[0]
+    assert sent[0]["systemInstruction"]
+    assert QUESTION in sent[0]["contents"][0]["parts"][0]["text"]
+
+
+def test_mistral(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    client_of("mistralai.client")
+    monkeypatch.setenv("MISTRAL_API_KEY", "k-of-mistral")
+    root = server.url.removesuffix("/v1")
+    check_asks(cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={root!r}, ")))
+    assert server.keys == ["Bearer k-of-mistral"]
+    assert server.bodies[0]["model"] == "mistral-small-latest"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,10 +8,8 @@ replays recordings. Every model has a synchronous method ``complete``. The model
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from qtmiddleware.catalogue import MODEL_PROVIDERS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
@@ -21,8 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
-_ALLOWED = ", ".join(
-    (*(row.clients for row in MODEL_PROVIDERS), "or an object with name, complete and acomplete")
+_ALLOWED = (
+    "an openai.OpenAI or openai.AsyncOpenAI client (Azure's too), a pair of both, a chat model or"
+    " chain of LangChain or an LLM of LlamaIndex, a function (plain or async) from messages or a"
+    " prompt to text or a completion, such as litellm.completion, or an object with name, complete"
+    " and acomplete"
 )
 
 
@@ -34,21 +35,22 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     - ``None``: the model makes an ``openai`` client on first use.
     - An object with ``name``, ``complete`` and ``acomplete``: it is returned unchanged.
     - An ``openai`` client, or a pair of a sync and an async client.
-    - A client of another supported vendor.
     - A chat model or a function, called as `CallableModel` describes.
 
     A client calls the model that the setting ``transformationModel`` names.
 
     Raises `ConfigError` for any other object.
     """
+    from qtmiddleware.providers.llms import callable as callables
+    from qtmiddleware.providers.llms import openai
+
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
         return candidate
-    for row in MODEL_PROVIDERS:
-        provider = import_module(f"qtmiddleware.providers.llms.{row.name}")
-        if candidate is None or provider.accepts(candidate):
-            model: LanguageModel = provider.make_model(candidate, settings)
-            return model
+    if candidate is None or openai.accepts(candidate):
+        return openai.make_model(candidate, settings)
+    if callables.accepts(candidate):
+        return callables.make_model(candidate, settings)
     hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
     if isinstance(candidate, str):
         hint = "; to name a model, set transformationModel"

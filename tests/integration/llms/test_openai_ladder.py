@@ -258,7 +258,7 @@ def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
 ) -> None:
     negotiator = Negotiator(
         "gpt-4o-mini",
-        lambda: Clients(None, host).host,
+        Clients(None, host),
         temperature=0.0,
         max_tokens=800,
         response_format=None,
@@ -398,7 +398,14 @@ def test_learning_does_not_depend_on_the_order_and_never_goes_back(
     learned: list[ProviderCapabilities],
 ) -> None:
     there, back = (
-        Negotiator("m", str, temperature=0, max_tokens=1, response_format=None) for _ in range(2)
+        Negotiator(
+            "m",
+            Clients(None, f"http://{host}/v1"),
+            temperature=0,
+            max_tokens=1,
+            response_format=None,
+        )
+        for host in ("there", "back")
     )
     for capabilities in learned:
         before = there.capabilities

@@ -14,7 +14,6 @@ import types
 from importlib.metadata import version
 from typing import Any, ClassVar
 
-import anthropic
 import openai
 import pytest
 from hypothesis import given
@@ -34,7 +33,6 @@ from qtmiddleware.integrations.opentelemetry.names import CONTENT, METRICS, SPAN
 from qtmiddleware.kit.embedding import MiniLMEmbedder
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
-from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.openai_client import read_host_and_port
 from qtmiddleware.providers.rerankers import make_reranker
@@ -215,6 +213,7 @@ def find_server(address: str) -> tuple[str, int]:
         ("https://europe-west1-aiplatform.googleapis.com/v1", "gcp.vertex_ai"),
         ("https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", "aws.bedrock"),
         ("https://api.mistral.ai/v1", "mistral_ai"),
+        ("https://api.anthropic.com/v1/", "anthropic"),
         ("https://api.groq.com/openai/v1", "groq"),
         ("https://mistral.ai.evil.example/v1", "openai"),
     ],
@@ -241,11 +240,7 @@ def test_the_provider_is_told_by_the_address_unless_it_is_given(
         )
 
 
-def test_the_clients_of_other_vendors_are_their_provider() -> None:
-    with anthropic.Anthropic(api_key="k") as client:
-        model = make_language_model(client, Settings(transformation_model="claude-haiku-4-5"))
-    vendor = {"provider": "anthropic", "server": ("api.anthropic.com", 443)}
-    assert describe_model(model) == {"model": "claude-haiku-4-5", **vendor}
+def test_a_reranker_an_embedder_and_a_function_are_described_as_far_as_they_are_known() -> None:
     hosted = describe_model(
         make_reranker(None, Settings(rerank=RerankSettings(model="pinecone/pinecone-rerank-v0")))
     )

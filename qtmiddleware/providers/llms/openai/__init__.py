@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
 from dataclasses import asdict, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from qtmiddleware.config.settings import ReasoningEffort, Settings, StructuredOutput
@@ -19,14 +18,9 @@ from qtmiddleware.providers.llms.calls import (
     make_timeout,
 )
 from qtmiddleware.providers.llms.openai.clients import Clients, can_stream
-from qtmiddleware.providers.llms.openai.prices import OPENAI, Prices, find_prices
+from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
 from qtmiddleware.providers.llms.openai.replies import StreamReader, is_whole_completion
-from qtmiddleware.providers.llms.openai.requests import (
-    Negotiator,
-    Received,
-    Response,
-    find_least_effort,
-)
+from qtmiddleware.providers.llms.openai.requests import Negotiator, Received, Response
 from qtmiddleware.providers.openai_client import find_provider
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.steps import adrive_generator, drive_generator
@@ -42,9 +36,9 @@ class OpenAIModel:
 
     **Fallbacks.** With *structured_output* ``auto``, the first request asks for a JSON schema. If
     the provider rejects the schema, the next request asks for ``json_object``, and then for plain
-    text. A rejected ``temperature``, ``reasoning_effort`` or token limit is omitted from later
-    requests. The model object remembers which options the provider rejects. One prompt takes at
-    most five requests.
+    text. The process remembers the accepted format per address and model. A rejected
+    ``temperature``, ``reasoning_effort`` or token limit is omitted from later requests. The model
+    object remembers these options. One prompt takes at most five requests.
 
     **Reasoning.** With *reasoning_effort* ``auto``, OpenAI's reasoning models get the least effort
     that they accept. For other models, no effort is sent. The token limit is sent as
@@ -80,10 +74,6 @@ class OpenAIModel:
         output_price: US dollars per million output tokens; by default the model's list price.
     """
 
-    _price_list = OPENAI
-    _find_reasoning_effort = staticmethod(find_least_effort)
-    _advice: Mapping[str, str] = MappingProxyType({})
-
     def __init__(
         self,
         model: str,
@@ -102,19 +92,17 @@ class OpenAIModel:
         self._clients = client if isinstance(client, Clients) else Clients(client, base_url)
         self._negotiator = Negotiator(
             model,
-            lambda: self._clients.host,
+            self._clients,
             temperature=temperature,
             temperatures=temperatures,
             max_tokens=max_tokens,
             response_format=None if structured_output == "auto" else structured_output,
             reasoning_effort=reasoning_effort,
-            find_reasoning_effort=self._find_reasoning_effort,
-            advice=self._advice,
         )
-        self.prices = Prices(model, input_price, output_price, self._price_list)
+        self.prices = Prices(model, input_price, output_price)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._model!r}, host={self._clients.host!r})"
+        return f"OpenAIModel({self._model!r}, host={self._clients.host!r})"
 
     @property
     def name(self) -> str:
@@ -347,24 +335,19 @@ def make_model(client: Any, settings: Settings) -> OpenAIModel:
 
     If *client* is ``None``, the model makes a client on first use.
     """
-    options = build_model_options(settings)
-    return OpenAIModel(
-        settings.transformation_model, client=client, base_url=settings.llm.base_url, **options
-    )
-
-
-def build_model_options(settings: Settings) -> dict[str, Any]:
-    """Return the keyword arguments for `OpenAIModel` from *settings*."""
     llm = settings.llm
-    return {
-        "temperature": llm.temperature,
-        "temperatures": find_temperatures(settings),
-        "max_tokens": llm.max_tokens,
-        "structured_output": llm.structured_output,
-        "reasoning_effort": llm.reasoning_effort,
-        "input_price": llm.input_price,
-        "output_price": llm.output_price,
-    }
+    return OpenAIModel(
+        settings.transformation_model,
+        client=client,
+        base_url=llm.base_url,
+        temperature=llm.temperature,
+        temperatures=find_temperatures(settings),
+        max_tokens=llm.max_tokens,
+        structured_output=llm.structured_output,
+        reasoning_effort=llm.reasoning_effort,
+        input_price=llm.input_price,
+        output_price=llm.output_price,
+    )
 
 
 def find_temperatures(settings: Settings) -> dict[str, float]:

@@ -61,8 +61,6 @@ class Clients:
     Use a client only within ``with clients.in_use:``. Then no client is closed during a call.
     """
 
-    _async_kind = "openai.AsyncOpenAI()"
-
     def __init__(self, client: Any, base_url: str | None) -> None:
         members = (
             client if isinstance(client, tuple | list) else () if client is None else (client,)
@@ -96,16 +94,20 @@ class Clients:
     @property
     def host(self) -> str:
         """The server's host, without path, user or password."""
-        return read_host(self._find_server_address())
+        return read_host(self._find_client_address())
+
+    @property
+    def address(self) -> str:
+        """The server's base URL; ``""`` if the user's client does not show it."""
+        address = self._find_client_address() or (DEFAULT_ADDRESS if self._makes_clients else "")
+        return address.rstrip("/")
 
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        return read_host_and_port(
-            self._find_server_address() or (DEFAULT_ADDRESS if self._makes_clients else "")
-        )
+        return read_host_and_port(self.address)
 
-    def _find_server_address(self) -> str:
+    def _find_client_address(self) -> str:
         client = (
             self._user_sync_client
             if self._user_sync_client is not None
@@ -143,9 +145,9 @@ class Clients:
             raise ModelError(
                 "unavailable",
                 "the client must be asynchronous for an asynchronous call; pass"
-                f" {self._async_kind}",
+                " openai.AsyncOpenAI()",
             )
-        if not self._makes_clients and not self._can_copy(given_client):
+        if not self._makes_clients and not can_copy(given_client):
             return given_client
         loop = asyncio.get_running_loop()
         clients = _find_loop_clients(loop)
@@ -155,7 +157,7 @@ class Clients:
                 client = (
                     self._make_client(is_async=True)
                     if self._makes_clients
-                    else self._copy_client(given_client)
+                    else copy_with_own_connections(given_client)
                 )
             client_and_lifetime = clients[self] = client, _manage_client_lifetime(client)
             self._loops = {
@@ -217,12 +219,6 @@ class Clients:
         _, lifetime = _find_loop_clients(asyncio.get_running_loop()).pop(self, (None, None))
         if lifetime is not None:
             await lifetime.aclose()
-
-    def _can_copy(self, client: Any) -> bool:
-        return can_copy(client)
-
-    def _copy_client(self, client: Any) -> Any:
-        return copy_with_own_connections(client)
 
     def _make_sync_client(self) -> Any:
         with explain_client_errors(partial(ModelError, "unavailable")):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, ReplyField
+from qtmiddleware.providers.llms.openai.clients import Clients
 from qtmiddleware.providers.openai_client import convert_client_error
 from qtmiddleware.runtime.logs import get_logger
 
@@ -285,40 +285,34 @@ class Negotiator:
 
     Args:
         model: The name of the model to call.
-        find_host: Returns the provider's host.
+        clients: The clients that send the requests. Their address identifies the provider.
         temperature: The sampling temperature; ``None`` sends no temperature.
         temperatures: The temperature per prompt mode. An entry overrides *temperature*.
         max_tokens: The maximum number of tokens in an answer; ``None`` sends no limit.
         response_format: The response format, without fallbacks. ``None`` tries a JSON schema first,
             then ``json_object``, then plain text.
         reasoning_effort: The reasoning effort to request. ``auto`` uses the result of
-            *find_reasoning_effort*; ``None`` sends no effort.
-        find_reasoning_effort: Returns the least effort that a model accepts, or ``None`` for a
-            model that does not reason.
-        advice: Keyword arguments for `convert_client_error`, which builds the error messages.
+            `find_least_effort`; ``None`` sends no effort.
     """
 
     def __init__(
         self,
         model: str,
-        find_host: Callable[[], str],
+        clients: Clients,
         *,
         temperature: float | None,
         temperatures: Mapping[str, float] | None = None,
         max_tokens: int | None,
         response_format: str | None,
         reasoning_effort: str | None = "auto",
-        find_reasoning_effort: Callable[[str], str | None] = find_least_effort,
-        advice: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._model = model
-        self._advice = advice
-        self._find_host = find_host
+        self._clients = clients
         self._temperature = temperature
         self._temperatures = temperatures or {}
         self._max_tokens = max_tokens
         self._response_format = response_format
-        least = find_reasoning_effort(model)
+        least = find_least_effort(model)
         self._reasons = least is not None
         self._effort = least if reasoning_effort == "auto" else reasoning_effort
         self.capabilities = ProviderCapabilities()
@@ -354,7 +348,7 @@ class Negotiator:
         """Return the `ModelError` for *error*. A `ModelError` is returned unchanged."""
         if isinstance(error, ModelError):
             return error
-        return convert_client_error(error, f"{self._model} at {self._find_host()}", **self._advice)
+        return convert_client_error(error, f"{self._model} at {self._clients.host}")
 
     def _build_request(
         self, prompt: Prompt, capabilities: ProviderCapabilities, *, should_stream: bool
@@ -383,7 +377,7 @@ class Negotiator:
         The first choice is ``max_completion_tokens`` for OpenAI and for reasoning models. Other
         services often ignore this new name, so their first choice is ``max_tokens``.
         """
-        is_new = self._reasons or is_openai_host(self._find_host())
+        is_new = self._reasons or is_openai_host(self._clients.host)
         return (OPENAI_TOKEN_LIMITS if is_new else TOKEN_LIMITS)[capabilities.tokens]
 
     def _find_simpler_capabilities(
