@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -24,9 +23,6 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.providers.llms.openai.clients import Clients
-from qtmiddleware.providers.llms.openai.prices import find_shutdown
-from qtmiddleware.providers.llms.openai.requests import is_openai_host
 from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
@@ -137,8 +133,8 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
 def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
     """Check a config file.
 
-    The exit code is 2 if the config is not valid. The command also warns of
-    models that OpenAI will shut down, and of a query log whose folder is missing.
+    The exit code is 2 if the config is not valid. The command also warns if the
+    query log's folder is missing.
     """
     warnings = _list_warnings(load_config(file, sets).settings)
     report_default_files({}, named_config=file)
@@ -157,43 +153,9 @@ def schema() -> None:
 
 
 def _list_warnings(settings: Settings) -> list[str]:
-    return [
-        *find_shutdown_warnings(settings, datetime.now(UTC).date()),
-        *find_log_warnings(settings),
-    ]
-
-
-def find_log_warnings(settings: Settings) -> list[str]:
-    """Return one warning if the folder of the query log is missing, else an empty list.
-
-    Without the folder, queries are not logged, because the query log does not create the folder.
-    """
+    # Without the folder, queries are not logged, because the query log does not create the folder.
     folder = Path(settings.log.path or "").parent
     if settings.log.path is None or folder.is_dir():
         return []
     missing = f"log.path lies in {folder}, which does not exist"
     return [f"{missing}; create the folder, or no query will be logged"]
-
-
-def find_shutdown_warnings(settings: Settings, today: date) -> list[str]:
-    """Return a warning for each model in *settings* that OpenAI has shut down or will shut down.
-
-    A warning says "was" for a date before *today*, else "is". Returns no warnings if the models run
-    on another service than OpenAI's.
-    """
-    # Another service may serve a model of the same name for longer.
-    if not is_openai_host(Clients(None, settings.llm.base_url).host):
-        return []
-    warnings = []
-    for key, model in (
-        ("transformationModel", settings.transformation_model),
-        ("chatModel", settings.chat_model),
-    ):
-        shutdown = find_shutdown(model)
-        if shutdown is not None:
-            verb = "was" if shutdown.day <= today else "is"
-            successor = shutdown.successor or "named at developers.openai.com/api/docs/deprecations"
-            warnings.append(
-                f"{key} {model} {verb} shut down on {shutdown.day}; its successor is {successor}"
-            )
-    return warnings

@@ -7,14 +7,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 import pytest
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config import Config
-from qtmiddleware.kit.cli.config import find_shutdown_warnings
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
 
@@ -113,59 +110,6 @@ def test_a_bad_config_names_the_key(qtm: Run, tmp_path: Path) -> None:
     assert "rrfK" in ended.err
 
 
-@pytest.mark.parametrize(
-    ("model", "day", "said"),
-    [
-        ("gpt-4o-mini", "2026-11-22", "is shut down on 2027-01-14; its successor is gpt-6-luna"),
-        (
-            "gpt-4o-mini-2024-07-18",
-            "2027-01-13",
-            "is shut down on 2027-01-14; its successor is gpt-6-luna",
-        ),
-        ("gpt-4o-mini", "2027-01-14", "was shut down on 2027-01-14; its successor is gpt-6-luna"),
-        ("o4-mini", "2026-11-22", "was shut down on 2026-10-23; its successor is gpt-5.6-terra"),
-        (
-            "gpt-5.1",
-            "2026-11-22",
-            "is shut down on 2027-04-01; its successor is named at developers.openai.com",
-        ),
-        ("gpt-6-luna", "2026-11-22", None),
-        ("my-own", "2026-11-22", None),
-    ],
-)
-def test_a_model_with_a_known_end_is_warned_of_by_the_day_of_the_check(
-    model: str, day: str, said: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    settings = Config.load(
-        {"transformationModel": model, "chatModel": "gpt-6-luna"}, environ={}
-    ).settings
-    warnings = find_shutdown_warnings(settings, date.fromisoformat(day))
-    assert len(warnings) == (said is not None)
-    if said:
-        assert warnings[0].startswith(f"transformationModel {model} {said}")
-
-
-def test_a_check_warns_of_models_that_end_and_still_succeeds(qtm: Run, tmp_path: Path) -> None:
-    (tmp_path / "old.json").write_text(
-        '{"chatModel": "gpt-4o", "transformationModel": "gpt-3.5-turbo"}', "utf-8"
-    )
-    said = [
-        "transformationModel gpt-3.5-turbo was shut down on 2026-10-23; its successor is gpt-5.6-terra",
-        "chatModel gpt-4o",
-    ]
-    for command in ("check", "show"):
-        ended = qtm("config", command, "old.json")
-        assert ended.code == 0
-        assert all(f"warning: {it}" in " ".join(ended.err.split()) for it in said)
-    as_json = json.loads(qtm("config", "check", "old.json", "--json").out)
-    assert as_json["ok"]
-    assert [it.startswith(begin) for it, begin in zip(as_json["warnings"], said, strict=True)] == [
-        True,
-        True,
-    ]
-
-
 def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text('{"log": {"path": "no/such/queries.jsonl"}}', "utf-8")
     for command in ("check", "show"):
@@ -176,23 +120,6 @@ def test_a_check_warns_of_a_log_whose_folder_is_missing(qtm: Run, tmp_path: Path
     assert not (tmp_path / "no").exists()
     (tmp_path / "no" / "such").mkdir(parents=True)
     assert "warning" not in qtm("config", "check", "own.json").err
-
-
-@pytest.mark.parametrize("variable", ["QTM_LLM_BASE_URL", "OPENAI_BASE_URL"])
-def test_a_server_of_the_users_own_keeps_its_models(
-    qtm: Run, tmp_path: Path, variable: str
-) -> None:
-    (tmp_path / "old.json").write_text('{"chatModel": "gpt-4o"}', "utf-8")
-    ended = qtm("config", "check", "old.json", **{variable: "http://localhost:8000/v1"})
-    assert (ended.code, "warning" in ended.err) == (0, False)
-
-
-def test_no_ready_file_names_a_model_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    for path in (ROOT / "config").glob("*.config.json"):
-        assert (
-            find_shutdown_warnings(Config.load(path, environ={}).settings, date(2026, 11, 22)) == []
-        ), path.name
 
 
 def test_config_show_tells_where_each_value_came_from(qtm: Run, tmp_path: Path) -> None:

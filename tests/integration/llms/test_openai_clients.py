@@ -8,7 +8,6 @@ import subprocess
 import sys
 import traceback
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from pathlib import Path
@@ -24,8 +23,7 @@ from pytest_httpserver import HTTPServer
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai import prices as prices_module
-from qtmiddleware.providers.llms.openai.prices import Prices, find_prices, find_shutdown
+from qtmiddleware.providers.llms.openai.prices import Prices, find_prices
 from qtmiddleware.types import Deadline
 from tests.support.living import count_new, objects
 from tests.support.waiting import await_until, wait_until
@@ -607,36 +605,12 @@ PRICES = [
 ]
 
 
-@pytest.fixture(params=["with genai-prices", "with the table alone"])
-def kept_prices(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Whether the package that keeps prices is there."""
-    is_there = request.param == "with genai-prices"
-    if not is_there:
-        monkeypatch.setitem(sys.modules, "genai_prices", None)
-    find_prices.cache_clear()
-    yield is_there
-    find_prices.cache_clear()
-
-
 @pytest.mark.parametrize(("prices", "cost"), PRICES)
-@pytest.mark.usefixtures("kept_prices")
 def test_a_million_tokens_each_way_cost_both_prices(prices: Prices, cost: float | None) -> None:
     assert prices.compute_cost(1_000_000, 1_000_000) == (
         None if cost is None else pytest.approx(cost)
     )
     assert prices.compute_cost(0, 0) is None
-
-
-def test_the_table_and_the_package_that_keeps_prices_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = prices_module._read_price_table()["models"]
-    kept = {name: prices_module._find_packaged_prices(name) for name in names}
-    assert {name: pytest.approx(price) for name, price in kept.items()} == {
-        name: tuple(names[name]) for name in names
-    }
-
-
-def test_the_package_that_keeps_prices_knows_models_the_table_does_not(kept_prices: bool) -> None:
-    assert (find_prices("gpt-5.4-pro") is not None) is kept_prices
 
 
 def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_needed() -> None:
@@ -654,44 +628,16 @@ def test_a_price_costs_no_call_over_the_network_and_is_looked_up_when_it_is_need
     assert done.stdout == "False 0.1 True\n"
 
 
-def test_an_interface_of_another_version_falls_back_to_the_table(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "package", [None, SimpleNamespace(Usage=dict, calc_price=lambda *a, **k: None)]
+)
+def test_without_the_list_of_prices_only_a_given_price_is_known(
+    package: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        sys.modules, "genai_prices", SimpleNamespace(Usage=dict, calc_price=lambda *a, **k: None)
-    )
+    monkeypatch.setitem(sys.modules, "genai_prices", package)
     find_prices.cache_clear()
     try:
-        assert find_prices("gpt-6-luna") == (0.1, 0.5)
+        assert Prices("gpt-6-luna").compute_cost(1, 1) is None
+        assert Prices("gpt-6-luna", 1.0, 2.0).compute_cost(1_000_000, 1_000_000) == 3.0
     finally:
         find_prices.cache_clear()
-
-
-@pytest.mark.parametrize(
-    ("model", "found"),
-    [
-        ("gpt-4o-mini", ("2027-01-14", "gpt-6-luna")),
-        ("gpt-4o-mini-2024-07-18", ("2027-01-14", "gpt-6-luna")),
-        ("ft:gpt-4o-mini-2024-07-18:acme::x", ("2027-01-14", "gpt-6-luna")),
-        ("gpt-4o-2024-05-13", ("2026-10-23", "gpt-5.6-sol")),
-        ("gpt-5.1-2025-11-13", ("2027-04-01", None)),
-        ("gpt-6-luna", None),
-        ("gpt-5.2", None),
-        ("my-model", None),
-    ],
-)
-def test_the_end_of_a_model_is_known_by_its_name(
-    model: str, found: tuple[str, str | None] | None
-) -> None:
-    shutdown = find_shutdown(model)
-    assert (shutdown and (str(shutdown.day), shutdown.successor)) == found
-
-
-def test_no_successor_has_an_end_itself() -> None:
-    successors = {
-        successor
-        for _, successor in prices_module._read_price_table()["shutdowns"].values()
-        if successor
-    }
-    assert {name for name in successors if find_shutdown(name)} == set()
-    assert {name for name in successors if not find_prices(name)} == set()

@@ -12,7 +12,7 @@ import pytest
 
 from qtmiddleware.config.options import META
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
-from qtmiddleware.providers.llms.openai.prices import find_prices, find_shutdown
+from qtmiddleware.providers.llms.openai.prices import find_prices
 from qtmiddleware.providers.llms.openai.requests import find_least_effort
 
 
@@ -85,10 +85,9 @@ def test_the_defaults_of_the_seeds_are_kept() -> None:
     assert seeds == (800, 200, 4, 4)
 
 
-def test_the_default_models_have_no_known_end_and_are_asked_not_to_think() -> None:
+def test_the_default_models_have_a_price_and_are_asked_not_to_think() -> None:
     settings = Settings()
     assert settings.chat_model == settings.transformation_model == "gpt-6-luna"
-    assert find_shutdown(settings.chat_model) is None
     assert find_prices(settings.chat_model) is not None
     assert (settings.llm.reasoning_effort, find_least_effort(settings.chat_model)) == (
         "auto",
