@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pytest_httpserver import HTTPServer
 
+import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.clients import Clients
@@ -104,6 +108,39 @@ def test_where_every_format_is_refused_plain_text_is_asked_for(
     assert ask(model, prompt).calls == 3
     assert ask(model, prompt).calls == 1
     assert provider.formats == ["json_schema", "json_object", "text", "text"]
+
+
+def test_the_next_middleware_begins_with_the_format_that_the_address_took(
+    model_server: ModelServer, httpserver: HTTPServer
+) -> None:
+    def ask_in_new_middleware(provider: Provider, model: str, client: Any = None) -> list[str]:
+        asked = len(provider.sent)
+        config = {"transformationType": "rewrite", "transformationModel": model}
+        config |= {} if client else {"llm": {"baseUrl": provider.url}}
+        search = qtm.QueryMiddleware(config, client=client).wrap(lambda query: ["a", "b"])
+        assert search.retrieve("Is Jaco ill?").degradations == ()
+        return provider.formats[asked:]
+
+    refuses = (structured, 400, error("Bad request"))
+    here = Provider(model_server, refuses)
+    elsewhere = Provider(ModelServer(httpserver, path="/elsewhere/v1"), refuses)
+    stairs = ["json_schema", "json_object", "text"]
+    assert ask_in_new_middleware(here, "m") == stairs
+    assert ask_in_new_middleware(here, "m") == ["text"]
+    with openai.OpenAI(base_url=here.url, api_key="k") as client:
+        assert ask_in_new_middleware(here, "m", client) == ["text"]
+    assert ask_in_new_middleware(here, "another") == stairs
+    assert ask_in_new_middleware(elsewhere, "m") == stairs
+
+
+def test_a_client_that_does_not_show_its_address_shares_no_format(
+    prompt, model_server: ModelServer
+) -> None:
+    provider = Provider(model_server, (structured, 400, error("Bad request")))
+    with openai.OpenAI(base_url=provider.url, api_key="k") as client:
+        for _ in range(2):
+            model = OpenAIModel("m", client=SimpleNamespace(chat=client.chat))
+            assert model.complete(prompt, Deadline.after(5)).calls == 3
 
 
 def test_an_unspecific_400_to_everything_is_rejected_and_teaches_nothing(

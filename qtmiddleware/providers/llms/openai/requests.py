@@ -271,6 +271,12 @@ class Response:
     capabilities: ProviderCapabilities
 
 
+_format_levels: Final[dict[tuple[str, str], int]] = {}
+"""The level in `FORMATS` that each address and model accepts, if it rejected a format.
+
+All models of the process share this table, so that each address rejects a format only once.
+"""
+
 Negotiation = Generator[dict[str, Any], Received, Response]
 """A generator that yields requests and returns the response.
 
@@ -315,13 +321,27 @@ class Negotiator:
         least = find_least_effort(model)
         self._reasons = least is not None
         self._effort = least if reasoning_effort == "auto" else reasoning_effort
-        self.capabilities = ProviderCapabilities()
+        self._capabilities = ProviderCapabilities()
+
+    @property
+    def capabilities(self) -> ProviderCapabilities:
+        """The options that the provider is known to accept."""
+        level = _format_levels.get((self._clients.address, self._model), 0)
+        return self._capabilities.merge(ProviderCapabilities(response_format=level))
 
     def remember_capabilities(self, capabilities: ProviderCapabilities) -> None:
-        """Remember *capabilities* for later requests."""
+        """Remember *capabilities* for later requests.
+
+        Every model of the process that calls the same address and model also starts at the level of
+        ``response_format``.
+        """
         # If two threads do this at the same time, one result may be lost. The next reply restores
         # it.
-        self.capabilities = self.capabilities.merge(capabilities)
+        self._capabilities = self._capabilities.merge(capabilities)
+        level = self.capabilities.response_format
+        # A client that does not show its address may call any service.
+        if level and (address := self._clients.address):
+            _format_levels[address, self._model] = level
 
     def negotiate_response(self, prompt: Prompt, *, should_stream: bool = False) -> Negotiation:
         """Yield a request for *prompt*, and return the provider's response.
