@@ -272,12 +272,7 @@ class Components:
     def get_chat_model(self, settings: Settings) -> GovernedModel:
         """Return the model that writes answers: ``chatModel``, with the answers' token limit."""
         llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
-        # Swap the two names and keep both: a user who names a vendor's model in one setting means
-        # that vendor for both.
-        chat_name, transformation_name = settings.chat_model, settings.transformation_model
-        chat_settings = replace(
-            settings, transformation_model=chat_name, chat_model=transformation_name, llm=llm
-        )
+        chat_settings = replace(settings, transformation_model=settings.chat_model, llm=llm)
         return self._get_cached_model(
             chat_settings, has_default_settings=settings is self.config.settings
         )

@@ -267,13 +267,6 @@ def claude(
     return sent
 
 
-def client_of(package: str) -> Any:
-    """The module *package* of the extra thorough, which the environment of `scripts/recipes` does without."""
-    return (
-        pytest.importorskip(package) if os.environ.get("NEEDS_RECIPES") else import_module(package)
-    )
-
-
 @pytest.mark.parametrize(
     ("address", "key", "model"),
     re.findall(r"^\| \w+ \| `(https://\S+)` \| `(\w+)` \| `(\S+)` \|$", PAGE, re.MULTILINE),
@@ -306,7 +299,6 @@ def test_every_vendor_has_an_address_and_a_recipe_for_its_own_client() -> None:
 
 
 def test_anthropic(claude: list[dict[str, Any]]) -> None:
-    client_of("anthropic")
     check_asks(cook(RECIPES["anthropic"]))
     assert claude[0]["system"]
     assert QUESTION in claude[0]["messages"][0]["content"]
@@ -315,7 +307,6 @@ def test_anthropic(claude: list[dict[str, Any]]) -> None:
 def test_google(
     httpserver: HTTPServer, bare_environment: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client_of("google.genai")
     sent: list[dict[str, Any]] = []
 
     def answer(request: Request) -> Response:
@@ -333,7 +324,6 @@ def test_google(
 
 
 def test_mistral(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    client_of("mistralai.client")
     monkeypatch.setenv("MISTRAL_API_KEY", "k-of-mistral")
     root = server.url.removesuffix("/v1")
     check_asks(cook(RECIPES["mistral"].replace("Mistral(", f"Mistral(server_url={root!r}, ")))
