@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -40,7 +39,7 @@ from qtmiddleware.kit.cli.own_function import (
     load_function_source,
     open_measurement_progress,
 )
-from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_report, format_json, write_report
 from qtmiddleware.kit.cli.terminal import WORSE, write_note
 from qtmiddleware.kit.evaluation import (
     FREE,
@@ -110,7 +109,6 @@ _SHARED_KEYS = (
     "llm.baseUrl",
     "store.readPrice",
 )
-_REPORTS = ("report.md", "report.html", "report.json")
 # These groups override the files' settings: without a cache every call is counted, and no query log
 # is written.
 _FIXED_GROUPS: System = {group: MEASURED[group] for group in ("cache", "log")}
@@ -151,7 +149,8 @@ def bench_command(
         int, typer.Option(min=1, max=256, help="Questions sent to the model at the same time.")
     ] = 8,
     report: Annotated[
-        Path | None, typer.Option(help="Write report.md, .html and .json to this folder.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a report to this file: .md, .json or .html."),
     ] = None,
     baseline: Against = None,
     fail_if: FailIf = None,
@@ -205,8 +204,7 @@ def bench_command(
     _check_option_combinations(generate, docs, judge, recordings, baseline)
     gating = Gating.from_options(baseline, fail_if, comment)
     if report is not None:
-        require_jinja()
-        check_files_writable(report, _REPORTS, "--report")
+        check_report(report)
     # Checked before a data set is read, passages are embedded or a model is called.
     require_extras()
     report_default_files(
@@ -266,17 +264,21 @@ def _report_benchmark_result(
     opened_bench: OpenedBench,
     judged_answers: Judged | None,
     gating: Gating,
-    report_folder: Path | None,
+    report_file: Path | None,
     *,
     should_write_json: bool,
 ) -> None:
-    """Show the results of a run and, if *report_folder* is set, write the reports to that folder.
+    """Show the results of a run and, if *report_file* is set, write the report to that file.
 
     Raises `typer.Exit` with code 3 if retrieval got worse than ``--fail-if`` allows.
     """
     gate_result = gating.judge_comparison(comparison, opened_bench.model_name)
     json_values = _build_report_dict(comparison, opened_bench, judged_answers, gate_result)
-    _write_report(comparison, opened_bench, report_folder, judged_answers, json_values)
+    if report_file is not None:
+        text = _format_report(
+            comparison, opened_bench, judged_answers, json_values, report_file.suffix
+        )
+        write_report(report_file, text)
     is_worse = gating.is_rule_violated(gate_result)
     # A program that closes the pipe early still gets the exit code. The console raises SystemExit
     # for a closed pipe.
@@ -478,23 +480,21 @@ def _has_model_calls(settings: System) -> bool:
     return bool(settings.get("transformationType", "none") != "none")
 
 
-def _write_report(
+def _format_report(
     comparison: Comparison,
     opened_bench: OpenedBench,
-    folder: Path | None,
     judged_answers: Any,
     json_values: Mapping[str, Any],
-) -> None:
-    if folder is None:
-        return
+    ending: str,
+) -> str:
+    """Return the report in the format that *ending* names, such as ``.md``."""
     from qtmiddleware.kit.evaluation import reporting
 
-    texts = (
-        reporting.markdown(comparison, opened_bench.dataset),
-        reporting.page(comparison, opened_bench.dataset, judged=judged_answers),
-        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
-    )
-    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
+    if ending == ".json":
+        return format_json(json_values)
+    if ending == ".md":
+        return reporting.markdown(comparison, opened_bench.dataset)
+    return reporting.page(comparison, opened_bench.dataset, judged=judged_answers)
 
 
 def _build_report_dict(

@@ -36,7 +36,7 @@ from qtmiddleware.kit.cli.console import (
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_report, format_json, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
@@ -122,7 +122,10 @@ def compare_command(
     ] = 0,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the judge's rankings to this HTML file."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the judge's rankings to this file: .md, .json or .html.",
+        ),
     ] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for each system.")] = 120,
     json_output: AsJson = False,
@@ -145,8 +148,7 @@ def compare_command(
             raise ConfigError(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
-        require_jinja()
-        check_files_writable(report.parent, [report.name], "--report")
+        check_report(report)
     # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware._components.has_model
@@ -244,9 +246,7 @@ def _report_comparison(
     Raises `typer.Exit` with code 1 if a system or the judge failed.
     """
     if report_file is not None:
-        from qtmiddleware.kit.evaluation.reporting import ranking_page
-
-        write_report(report_file.parent, {report_file.name: ranking_page(comparison)})
+        write_report(report_file, _format_report(comparison, report_file.suffix))
     if should_write_json:
         write_json(_build_comparison_dict(comparison))
     else:
@@ -271,6 +271,17 @@ def _report_comparison(
         )
     ) or (comparison.ranked is not None and comparison.ranked.failed):
         raise typer.Exit(FAILED)
+
+
+def _format_report(comparison: SideBySide, ending: str) -> str:
+    """Return the report on *comparison* in the format that *ending* names, such as ``.md``."""
+    from qtmiddleware.kit.evaluation import reporting
+
+    if ending == ".json":
+        return format_json(_build_comparison_dict(comparison))
+    if ending == ".md":
+        return reporting.ranking_markdown(comparison)
+    return reporting.ranking_page(comparison)
 
 
 def _has_failed(answer: SystemAnswer) -> bool:

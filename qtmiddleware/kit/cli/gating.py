@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.reports import check_files_writable, name_option_in_errors
+from qtmiddleware.kit.cli.reports import check_file_writable, name_option_in_errors
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
@@ -66,7 +66,7 @@ class Gating:
         rule = None if rule_text is None else Rule.parse(rule_text)
         # Checked now: the comment is written only after the measurement, which may take hours.
         if comment_file is not None:
-            check_files_writable(comment_file.parent, (comment_file.name,), "--comment")
+            check_file_writable(comment_file, "--comment")
         return cls(Baseline.read(baseline_file), rule, comment_file)
 
     def check_dataset(self, dataset: Dataset) -> None:

@@ -1,11 +1,13 @@
-"""Write report files, and check in advance that a command can write the files."""
+"""Write the file of a report, and check in advance that a command can write it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import write_note
@@ -13,48 +15,63 @@ from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import refuse_link, replace_file
 
 
-def require_jinja() -> None:
-    """Raise `MissingExtra` if jinja2, which renders HTML pages, is not installed."""
-    try:
-        import jinja2  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("jinja2", "eval") from error
+def check_report(file: Path, formats: Sequence[str] = (".md", ".json", ".html")) -> None:
+    """Check that the command can write its report to *file*, and create the file's folder.
+
+    Raises `ConfigError` if the name has none of the endings in *formats* or if the command cannot
+    write the file. Raises `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
+    """
+    if file.suffix not in formats:
+        raise ConfigError(
+            f"{file} must end with {' or '.join(formats)}, which is the report's format",
+            path="--report",
+            value=str(file),
+        )
+    if file.suffix == ".html":
+        try:
+            import jinja2  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("jinja2", "eval") from error
+    check_file_writable(file, "--report")
 
 
-def check_files_writable(folder: Path, file_names: Sequence[str], option_name: str) -> None:
-    """Create *folder*, and check that the command can write *file_names* to this folder.
+def check_file_writable(file: Path, option_name: str) -> None:
+    """Create the folder of *file*, and check that the command can write *file* to this folder.
 
-    Raises `ConfigError` if the command cannot write a file. The error contains *option_name*, the
-    command-line option that sets the folder.
+    Raises `ConfigError` if the command cannot write the file. The error contains *option_name*, the
+    command-line option that sets the file.
     """
     # Creating a file shows on every system whether the folder is writable.
-    with name_option_in_errors(folder, option_name):
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
+    with name_option_in_errors(file.parent, option_name):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=file.parent):
             pass
-    for name in file_names:
-        with name_option_in_errors(folder / name, option_name):
-            refuse_link(folder / name)
-        if (folder / name).exists() and not (folder / name).is_file():
-            message = (
-                f"{folder / name} cannot be written, because it is not a file; name another place"
-                f" with {option_name}"
-            )
-            raise ConfigError(message, path=option_name, value=str(folder / name))
+    with name_option_in_errors(file, option_name):
+        refuse_link(file)
+    if file.exists() and not file.is_file():
+        message = (
+            f"{file} cannot be written, because it is not a file; name another place with"
+            f" {option_name}"
+        )
+        raise ConfigError(message, path=option_name, value=str(file))
 
 
-def write_report(folder: Path, text_by_name: Mapping[str, str]) -> None:
-    """Write the files of a report to *folder*, and a note that names *folder* to stderr.
+def write_report(file: Path, text: str) -> None:
+    """Write *text*, a report, to *file*, and a note that names *file* to stderr.
 
-    *text_by_name* contains the text of each file, by file name. An interrupt leaves no incomplete
-    file. The files get the default permissions, because teams share reports.
+    An interrupt leaves no incomplete file. The file gets the default permissions, because teams
+    share reports.
     """
-    for name, text in text_by_name.items():
-        with name_option_in_errors(folder / name, "--report"):
-            # Markdown and pages were escaped when they were made, each by its own rules.
-            safe = escape_json(text) if name.endswith(".json") else text
-            replace_file(folder / name, safe.encode("utf-8", "replace"))
-    write_note(f"The report is in {folder}.")
+    with name_option_in_errors(file, "--report"):
+        # Markdown and pages were escaped when they were made, each by its own rules.
+        safe = escape_json(text) if file.suffix == ".json" else text
+        replace_file(file, safe.encode("utf-8", "replace"))
+    write_note(f"The report is in {file}.")
+
+
+def format_json(json_values: Mapping[str, Any]) -> str:
+    """Return *json_values* as the text of a JSON report."""
+    return json.dumps(json_values, ensure_ascii=False, indent=2) + "\n"
 
 
 @contextmanager

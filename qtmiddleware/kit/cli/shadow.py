@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -12,7 +11,7 @@ import typer
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, write_json
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config, report_default_files
-from qtmiddleware.kit.cli.reports import check_files_writable, require_jinja, write_report
+from qtmiddleware.kit.cli.reports import check_report, format_json, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation.shadow import (
     ListedPassage,
@@ -26,7 +25,7 @@ from qtmiddleware.providers.llms import has_language_model, make_language_model
 app = typer.Typer(help="Read the shadow-mode log.", no_args_is_help=True)
 
 _NAME_CHARS: Final = 58
-_REPORTS: Final = ("shadow.md", "shadow.html", "shadow.json")
+_FORMATS: Final = (".md", ".json")
 
 
 @app.callback()
@@ -53,7 +52,8 @@ def report_command(
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Write shadow.md, .html and .json to this folder. They quote the shown questions."
+            metavar="FILE",
+            help="Write a report to this file: .md or .json. It quotes the shown questions.",
         ),
     ] = None,
     config: ConfigFile = None,
@@ -69,8 +69,7 @@ def report_command(
     orders. The log must then hold the texts of passages (log.passageText).
     """
     if report is not None:
-        require_jinja()
-        check_files_writable(report, _REPORTS, "--report")
+        check_report(report, _FORMATS)
     summary = read_shadow_log(log)
     if not summary.questions:
         raise ConfigError(
@@ -105,19 +104,18 @@ def report_command(
 
 
 def _write_report(
-    folder: Path,
+    file: Path,
     shadow_report: ShadowReport,
     examples: list[ShadowQuestion],
     json_values: dict[str, Any],
 ) -> None:
     from qtmiddleware.kit.evaluation import reporting
 
-    texts = (
-        reporting.shadow_markdown(shadow_report, examples),
-        reporting.shadow_page(shadow_report, examples),
-        json.dumps(json_values, ensure_ascii=False, indent=2) + "\n",
+    is_json = file.suffix == ".json"
+    write_report(
+        file,
+        format_json(json_values) if is_json else reporting.shadow_markdown(shadow_report, examples),
     )
-    write_report(folder, dict(zip(_REPORTS, texts, strict=True)))
 
 
 def _build_example_dict(question: ShadowQuestion) -> dict[str, Any]:

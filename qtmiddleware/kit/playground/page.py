@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.template import build_environment, read_file
+from qtmiddleware.kit.evaluation.reporting.layout import build_environment
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
 from qtmiddleware.kit.playground.cards import Card, build_card, replace_control_characters
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
@@ -114,7 +114,7 @@ class Page:
             "head",
             state=state,
             nonce=nonce,
-            style=read_file("house.css") + _read_page_file("page.css"),
+            style=_read_page_file("page.css"),
             script=_read_page_file("page.js"),
             waiting=_read_page_file("waiting.css"),
             page=self,

@@ -66,7 +66,7 @@ def test_recorded_replies_are_compared_and_reported(
         "--recordings",
         recording,
         "--report",
-        "out/report",
+        "out/report.json",
         "--model-ms",
         "300",
     )
@@ -78,12 +78,20 @@ def test_recorded_replies_are_compared_and_reported(
     assert "\x1b" not in ended.out + ended.err
     assert "the recording has no replies for them: keywords, multi_query." in ended.err
     assert "300 ms are counted for each" in ended.err
-    assert sorted(file.name for file in (tmp_path / "out" / "report").iterdir()) == [
-        "report.html", "report.json", "report.md",
-    ]  # fmt: skip
-    plain = json.loads((tmp_path / "out" / "report" / "report.json").read_text())
+    assert "The report is in out/report.json." in ended.err.replace(os.sep, "/")
+    plain = json.loads((tmp_path / "out" / "report.json").read_text())
     assert "multi_query" not in names(plain)
     assert plain["verdict"] in ended.out
+
+
+def test_the_ending_of_a_report_is_its_format(qtm: Run, data: str, tmp_path: Path) -> None:
+    asked = ("bench", "--data", data, "--systems", "rules", "--no-deep", "--report")
+    for name, start in (("r.md", "# "), ("r.html", "<!DOCTYPE html>")):
+        assert qtm(*asked, name).code == 0
+        assert (tmp_path / name).read_text("utf-8").startswith(start)
+    ended = qtm(*asked, "report")
+    assert (ended.code, ended.out) == (2, "")
+    assert "report must end with .md or .json or .html" in ended.err
 
 
 def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
@@ -286,10 +294,11 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
 ) -> None:
     (tmp_path / "file").write_text("mine")
     (tmp_path / "out" / "report.html").mkdir(parents=True)
-    for folder, named in (("file", "file"), ("out", str(Path("out") / "report.html"))):
-        ended = qtm("bench", "--data", data, "--report", folder)
+    for named in ("file", "out"):
+        ended = qtm("bench", "--data", data, "--report", str(Path(named) / "report.html"))
         assert (ended.code, ended.out) == (2, "")
-        assert ended.err.startswith(f"qtm: {named} cannot be written")
+        assert ended.err.startswith(f"qtm: {named}")
+        assert "cannot be written" in ended.err
     assert (tmp_path / "file").read_text() == "mine"
     assert not (tmp_path / ".qtm").exists()
 

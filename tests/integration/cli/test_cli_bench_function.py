@@ -196,14 +196,14 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
     (folder / "mine.json").write_text(
         '{"transformationType": "hyde", "keywordEvidence": {"weight": 0.6}}'
     )
-    options = ("-c", "mine.json", "--json", "--report", "out")
+    options = ("-c", "mine.json", "--json", "--report", "out.html")
     ended = bench("app:search", *options, QTM_LLM_BASE_URL=chat.url)
     found = figures(ended)
     assert list(found) == [*USUAL, "mine"]
     assert "seed-parity" in found
     assert found["seed-parity"]["llmCalls"] == 12
     assert found["mine"]["llmCalls"] == found["combined"]["llmCalls"] == 4
-    assert (folder / "out" / "report.html").is_file()
+    assert (folder / "out.html").is_file()
     asked = len(chat.bodies)
     again = figures(bench("app:search", *options, QTM_LLM_BASE_URL=chat.url))
     assert len(chat.bodies) == asked  # replies are kept, what the function found is not

@@ -96,8 +96,8 @@ def test_the_same_function_again_is_not_worse(bench: Run, base: str) -> None:
 def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
     bench: Run, base: str, folder: Path
 ) -> None:
-    asked = ("--baseline", base, "--fail-if", "worse", "--comment", "out.md", "--report", "out")
-    ended = bench(*asked, "--json", BEHIND="2", OF="15")
+    asked = ("--baseline", base, "--fail-if", "worse", "--comment", "out.md")
+    ended = bench(*asked, "--report", "out.json", "--json", BEHIND="2", OF="15")
     assert ended.code == 3, ended.err
     told = json.loads(ended.out)["gate"]
     assert (told["verdict"], told["failIf"], told["questions"]) == ("worse", "worse", 40)
@@ -108,20 +108,20 @@ def test_a_loss_ends_with_3_and_says_so_to_people_programs_and_the_pull_request(
     assert comment.startswith("**Retrieval got worse with “raw”.**\n")
     assert "Where is" not in comment
     assert "The comment is in out.md." in ended.err
-    assert json.loads((folder / "out" / "report.json").read_text())["gate"] == told
+    assert json.loads((folder / "out.json").read_text())["gate"] == told
 
 
 def test_what_the_report_wrote_is_a_baseline_too(bench: Run, folder: Path) -> None:
-    assert bench("--report", "out").code == 0
+    assert bench("--report", "out.json").code == 0
     ended = bench(
-        "--baseline", "out/report.json", "--fail-if", "worse", "--report", "out", BEHIND="3"
+        "--baseline", "out.json", "--fail-if", "worse", "--report", "out.json", BEHIND="3"
     )
     assert (ended.code, ended.out.splitlines()[-2].partition(".")[0]) == (
         3,
         "Retrieval got worse with “raw”",
     )
     # That was the report of the run that got worse.
-    assert bench("--baseline", "out/report.json", "--fail-if", "worse", BEHIND="3").code == 0
+    assert bench("--baseline", "out.json", "--fail-if", "worse", BEHIND="3").code == 0
 
 
 def test_without_a_rule_the_loss_is_told_and_nothing_fails(bench: Run, base: str) -> None:

@@ -168,6 +168,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
         ((), "a question or --questions"),
         ((QUESTION, "--questions", "some.json"), "a question or --questions"),
         ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
+        ((QUESTION, "--reference", "None.", "--report", "r.txt"), "r.txt must end with .md"),
         ((QUESTION, "--arg", "a=1"), "--arg needs --function"),
         (
             (QUESTION, "--function", "app:search", "--filter", "{}"),

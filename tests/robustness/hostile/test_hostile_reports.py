@@ -52,9 +52,7 @@ def written(texts: list[str]) -> str:
 
 def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other() -> None:
     plain = [f"plain words {number}" for number in range(BATCH)]
-    # A name that is too long for a chart stands in the list below it.
-    long = ["n" * 100, *plain[1:]]
-    wanted = {*Tags(written(plain)).found, *Tags(written(long)).found}
+    wanted = set(Tags(written(plain)).found)
     for texts in BATCHES:
         html = written(texts)
         html.encode()
@@ -103,7 +101,7 @@ def test_nothing_of_them_runs_or_loads_in_a_real_browser(opened: Open) -> None:
         for label in shown.locator("details summary").all():
             label.click()
         if texts[0] is ACTING:
-            header = shown.locator("header").inner_text()
+            header = shown.locator("main").inner_text()
             assert "<img src=x onerror='hacked = 2'>" in header
             assert "{{ 7 * 7 }}" in header
         assert shown.evaluate("typeof hacked") == "undefined"

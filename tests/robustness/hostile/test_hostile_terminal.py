@@ -216,7 +216,7 @@ def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: 
 
 def test_the_json_of_a_report_says_the_same_without_what_acts_on_a_terminal(tmp_path: Path) -> None:
     said = {"name": "a\x9b31m\u202egnp.exe\x1b]0;title\x07 \ud800"}
-    write_report(tmp_path, {"report.json": json.dumps(said, ensure_ascii=False)})
+    write_report(tmp_path / "report.json", json.dumps(said, ensure_ascii=False))
     written = (tmp_path / "report.json").read_text(encoding="utf-8")
     assert not ACTS.search(written)
     assert json.loads(written) == said

@@ -15,7 +15,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.run import transform_file
-from qtmiddleware.kit.cli.reports import check_files_writable, write_report
+from qtmiddleware.kit.cli.reports import check_report, write_report
 from qtmiddleware.kit.cli.session import create_history_file
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
@@ -127,10 +127,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "recording of a bench": _require_writable,
     "transformed questions": transform,
     "history of questions": lambda place: create_history_file(),
-    "report": lambda place: write_report(place.parent, {place.name: "text"}),
-    "report, before anything is asked": lambda place: check_files_writable(
-        place.parent, (place.name,), "--report"
-    ),
+    "report": lambda place: write_report(place, "text"),
+    "report, before anything is asked": lambda place: check_report(place, (place.suffix,)),
     "test set": lambda place: write(bridges_data(), place),
 }
 
@@ -241,8 +239,8 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
 
 
 def test_a_report_is_as_readable_as_other_files(folder: Path, umask: int) -> None:
-    check_files_writable(folder / "new", ("report.md",), "--report")
-    write_report(folder / "new", {"report.md": "text"})
+    check_report(folder / "new" / "report.md")
+    write_report(folder / "new" / "report.md", "text")
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
     assert modes == {"report.md": 0o666 & ~umask}
 
@@ -251,7 +249,7 @@ def test_a_report_that_cannot_be_written_is_told_with_the_option_that_names_anot
     folder: Path,
 ) -> None:
     (folder / "report.md").mkdir()
-    for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "")):
+    for place, named in ((folder, "report.md"), (folder / "report.md" / "file", "file")):
         (folder / "report.md" / "file").write_text("mine")
         with pytest.raises(ConfigError, match=rf"{named}.*--report"):
-            check_files_writable(place, ("report.md",), "--report")
+            check_report(place / "report.md")

@@ -173,19 +173,12 @@ def _build_mean_reader(measure: str) -> Callable[[SystemScore], float | None]:
 
 _DEEP: Final = DEEP[0]
 _READS: Final = "reads $/1k"
-GAIN: Final = Column(
+_GAIN: Final = Column(
     "gain [95%]",
     f"{PRIMARY} in points (hundredths) above the baseline, with its 95% interval; {SIGNIFICANT} is"
     " more than chance",
     lambda score: score.difference.gain,
     format_points,
-)
-FIRST: Final = Column(
-    "first",
-    "questions whose first passage is relevant",
-    lambda score: count_relevant_first_passages(score) / len(score.runs),
-    format_share,
-    wide=True,
 )
 _COLUMNS: Final = (
     Column(
@@ -194,8 +187,14 @@ _COLUMNS: Final = (
         _build_mean_reader(PRIMARY),
         format_measure,
     ),
-    GAIN,
-    FIRST,
+    _GAIN,
+    Column(
+        "first",
+        "questions whose first passage is relevant",
+        lambda score: count_relevant_first_passages(score) / len(score.runs),
+        format_share,
+        wide=True,
+    ),
     Column(
         "R@10",
         "share of the relevant passages that are among the first ten",
@@ -327,7 +326,7 @@ def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
 
 def _format_cell(column: Column, comparison: Comparison, score: SystemScore) -> str:
     """Return the text of *column* for one system. A significant gain is marked with ``*``."""
-    if column is not GAIN:
+    if column is not _GAIN:
         return column.format_value(score)
     if score.name == comparison.baseline:
         return UNKNOWN

@@ -56,7 +56,7 @@ def markdown(comparison: Comparison, data: Dataset | None = None) -> str:
         _format_figures_table(comparison),
         _format_stages(comparison),
         _format_worst_questions(comparison, data),
-        _describe_method(comparison),
+        escape_text(describe_method(comparison), 10 * _NOTE_LENGTH),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -96,14 +96,18 @@ def _format_figures_table(comparison: Comparison) -> str:
         [escape_text(name, _NAME_LENGTH), *map(str.strip, cells)]
         for name, *cells in rows(comparison, wide=True)
     ]
-    missing = figures.describe_missing_time(comparison)
-    meanings = "; ".join(
-        f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
-        for column in choose_columns(comparison)
-    )
     return (
         f"{format_table(headings(comparison, wide=True), lines)}\n\n"
-        f"{escape_text(meanings, 10 * _NOTE_LENGTH)}."
+        f"{escape_text(describe_columns(comparison), 10 * _NOTE_LENGTH)}."
+    )
+
+
+def describe_columns(comparison: Comparison) -> str:
+    """Return the meaning of each column in the table of figures."""
+    missing = figures.describe_missing_time(comparison)
+    return "; ".join(
+        f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
+        for column in choose_columns(comparison)
     )
 
 
@@ -165,12 +169,12 @@ def _format_question(number: int, question: WorseQuestion) -> str:
     return "\n".join(lines)
 
 
-def _describe_method(comparison: Comparison) -> str:
+def describe_method(comparison: Comparison) -> str:
     """Return a sentence on the statistical methods of the comparison."""
     count = len(comparison.challengers)
     return (
-        f"Compared with {escape_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap interval"
-        f" and two-sided paired randomisation test, seed {comparison.seed}, corrected for"
+        f"Compared with {shorten_text(comparison.baseline, _NAME_LENGTH)}: paired bootstrap"
+        f" interval and two-sided paired randomisation test, seed {comparison.seed}, corrected for"
         f" {format_count(count, 'comparison')} after"
         f" Holm.{f' Data: sha256 {comparison.data_hash}.' if comparison.data_hash else ''}"
     )

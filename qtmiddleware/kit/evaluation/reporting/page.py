@@ -2,52 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from qtmiddleware.kit.evaluation import DEEP, PRIMARY, Comparison, Dataset, SystemScore
-from qtmiddleware.kit.evaluation.measures import RESAMPLES
-from qtmiddleware.kit.evaluation.reporting import charts, figures, verdicts
-from qtmiddleware.kit.evaluation.reporting.template import render_template
+from qtmiddleware.kit.evaluation import PRIMARY, Comparison, Dataset, SystemScore
+from qtmiddleware.kit.evaluation.reporting import figures, verdicts
+from qtmiddleware.kit.evaluation.reporting.layout import Entry, Item, Report, Section, render_page
+from qtmiddleware.kit.evaluation.reporting.markdown import describe_columns, describe_method
+from qtmiddleware.preprocessing.text import format_count
 
 if TYPE_CHECKING:
-    from qtmiddleware.kit.evaluation.judging import Judged
-
-
-@dataclass(frozen=True, slots=True)
-class Detail:
-    """The details of one system on the HTML page of a comparison.
-
-    Attributes:
-        place: The system's index among the systems except the baseline, from 0.
-        score: The system's figures.
-        outcomes: The numbers of questions that got better, stayed the same, and got worse.
-        helped: The SVG path that shows the gains.
-        hurt: The SVG path that shows the losses.
-        longest_ms: The 95th percentile of the slowest stage's time, in milliseconds.
-        worst: The questions that lost most, worst first.
-    """
-
-    place: int
-    score: SystemScore
-    outcomes: tuple[int, int, int]
-    helped: str
-    hurt: str
-    longest_ms: float
-    worst: tuple[verdicts.WorseQuestion, ...]
-
-    def compute_bar_width(self, ms: float) -> float:
-        """Return the width of the bar for the time *ms*, as a percentage of `longest_ms`.
-
-        Returns 0 if the time is not known.
-        """
-        return (
-            round(min(100.0, max(0.0, 100.0 * ms / self.longest_ms)), 2)
-            if figures.is_known(ms)
-            else 0.0
-        )
+    from qtmiddleware.kit.evaluation.judging import Judged, Verdict
 
 
 def page(
@@ -55,9 +20,9 @@ def page(
 ) -> str:
     """Return the whole comparison as one HTML page.
 
-    The page has the verdict, charts, tables, the worst questions and the method. Its content
-    security policy forbids scripts and loading other files. Without *data*, the page shows a
-    question's text only if a system reported its search queries.
+    The page has the verdict, the figures, the worst questions and the method. Its content security
+    policy forbids scripts and loading other files. Without *data*, the page shows a question's text
+    only if a system reported its search queries.
 
     Args:
         comparison: The comparison.
@@ -68,68 +33,114 @@ def page(
     Raises:
         MissingExtra: jinja2 is not installed.
     """
-    best = verdicts.find_best_system(comparison)
-    finder = verdicts.WorstQuestionFinder(comparison, data)
-    up = charts.make_gains_axis(comparison)
-    details = list(_build_details(comparison, finder, up))
-    # Without a script, a style rule shows the panel of the selected system.
-    panel_rules = (
-        f".detail:has(#system-{detail.place}:checked) #panel-{detail.place}{{display:block}}\n"
-        for detail in details
-    )
-    headline, remark = verdicts.format_headline_and_details(comparison)
-    columns = figures.choose_columns(comparison)
-    main_columns = [column for column in columns if not column.wide or column is figures.FIRST]
-    return render_template(
-        "page.html.jinja",
-        style="".join(panel_rules),
-        comparison=comparison,
+    headline, details = verdicts.format_headline_and_details(comparison)
+    report = Report(
         headline=headline,
-        lede=remark,
-        notes=verdicts.collect_notes(comparison, data),
-        classify=partial(charts.classify_system, comparison),
-        texts={question.id: question.text for question in data.questions} if data else {},
-        judged=judged,
-        best=best,
-        outcomes=charts.count_better_same_worse(best),
-        has_winner=verdicts.find_winner(comparison) is not None,
-        missing_time=figures.describe_missing_time(comparison),
-        ranked=charts.rank_systems(comparison),
-        quality=charts.make_quality_axis(comparison),
-        up=up,
-        costs=charts.draw_cost_charts(comparison),
-        columns=main_columns,
-        more_columns=[column for column in columns if column not in main_columns],
-        gain=figures.GAIN,
-        count_first=figures.count_relevant_first_passages,
         details=details,
-        charts=charts,
-        primary=PRIMARY,
-        deep=DEEP[0],
-        resamples=RESAMPLES,
+        subject=comparison.dataset,
+        notes=verdicts.collect_notes(comparison, data),
+        sections=tuple(_build_sections(comparison, data, judged)),
+        method=describe_method(comparison),
+    )
+    return render_page(report)
+
+
+def _build_sections(
+    comparison: Comparison, dataset: Dataset | None, judged: Judged | None
+) -> Iterator[Section]:
+    passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
+    yield Section(
+        f"{comparison.dataset}: {format_count(comparison.questions, 'question')}{passages}",
+        f"{describe_columns(comparison)}.",
+        figures.headings(comparison, wide=True),
+        figures.rows(comparison, wide=True),
+    )
+    times = [
+        (
+            f"{score.name}: {stage}",
+            figures.format_milliseconds(took.p50),
+            figures.format_milliseconds(took.p95),
+        )
+        for score in comparison.systems
+        for stage, took in score.stages_ms.items()
+    ]
+    if times:
+        yield Section("Time of each stage", columns=("system", "p50, ms", "p95, ms"), rows=times)
+    finder = verdicts.WorstQuestionFinder(comparison, dataset)
+    for score in comparison.challengers:
+        helped, same, hurt = verdicts.count_better_same_worse(score)
+        yield Section(
+            f"Questions that get worse most with {score.name}",
+            f"{helped:,} better, {same:,} unchanged, {hurt:,} worse.",
+            entries=[
+                _build_worst_entry(comparison, score, question)
+                for question in finder.find_worst_questions(score)
+            ],
+        )
+    if judged is not None and judged.verdicts:
+        texts = {question.id: question.text for question in dataset.questions} if dataset else {}
+        yield Section(
+            "How a judge compares the answers",
+            judged.summary(),
+            entries=[
+                _build_judged_entry(judged, verdict, texts.get(verdict.question, verdict.question))
+                for verdict in judged.verdicts
+            ],
+        )
+
+
+def _build_worst_entry(
+    comparison: Comparison, score: SystemScore, question: verdicts.WorseQuestion
+) -> Entry:
+    """Return a question that lost, with the variants and the passages that were found."""
+    lists = {
+        "Said before": [Item(role, text) for role, text in question.history],
+        "What was searched": [
+            Item(variant.kind, variant.text, f"weight {figures.format_rate(variant.weight)}")
+            for variant in question.variants
+        ],
+        f"{comparison.baseline} found": _list_passages(question.raw),
+        f"{score.name} found": _list_passages(question.found),
+        f"Relevant, but not among the first ten of {score.name}": _list_passages(question.missed),
+    }
+    return Entry(
+        outcome=figures.format_points(question.gain),
+        question=question.question or question.id,
+        remark=(
+            f"{question.id}: {PRIMARY} {figures.format_measure(question.before)} to"
+            f" {figures.format_measure(question.after)}"
+        ),
+        lists=tuple((heading, tuple(items)) for heading, items in lists.items() if items),
     )
 
 
-def _build_details(
-    comparison: Comparison, finder: verdicts.WorstQuestionFinder, gains_axis: charts.Axis
-) -> Iterator[Detail]:
-    """Yield the details of each system except the baseline.
-
-    The charts of gains use *gains_axis*, so that they can be compared.
-    """
-    for place, score in enumerate(comparison.challengers):
-        helped, hurt = charts.draw_gains_and_losses(score, gains_axis)
-        yield Detail(
-            place=place,
-            score=score,
-            outcomes=charts.count_better_same_worse(score),
-            helped=helped,
-            hurt=hurt,
-            # If all times are 0, the bars need another length to divide by.
-            longest_ms=max(
-                (stage.p95 for stage in score.stages_ms.values() if figures.is_known(stage.p95)),
-                default=0.0,
-            )
-            or 1.0,
-            worst=finder.find_worst_questions(score),
+def _list_passages(passages: Sequence[verdicts.FoundPassage]) -> list[Item]:
+    return [
+        Item(
+            passage.id,
+            passage.text,
+            f"relevant, grade {passage.grade}" if passage.is_relevant else "",
         )
+        for passage in passages
+    ]
+
+
+def _build_judged_entry(judged: Judged, verdict: Verdict, question: str) -> Entry:
+    """Return a judged question with the judge's mean scores and reasons."""
+    scores = {
+        judged.baseline: verdict.baseline_scores,
+        judged.challenger: verdict.challenger_scores,
+    }
+    means = ", ".join(
+        f"{name} {sum(values.values()) / len(values):.1f}"
+        for name, values in scores.items()
+        if values
+    )
+    reasons = tuple(Item("", reason.text, f"({reason.legend})") for reason in verdict.reasons)
+    missing = "Both answers are the same." if verdict.outcome == "tie" else "No reason was given."
+    return Entry(
+        outcome=judged.describe(verdict),
+        question=question,
+        remark=f"Mean scores, 1 to 10: {means}" if means else "",
+        lists=(("Reasons", reasons or (Item("", missing),)),),
+    )

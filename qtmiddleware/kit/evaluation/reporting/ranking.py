@@ -1,78 +1,36 @@
-"""Write a judge's ranking of answers as one HTML page that loads no other files."""
+"""Write a judge's ranking of answers as one HTML page that loads no other files, or as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.prompts import CRITERIA
-from qtmiddleware.kit.evaluation.ranking import FEWEST, RankedAnswers, RankedSystems, Standing
-from qtmiddleware.kit.evaluation.reporting import charts, figures
-from qtmiddleware.kit.evaluation.reporting.template import render_template
+from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
+from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.kit.evaluation.reporting.layout import (
+    Entry,
+    Item,
+    Report,
+    Section,
+    render_markdown,
+    render_page,
+)
 from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SideBySide
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.preprocessing.text import shorten_text
 
 _QUESTION_LENGTH: Final = 400
 _ANSWER_LENGTH: Final = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One system's mean cost of searching and answering.
-
-    A cost that is not known is ``None``.
-
-    Attributes:
-        searches: Searches per question.
-        calls: Model calls per question.
-        seconds: Seconds per question.
-        usd_per_thousand: US dollars per 1,000 questions.
-    """
-
-    searches: float | None
-    calls: float | None
-    seconds: float
-    usd_per_thousand: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class RankedAnswer:
-    """An answer with its rank, as text for an HTML page.
-
-    Attributes:
-        heading: The rank, the names of the systems that gave the answer, and the scores.
-        text: The answer.
-        said: The judge's remarks as (sign, text) pairs. The sign is plus for a strength and minus
-            for a weakness.
-    """
-
-    heading: str
-    text: str = field(repr=False)
-    said: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class RankedQuestion:
-    """A question with its ranked answers, as text for an HTML page.
-
-    Attributes:
-        question: The question.
-        reference: The reference answer.
-        order: The ranking on one line, such as ``rules > raw``.
-        answers: The answers, best first.
-        reasons: The judge's reasons as (text, legend) pairs. The legend names the system behind
-            each letter in the text, such as ``A is raw``.
-    """
-
-    question: str = field(repr=False)
-    reference: str = field(repr=False)
-    order: str
-    answers: tuple[RankedAnswer, ...]
-    reasons: tuple[tuple[str, str], ...] = field(repr=False)
+_METHOD: Final = (
+    "The judge ranked all answers to a question at once, {repeats} times, in random orders (seed"
+    " {seed}) and in the reverse of each. It saw letters instead of names. If it preferred an"
+    " answer merely because it was repeated, the question is set aside. Intervals are bootstrapped"
+    " over the questions. A judge is a language model, and may share the tastes of the model that"
+    " answered. If passages are judged, measure the retrieval itself with qtm bench."
+)
 
 
 def ranking_page(found: SideBySide) -> str:
@@ -81,30 +39,75 @@ def ranking_page(found: SideBySide) -> str:
     The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
     if nothing was ranked, and `MissingExtra` if jinja2 is not installed.
     """
+    return render_page(_build_report(found))
+
+
+def ranking_markdown(found: SideBySide) -> str:
+    """Return the judge's ranking in *found* as GitHub Markdown, with the same content as the page.
+
+    Raises `ConfigError` if nothing was ranked.
+    """
+    return render_markdown(_build_report(found))
+
+
+def _build_report(found: SideBySide) -> Report:
     ranked = found.ranked
     if ranked is None:
         raise ConfigError("a report needs a question with an ideal answer", path="found")
-    standings = ranked.standings
-    ends = [end for standing in standings for end in (*(standing.interval or ()), standing.place)]
-    return render_template(
-        "ranking.html.jinja",
-        ranked=ranked,
+    sections = [
+        Section(
+            "Question by question",
+            "The answers, what the judge found right (+) and wrong (-) with them, and its reasons.",
+            entries=list(_build_ranked_entries(found)),
+        )
+    ]
+    if ranked.standings:
+        sections.insert(0, _build_standings_section(found, ranked))
+    return Report(
         headline=describe_ranking(ranked),
-        lede=ranked.summary(),
-        judged=len(ranked.questions) - ranked.failed - ranked.set_aside,
-        standings=standings,
-        classify=_classify_standing,
-        costs={
-            standing.system: _measure_cost(found.questions, standing.system)
-            for standing in standings
-        },
-        criteria=[
-            name for name in CRITERIA if any(name in standing.scores for standing in standings)
-        ],
-        axis=charts.make_axis([1.0, *ends], 1.0, 99.0, includes_zero=False),
-        interval=_format_interval,
-        questions=list(_build_ranked_questions(found)),
+        details=ranked.summary(),
+        subject=ranked.judge,
+        notes=(),
+        sections=sections,
+        method=_METHOD.format(repeats=ranked.repeats, seed=ranked.seed),
     )
+
+
+def _build_standings_section(found: SideBySide, ranked: RankedSystems) -> Section:
+    """Return the table of all systems, with their places, scores and costs."""
+    criteria = [
+        name for name in CRITERIA if any(name in standing.scores for standing in ranked.standings)
+    ]
+    costs = ("searches", "calls", "seconds", "$/1k")
+    return Section(
+        "How the systems rank",
+        f"Place: the mean place of a system's answers, 1 for the best, with its 95% interval."
+        f" {figures.SIGNIFICANT} marks what is more than chance. Scores are the judge's, from 1 to"
+        " 10. Searches and calls are per question, including the answer.",
+        ("system", "place", f"before {BASELINE}", "best", "of", *criteria, *costs),
+        [_build_standing_row(standing, criteria, found.questions) for standing in ranked.standings],
+    )
+
+
+def _build_standing_row(
+    standing: Standing, criteria: Sequence[str], questions: Sequence[AskedQuestion]
+) -> list[str]:
+    lead = figures.UNKNOWN
+    if standing.lead is not None:
+        mark = figures.SIGNIFICANT if standing.is_ahead else ""
+        lead = f"{standing.lead:+.2f}{mark}{_format_interval(standing.lead_interval, '{:+.2f}')}"
+    return [
+        standing.system,
+        f"{standing.place:.2f}{_format_interval(standing.interval, '{:.2f}')}",
+        lead,
+        str(standing.firsts),
+        str(standing.questions),
+        *(
+            f"{standing.scores[name]:.1f}" if name in standing.scores else figures.UNKNOWN
+            for name in criteria
+        ),
+        *_format_costs(questions, standing.system),
+    ]
 
 
 def describe_ranking(ranked_systems: RankedSystems) -> str:
@@ -130,58 +133,47 @@ def describe_ranking(ranked_systems: RankedSystems) -> str:
     return f"{sentence}, “{BASELINE}” to {base.firsts:,}{chance}."
 
 
-def _classify_standing(standing: Standing) -> str:
-    """Return a system's class, ``better``, ``worse`` or ``same``, compared with the baseline.
-
-    Without a significant difference, the class is ``same``. The baseline's own class is ``base``.
-    """
-    if standing.system == BASELINE:
-        return "base"
-    is_behind = (
-        standing.lead_interval is not None
-        and standing.lead_interval[1] < 0
-        and standing.questions >= FEWEST
-    )
-    return "better" if standing.is_ahead else "worse" if is_behind else "same"
-
-
-def _measure_cost(asked_questions: Sequence[AskedQuestion], system_name: str) -> Cost:
-    """Return the mean cost of the system called *system_name* over *asked_questions*."""
-    answers = [row[system_name] for row in asked_questions]
+def _format_costs(questions: Sequence[AskedQuestion], system_name: str) -> tuple[str, ...]:
+    """Return searches, calls and seconds per question, and the price of 1,000 questions."""
+    answers = [row[system_name] for row in questions]
     traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
     prices = [trace.cost_usd for trace in traces]
     known_prices = [price for price in prices if price is not None]
-    return Cost(
-        searches=fmean(trace.searches for trace in traces) if traces else None,
-        calls=fmean(trace.llm_calls for trace in traces) if traces else None,
-        seconds=fmean(answer.seconds for answer in answers),
-        # A mean over only the known prices would be too low.
-        usd_per_thousand=1_000 * fmean(known_prices)
-        if known_prices and len(known_prices) == len(prices)
-        else None,
+    # A mean over only the known prices would be too low.
+    is_priced = known_prices and len(known_prices) == len(prices)
+    return (
+        figures.format_rate(fmean(trace.searches for trace in traces) if traces else None),
+        figures.format_rate(fmean(trace.llm_calls for trace in traces) if traces else None),
+        f"{fmean(answer.seconds for answer in answers):.2f}",
+        figures.format_dollars(1_000 * fmean(known_prices) if is_priced else None),
     )
 
 
-def _format_interval(interval: tuple[float, float] | None, *, is_signed: bool = True) -> str:
-    template = "{:+.2f}" if is_signed else "{:.2f}"
-    return "" if interval is None else f"[{', '.join(map(template.format, interval))}]"
+def _format_interval(interval: tuple[float, float] | None, number_format: str) -> str:
+    return "" if interval is None else f" [{', '.join(map(number_format.format, interval))}]"
 
 
-def _build_ranked_questions(comparison: SideBySide) -> Iterator[RankedQuestion]:
-    """Yield each question that has a ranking, as text for an HTML page."""
+def _build_ranked_entries(comparison: SideBySide) -> Iterator[Entry]:
+    """Yield each question that has a ranking, with its answers and the judge's reasons."""
     for row in comparison.questions:
         if (ranking := comparison.ranking(row.question)) is not None:
-            yield RankedQuestion(
+            ideal = Item("", shorten_text(row.question.reference, _ANSWER_LENGTH))
+            reasons = tuple(
+                Item(
+                    "",
+                    shorten_text(reason.text, _QUESTION_LENGTH),
+                    f"({shorten_text(reason.legend, _QUESTION_LENGTH)})",
+                )
+                for reason in ranking.reasons
+            )
+            yield Entry(
+                outcome=_format_ranking(ranking),
                 question=shorten_text(row.question.text, _QUESTION_LENGTH),
-                reference=shorten_text(row.question.reference, _ANSWER_LENGTH),
-                order=_format_ranking(ranking),
-                answers=tuple(_build_ranked_answers(row, ranking)),
-                reasons=tuple(
-                    (
-                        shorten_text(reason.text, _QUESTION_LENGTH),
-                        shorten_text(reason.legend, _QUESTION_LENGTH),
-                    )
-                    for reason in ranking.reasons
+                remark="",
+                lists=(
+                    ("The ideal answer", (ideal,)),
+                    *_build_answer_lists(row, ranking),
+                    *((("Why", reasons),) if reasons else ()),
                 ),
             )
 
@@ -205,12 +197,12 @@ def _format_ranking(ranking: RankedAnswers) -> str:
     return " > ".join(" = ".join(names) for _, names in sorted(ranks.items()))
 
 
-def _build_ranked_answers(
+def _build_answer_lists(
     asked_question: AskedQuestion, ranking: RankedAnswers
-) -> Iterator[RankedAnswer]:
-    """Yield each distinct answer to *asked_question*, best first, as text for an HTML page.
+) -> Iterator[tuple[str, tuple[Item, ...]]]:
+    """Yield each distinct answer to *asked_question*, best first, with the judge's remarks.
 
-    Systems with the same answer share an entry. Answers that are not in *ranking* come last.
+    Systems with the same answer share a list. Answers that are not in *ranking* come last.
     """
     standings = {standing.system: standing for standing in ranking.standings}
     systems_by_text: dict[str, list[str]] = {}
@@ -225,24 +217,17 @@ def _build_ranked_answers(
     )
     for text, names in ordered:
         standing = standings.get(names[0])
-        name = " = ".join(shorten_text(system, figures.NAME_LENGTH) for system in names)
-        signs = (
-            (("+", standing.strengths), ("-", standing.weaknesses)) if standing is not None else ()
-        )
-        scores = (
-            ""
-            if standing is None
-            else ", ".join(f"{criterion} {score:g}" for criterion, score in standing.scores.items())
-        )
-        # The judge may make the same remark for several orders; one is enough.
-        yield RankedAnswer(
-            heading=name
-            if standing is None
-            else f"{standing.rank}. {name}" + (f" ({scores})" if scores else ""),
-            text=shorten_text(text, _ANSWER_LENGTH),
-            said=tuple(
-                (sign.replace("-", "\N{MINUS SIGN}"), shorten_text(remark, _QUESTION_LENGTH))
-                for sign, texts in signs
-                for remark in dict.fromkeys(filter(None, texts))
-            ),
-        )
+        heading = " = ".join(shorten_text(system, figures.NAME_LENGTH) for system in names)
+        items = [Item("", shorten_text(text, _ANSWER_LENGTH))]
+        if standing is not None:
+            heading = f"{standing.rank}. {heading}"
+            if standing.scores:
+                scores = [f"{name} {score:g}" for name, score in standing.scores.items()]
+                heading += f" ({', '.join(scores)})"
+            # The judge may make the same remark for several orders; one is enough.
+            items += [
+                Item(sign, shorten_text(remark, _QUESTION_LENGTH))
+                for sign, remarks in (("+", standing.strengths), ("-", standing.weaknesses))
+                for remark in dict.fromkeys(filter(None, remarks))
+            ]
+        yield heading, tuple(items)

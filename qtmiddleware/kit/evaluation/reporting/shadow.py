@@ -1,45 +1,26 @@
-"""Write a report on shadow mode as sentences, as Markdown, and as an HTML page."""
+"""Write a report on shadow mode as sentences, and as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.markdown import escape_text, format_table
-from qtmiddleware.kit.evaluation.reporting.template import render_template
-from qtmiddleware.kit.evaluation.shadow import ListedPassage, ShadowQuestion, ShadowReport
-from qtmiddleware.preprocessing.text import format_count, shorten_text
+from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, ShadowReport
+from qtmiddleware.preprocessing.text import format_count
 
-_QUESTION_LENGTH, _NAME_LENGTH, _TEXT_LENGTH = 400, 120, 160
+_QUESTION_LENGTH, _NAME_LENGTH = 400, 120
 _UNJUDGED: Final = (
     "This shows how much would change, not whether it would be better. "
     "With --judge, a language model compares the lists."
 )
-_SHARES: Final = {
+_CHANGES: Final = {
     "passages": "other passages",
     "order": "the same passages in another order",
     "same": "the same list",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """The share of questions on which qtmiddleware would have had a certain effect.
-
-    Attributes:
-        name: The effect in words, such as ``other passages``.
-        count: The number of questions with this effect.
-        percent: The percentage of all questions with this effect.
-        kind: The effect as in `ShadowQuestion.change`: ``passages``, ``order`` or ``same``.
-    """
-
-    name: str
-    count: int
-    percent: float
-    kind: str
 
 
 def format_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
@@ -65,7 +46,8 @@ def format_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
     record = report.to_dict()
     # The third share, the questions with the same list, is in the headline.
     changes = " and ".join(
-        f"{_format_count(share.count)} would get {share.name}" for share in list_shares(report)[:2]
+        f"{_format_count(count)} would get {name}"
+        for name, count in list(_count_changes(report).items())[:2]
     )
     changes = f"{changes[:1].upper()}{changes[1:]}"
     after, before = (
@@ -82,46 +64,12 @@ def format_shadow_headline_and_details(report: ShadowReport) -> tuple[str, str]:
     )
 
 
-def list_shares(report: ShadowReport) -> list[Share]:
-    """Return the shares of questions with other passages, with another order, and unchanged."""
-    total = len(report.questions)
-    counts = {
-        kind: sum(question.change == kind for question in report.questions) for kind in _SHARES
+def _count_changes(report: ShadowReport) -> dict[str, int]:
+    """Return the numbers of questions with other passages, with another order, and unchanged."""
+    return {
+        name: sum(question.change == kind for question in report.questions)
+        for kind, name in _CHANGES.items()
     }
-    return [
-        Share(_SHARES[kind], count, 100 * count / total, kind) for kind, count in counts.items()
-    ]
-
-
-def shadow_page(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
-    """Return the whole *report* as one HTML page. Both lists of each of *examples* are shown.
-
-    The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
-    if no question was logged, and `MissingExtra` if jinja2 is not installed.
-    """
-    _require_questions(report)
-    headline, lede = format_shadow_headline_and_details(report)
-    return render_template(
-        "shadow.html.jinja",
-        headline=headline,
-        lede=lede,
-        notes=_collect_notes(report),
-        report=report,
-        plain=report.to_dict(),
-        others=sum(not question.is_first_same for question in report.questions),
-        shares=list_shares(report),
-        costs=_build_cost_rows(report),
-        votes=_build_verdict_rows(report),
-        examples=[
-            (
-                shorten_text(question.query, _QUESTION_LENGTH),
-                _describe_change(question),
-                _shorten_passages(question.plain),
-                _shorten_passages(question.ours),
-            )
-            for question in examples
-        ],
-    )
 
 
 def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = ()) -> str:
@@ -129,11 +77,14 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
 
     Raises `ConfigError` if no question was logged.
     """
-    _require_questions(report)
+    if not report.questions:
+        raise ConfigError(
+            "a report needs a question that was retrieved in shadow mode", path="report"
+        )
     headline, lede = format_shadow_headline_and_details(report)
     shares = [
-        [share.name, f"{share.count:,}", figures.format_share(share.percent / 100)]
-        for share in list_shares(report)
+        [name, f"{count:,}", figures.format_share(count / len(report.questions))]
+        for name, count in _count_changes(report).items()
     ]
     paragraphs = [
         f"# {headline}",
@@ -149,14 +100,6 @@ def shadow_markdown(report: ShadowReport, examples: Sequence[ShadowQuestion] = (
         *(_format_example(question) for question in examples),
     ]
     return "\n\n".join(paragraphs) + "\n"
-
-
-def _require_questions(report: ShadowReport) -> None:
-    """Raise `ConfigError` if no question was logged."""
-    if not report.questions:
-        raise ConfigError(
-            "a report needs a question that was retrieved in shadow mode", path="report"
-        )
 
 
 def _format_count(count: int) -> str:
@@ -235,16 +178,6 @@ def _describe_change(question: ShadowQuestion) -> str:
         question.better, f"; the judge prefers {question.better}"
     )
     return f"{list_change}{first_change}{preference}"
-
-
-def _shorten_passages(passages: tuple[ListedPassage, ...]) -> tuple[ListedPassage, ...]:
-    """Return *passages* with shortened names and texts."""
-    return tuple(
-        ListedPassage(
-            shorten_text(passage.name, _NAME_LENGTH), shorten_text(passage.text, _TEXT_LENGTH)
-        )
-        for passage in passages
-    )
 
 
 def _escape_cell(text: str) -> str:

@@ -16,7 +16,6 @@ from qtmiddleware.kit.evaluation import (
 )
 from qtmiddleware.kit.evaluation.measures import FEW, SIGNIFICANT
 from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.charts import count_better_same_worse
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import Passage
 from qtmiddleware.types import Variant
@@ -96,6 +95,16 @@ def find_best_system(comparison: Comparison) -> SystemScore:
         or _find_largest_gain(comparison.challengers)
         or comparison[comparison.baseline]
     )
+
+
+def count_better_same_worse(score: SystemScore) -> tuple[int, int, int]:
+    """Return the numbers of questions that got better, stayed the same, and got worse.
+
+    A question got better if the system's nDCG@10 is higher than the baseline's.
+    """
+    helped = sum(gain > TOLERANCE for gain in score.gains.values())
+    hurt = sum(gain < -TOLERANCE for gain in score.gains.values())
+    return helped, len(score.gains) - helped - hurt, hurt
 
 
 def collect_notes(comparison: Comparison, dataset: Dataset | None) -> tuple[str, ...]:
