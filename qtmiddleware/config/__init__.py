@@ -318,13 +318,6 @@ def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Ite
             "the name of a Pinecone index, or store.host",
             origins["store.index"],
         )
-    if store.integrated and (store.sparse_index or store.sparse_host):
-        yield build_value_error(
-            "store.integrated",
-            True,
-            "false if a sparse index is named",
-            origins["store.integrated"],
-        )
     address = settings.llm.base_url
     if address is not None and (
         not address.lower().startswith(("http://", "https://")) or _may_contain_secret(address)
@@ -334,14 +327,13 @@ def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Ite
             " query"
         )
         yield build_value_error("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
-    for key, host in (("store.host", store.host), ("store.sparseHost", store.sparse_host)):
-        if host is not None and _may_contain_secret(host):
-            yield build_value_error(
-                key,
-                host,
-                "the host of an index, without a user name, password or query",
-                origins[key],
-            )
+    if store.host is not None and _may_contain_secret(store.host):
+        yield build_value_error(
+            "store.host",
+            store.host,
+            "the host of an index, without a user name, password or query",
+            origins["store.host"],
+        )
 
 
 def _may_contain_secret(address: str) -> bool:

@@ -106,20 +106,6 @@ class StoreSettings(SettingsGroup):
         " included.",
         ge=0.0,
     )
-    integrated: bool = define_option(
-        False, "Whether the Pinecone index embeds texts itself; embeddingModel is then unused."
-    )
     text_field: str = define_option(
         "text", "Metadata field of Pinecone records that holds the text.", min_length=1
-    )
-    sparse_index: str | None = define_option(
-        None, "Name of a second, sparse Pinecone index for the word search.", marks="named"
-    )
-    sparse_host: str | None = define_option(
-        None, "Host of the sparse index, instead of its name.", marks="named"
-    )
-    sparse_model: str = define_option(
-        "pinecone-sparse-english-v0",
-        "Model hosted by Pinecone that makes the sparse vectors.",
-        min_length=1,
     )

@@ -97,9 +97,7 @@ class Bench:
 
     def pinecone(self, config: dict[str, Any]) -> Any:
         """Where passages go and what is asked of whom, with Pinecone."""
-        settings = Config.load(
-            {"store": {"kind": "pinecone", **config}, "hybrid": "sparse" in str(config)}
-        ).settings
+        settings = Config.load({"store": {"kind": "pinecone", **config}}).settings
         retriever = open_retriever(settings, embedder=embed)
         for index in self._world.app.indexes.values():
             index.namespaces.clear()
@@ -107,17 +105,8 @@ class Bench:
         with suppress(StoreError):
             retriever.store.upsert([Passage("a", "the red lamp")], embed(["the red lamp"]))
         retriever.close()
-        sent = [
-            one
-            for one in self._world.exchanges[seen:]
-            if "upsert" in one.path or "embed" in one.path
-        ]
-        # Notes on the index hold a mark that is another each time.
-        return [
-            (one.index, one.path, one.json)
-            for one in sent
-            if "qtmiddleware.about" not in one.path + str(one.json)
-        ]
+        sent = [one for one in self._world.exchanges[seen:] if "upsert" in one.path]
+        return [(one.index, one.path, one.json) for one in sent]
 
     def rerank(self, config: dict[str, Any]) -> Any:
         """The order that a reranker leaves, and how many texts it was asked about."""
@@ -197,7 +186,6 @@ def filled() -> MemoryStore:
 
 
 DENSE = {"index": "dense"}
-BOTH = {"index": "dense", "sparseIndex": "sparse", "namespace": "both"}
 Case = tuple[Callable[[Bench, dict[str, Any]], Any], dict[str, Any], dict[str, Any]]
 CASES: dict[str, Case] = {
     "hybrid.enabled": (Bench.hybrid, {"enabled": False}, {"enabled": True}),
@@ -224,15 +212,7 @@ CASES: dict[str, Case] = {
     "store.index": (Bench.pinecone, DENSE, {"index": "other"}),
     "store.host": (Bench.pinecone, DENSE, {**DENSE, "host": "HOST/i/other"}),
     "store.namespace": (Bench.pinecone, DENSE, {**DENSE, "namespace": "n"}),
-    "store.integrated": (
-        Bench.pinecone,
-        {"index": "texts"},
-        {"index": "texts", "integrated": True},
-    ),
     "store.text_field": (Bench.pinecone, DENSE, {**DENSE, "textField": "body"}),
-    "store.sparse_index": (Bench.pinecone, BOTH, {**BOTH, "sparseIndex": "sparse-other"}),
-    "store.sparse_host": (Bench.pinecone, BOTH, {**BOTH, "sparseHost": "HOST/i/sparse-other"}),
-    "store.sparse_model": (Bench.pinecone, BOTH, {**BOTH, "sparseModel": "llama-text-embed-v2"}),
     "store.read_price": (Bench.price, {}, {"readPrice": 16}),
     "rerank.enabled": (Bench.rerank, {"enabled": False}, {"enabled": True}),
     "rerank.rerank_top_k": (Bench.rerank, {"enabled": True}, {"enabled": True, "rerankTopK": 2}),
@@ -264,9 +244,6 @@ def bench(
     with pinecone_world() as world:
         for name in ("dense", "other"):
             world.add_index(name, dimension=DIMENSION)
-        for name in ("sparse", "sparse-other"):
-            world.add_index(name, kind="sparse")
-        world.add_index("texts", dimension=DIMENSION, model="test-embed")
         for name, value in world.environment.items():
             monkeypatch.setenv(name, value)
         yield Bench(world, model_server, tmp_path)

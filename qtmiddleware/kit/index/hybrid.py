@@ -371,7 +371,7 @@ class HybridSearch(Hybrid):
         if options.bm25_weight and not isinstance(store, KeywordStore):
             raise StoreError(
                 f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use"
-                " sqlite or pinecone with store.sparseIndex, or set hybrid.bm25Weight to 0"
+                " sqlite, or set hybrid.bm25Weight to 0"
             )
         if options.vector_weight and not store.embeds and embedder is None:
             raise ConfigError(

@@ -78,11 +78,7 @@ def open_retriever(
         ConfigError: if settings contradict each other, or *embedder* cannot embed.
         MissingExtra: if a package is not installed.
     """
-    embeds_itself = (
-        store.embeds
-        if store is not None
-        else settings.store.kind == "pinecone" and settings.store.integrated
-    )
+    embeds_itself = store is not None and store.embeds
     used_embedder = None if embeds_itself else _open_embedder(embedder, settings)
     used_store = (
         store if store is not None else _open_store(settings, used_embedder, must_exist=must_exist)

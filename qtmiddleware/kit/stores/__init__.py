@@ -3,23 +3,7 @@
 from __future__ import annotations
 
 from qtmiddleware.kit.stores.memory import MemoryStore
-from qtmiddleware.kit.stores.pinecone import (
-    HybridPineconeStore,
-    PineconeSparseEncoder,
-    PineconeStore,
-    PineconeTextStore,
-    SparsePineconeStore,
-    open_pinecone,
-)
+from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.kit.stores.sqlite import SQLiteStore
 
-__all__ = [
-    "HybridPineconeStore",
-    "MemoryStore",
-    "PineconeSparseEncoder",
-    "PineconeStore",
-    "PineconeTextStore",
-    "SQLiteStore",
-    "SparsePineconeStore",
-    "open_pinecone",
-]
+__all__ = ["MemoryStore", "PineconeStore", "SQLiteStore", "open_pinecone"]

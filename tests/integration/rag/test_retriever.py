@@ -28,7 +28,6 @@ DOCUMENTS = {
 }
 QUESTION = "What does the red lamp mean?"
 MINILM = 384
-OWN_DIMENSION = 16
 
 
 @pytest.fixture
@@ -44,8 +43,6 @@ def documents(tmp_path: Path) -> Path:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
     with pinecone_world() as made:
         made.add_index("passages", dimension=MINILM)
-        made.add_index("words", kind="sparse")
-        made.add_index("texts", dimension=OWN_DIMENSION, model="test-embed")
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
         yield made
@@ -54,12 +51,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 KINDS: dict[str, dict[str, Any]] = {
     "sqlite": {"store": "sqlite"},
     "pinecone": {"store": {"kind": "pinecone", "index": "passages", "namespace": "manual"}},
-    "pinecone that embeds": {"store": {"kind": "pinecone", "index": "texts", "integrated": True}},
     "sqlite, hybrid": {"store": "sqlite", "hybrid": True},
-    "pinecone, hybrid": {
-        "store": {"kind": "pinecone", "index": "passages", "sparseIndex": "words"},
-        "hybrid": True,
-    },
 }
 
 

@@ -32,9 +32,8 @@ def told(call: Callable[[], Any]) -> Any:
 
 def used(query: Any, **options: Any) -> dict[str, Any]:
     """One passage is found by a filter; then the other is removed."""
-    model, dimension = ("", 0) if options.get("integrated") else ("a-model", 3)
-    store: Any = open_pinecone(
-        StoreSettings(kind="pinecone", **options), embedding_model=model, dimension=dimension
+    store = open_pinecone(
+        StoreSettings(kind="pinecone", **options), embedding_model="a-model", dimension=3
     )
     found = {
         "upsert": told(lambda: store.upsert(PASSAGES, VECTORS)),
@@ -45,8 +44,6 @@ def used(query: Any, **options: Any) -> dict[str, Any]:
         "delete": told(lambda: store.delete(["b"])),
         "count": told(lambda: store.count()),
     }
-    if hasattr(store, "keyword_search"):
-        found["words"] = told(lambda: [one["id"] for one in store.keyword_search("a lamp", 2)])
     store.close()
     return found
 
@@ -55,8 +52,6 @@ def main(url: str) -> dict[str, Any]:
     return {
         "by host": used(VECTORS[0], host=f"{url}/i/dense"),
         "by name": used(VECTORS[0], index="dense", namespace="named"),
-        "words": used(VECTORS[0], index="dense", sparse_host=f"{url}/i/words", namespace="words"),
-        "integrated": used("the red lamp", index="texts", integrated=True),
         "rerank": PineconeReranker("bge-reranker-v2-m3").rerank("lamp", ["a lamp", "b"]),
     }
 

@@ -1,4 +1,4 @@
-"""The stores on Pinecone with today's SDK and the one of the generation before, each in a process of its own."""
+"""The store on Pinecone with today's SDK and the one of the generation before, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def probed(wanted: str) -> dict[str, Any]:
     """What became of the passages with that version of the client."""
     with pinecone_world() as world:
         world.add_index("dense", dimension=3)
-        world.add_index("words", kind="sparse")
-        world.add_index("texts", dimension=16, model="test-embed")
         environment = {
             name: value for name, value in os.environ.items() if name != "PYTHONPATH"
         } | world.environment
@@ -52,9 +50,7 @@ def probed(wanted: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("wanted", ["9.1.0", HERE])
-def test_every_store_works(wanted: str) -> None:
+def test_the_store_works(wanted: str) -> None:
     found = probed(wanted)
     assert found["by host"] == found["by name"] == WHOLE
-    assert found["words"] == {**WHOLE, "words": ["a"]}
     assert found["rerank"] == [1.0, 0.0]
-    assert found["integrated"] == WHOLE

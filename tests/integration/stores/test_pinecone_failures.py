@@ -14,13 +14,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.stores.pinecone import (
-    HybridPineconeStore,
-    PineconeSparseEncoder,
-    PineconeStore,
-    SparsePineconeStore,
-    open_pinecone,
-)
+from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
@@ -33,7 +27,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
     without_pauses(monkeypatch)
     with pinecone_world() as made:
         made.add_index("passages", dimension=3)
-        made.add_index("words", kind="sparse")
         yield made
 
 
@@ -135,10 +128,7 @@ def test_no_index_at_that_address_is_told(world: PineconeWorld) -> None:
     index = world.client().Index(host=world.host("nobody"))
     with index:
         error = failure(PineconeStore(index, embedding_model="a-model", dimension=3).count)
-    assert (
-        "knows no such index or model; check the names and hosts in the config's store (HTTP 404)"
-        in str(error)
-    )
+    assert "knows no such index; check store.index and store.host (HTTP 404)" in str(error)
 
 
 def test_a_namespace_that_is_gone_is_no_error_of_removing(
@@ -178,7 +168,7 @@ def test_nobody_queues_behind_a_look_that_hangs(world: PineconeWorld) -> None:
 
 def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
     store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
-    world.answers("/vectors/fetch", 500)
+    world.answers("/describe_index_stats", 500)
     failure(lambda: store.upsert([Passage("a", "apple")], [X]))
     world.recovers()
     store.upsert([Passage("a", "apple")], [X])
@@ -211,29 +201,6 @@ def test_a_failure_of_the_second_batch_says_how_far_it_came(
     assert str(error).endswith("(HTTP 503); 1,000 passages had been written by then")
     assert error.__cause__ is not None
     assert "a" in world.stored("passages")
-
-
-def test_a_failure_of_the_word_index_is_told(world: PineconeWorld) -> None:
-    words = SparsePineconeStore(
-        world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=20)
-    )
-    store = HybridPineconeStore(
-        world.index("passages"), sparse=words, embedding_model="a-model", dimension=3
-    )
-    world.answers("/embed", 429, "too many tokens")
-    error = failure(lambda: store.upsert([Passage("a", SECRET_TEXT)], [X]))
-    assert (
-        "Pinecone's model pinecone-sparse-english-v0 could not be asked for sparse vectors"
-        in str(error)
-    )
-    world.recovers()
-    store.upsert([Passage("a", SECRET_TEXT)], [X])
-    assert store.keyword_search("Jaco", 1)[0]["id"] == "a"
-    world.hangs("/embed")
-    hasty = SparsePineconeStore(
-        world.index("words"), PineconeSparseEncoder(world.client(), timeout_seconds=0.5)
-    )
-    assert "within 0.5 seconds" in str(failure(lambda: hasty.search("Jaco", 1)))
 
 
 @pytest.mark.parametrize("day", ["hangs", "rate limited", "down"])

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.stores.pinecone import (
-    HybridPineconeStore,
-    PineconeStore,
-    PineconeTextStore,
-    open_pinecone,
-)
-from qtmiddleware.protocols import KeywordStore, Passage
+from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
+from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
 X = [1.0, 0.0, 0.0]
@@ -27,8 +21,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
     without_pauses(monkeypatch)
     with pinecone_world() as made:
         made.add_index("passages", dimension=3)
-        made.add_index("words", kind="sparse")
-        made.add_index("texts", dimension=16, model="test-embed", text_field="chunk")
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
         yield made
@@ -59,27 +51,8 @@ def test_name_and_host_are_the_same_store(world: PineconeWorld) -> None:
         assert by_name.identity == by_host.identity
 
 
-@pytest.mark.parametrize("by_host", [False, True])
-def test_a_second_index_gives_the_word_search(world: PineconeWorld, by_host: bool) -> None:
-    second = {"sparse_host": world.host("words")} if by_host else {"sparse_index": "words"}
-    with opened(index="passages", namespace="n", text_field="body", **second) as store:
-        assert isinstance(store, HybridPineconeStore)
-        assert isinstance(store, KeywordStore)
-        store.upsert([Passage("a", "apple pie"), Passage("b", "banana")], [X, X])
-        assert [one["text"] for one in store.keyword_search("banana", 5)] == ["banana"]
-    assert set(world.stored("words", "n")) == {"a", "b"}
-
-
-def test_an_index_that_embeds_is_opened(world: PineconeWorld) -> None:
-    settings = StoreSettings(kind="pinecone", index="texts", integrated=True, text_field="chunk")
-    with open_pinecone(settings, embedding_model="", dimension=0) as store:  # type: ignore[attr-defined]
-        assert isinstance(store, PineconeTextStore)
-        store.upsert([Passage("a", "apple")], [()])
-        assert store.search("apple", 1)[0]["text"] == "apple"
-
-
 def test_closing_closes_what_was_opened_and_may_be_done_twice(world: PineconeWorld) -> None:
-    store = opened(index="passages", sparse_index="words")
+    store = opened(index="passages")
     store.count()
     store.close()
     store.close()
@@ -121,10 +94,6 @@ def test_an_index_that_is_not_there_is_told_by_name(world: PineconeWorld) -> Non
         StoreError, match=r"the Pinecone index 'nobody' could not be opened: .*HTTP 404"
     ):
         opened(index="nobody")
-    with pytest.raises(
-        StoreError, match=r"the Pinecone index 'none' could not be opened: .*HTTP 404"
-    ):
-        opened(index="passages", sparse_index="none")
 
 
 @pytest.mark.parametrize("host", ["nowhere", "http://"])
@@ -133,24 +102,13 @@ def test_a_host_that_is_none_is_told(world: PineconeWorld, host: str) -> None:
         opened(host=host)
 
 
-@pytest.mark.parametrize(
-    ("options", "path"),
-    [
-        ({}, "store.index"),
-        ({"sparse_index": "words"}, "store.index"),
-        ({"index": "texts", "integrated": True, "sparse_index": "words"}, "store.sparseIndex"),
-        ({"index": "texts", "integrated": True, "sparse_host": "a.b"}, "store.sparseHost"),
-    ],
-)
-def test_options_that_do_not_go_together_name_their_key(options: dict[str, Any], path: str) -> None:
+def test_without_an_index_the_key_of_the_config_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
-        open_pinecone(
-            replace(StoreSettings(kind="pinecone"), **options), embedding_model="m", dimension=3
-        )
-    assert caught.value.path == path
-    assert path in str(caught.value)
+        open_pinecone(StoreSettings(kind="pinecone"), embedding_model="m", dimension=3)
+    assert caught.value.path == "store.index"
+    assert "store.index" in str(caught.value)
 
 
 def test_the_key_is_nowhere_to_be_seen(world: PineconeWorld) -> None:
-    with opened(index="passages", sparse_index="words") as store:
+    with opened(index="passages") as store:
         assert API_KEY not in f"{store!r} {store.identity} {vars(store)}"

@@ -1,9 +1,8 @@
-"""The dense store on Pinecone: the real client over real HTTP, all of it held against Pinecone's own description."""
+"""The store on Pinecone: the real client over real HTTP, all of it held against Pinecone's rules."""
 
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -21,7 +20,6 @@ from tests.support.pinecone_server.state import Stored
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world
 
 X, Y, Z = [1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]
-ABOUT = "qtmiddleware.about"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 IDS = st.text(st.characters(min_codepoint=1, max_codepoint=127), min_size=1, max_size=20)
 METADATA = st.dictionaries(
@@ -190,7 +188,7 @@ def test_a_write_replaces_and_then_removes_what_was_not_written(
 
 def test_of_one_id_twice_the_last_stays(world: PineconeWorld, store: PineconeStore) -> None:
     store.upsert([Passage("a", "first"), Passage("b", ""), Passage("a", "second")], [X, Y, Z])
-    assert world.stored("passages")["a"] == Stored((0.0, 0.0, 1.0), metadata={"text": "second"})
+    assert world.stored("passages")["a"] == Stored((0.0, 0.0, 1.0), {"text": "second"})
 
 
 def test_nothing_to_write_or_remove_asks_for_nothing(
@@ -363,48 +361,14 @@ def test_no_key_shows_in_its_repr(store: PineconeStore) -> None:
     assert API_KEY not in repr(store)
 
 
-# What the vectors were made with.
+# What the index must be.
 
 
-def test_the_model_is_kept_beside_the_passages_and_not_counted(
-    world: PineconeWorld, store: PineconeStore
-) -> None:
-    store.upsert([Passage("a", "")], [X])
-    (note,) = (one.metadata for one in world.stored("passages", ABOUT).values())
-    assert (note["namespace"], note["embedding_model"], note["dimension"]) == (
-        "__default__",
-        "a-model",
-        3.0,
-    )
-    assert store.count() == 1
-
-
-def test_it_is_looked_for_once(world: PineconeWorld, store: PineconeStore) -> None:
-    store.upsert([Passage("a", "")], [X])
+def test_the_index_is_looked_at_once(world: PineconeWorld, store: PineconeStore) -> None:
     for _ in range(3):
         store.search(X, 1)
         store.upsert([Passage("b", "")], [X])
     assert len(world.sent("/describe_index_stats")) == 1
-    assert [one.path for one in world.exchanges].count("/vectors/fetch") == 1
-
-
-def test_another_model_of_the_same_length_is_refused(
-    world: PineconeWorld, store: PineconeStore
-) -> None:
-    store.upsert([Passage("a", "")], [X])
-    other = opened(world, embedding_model="another")
-    for use in (
-        lambda: other.search(X, 1),
-        other.count,
-        lambda: other.upsert([Passage("b", "")], [X]),
-    ):
-        with pytest.raises(
-            StoreError,
-            match=r"made with the embedding model 'a-model' .*'another'.*store\.namespace",
-        ):
-            use()
-    assert list(world.stored("passages")) == ["a"]
-    opened(world, embedding_model="another", namespace="own").upsert([Passage("b", "")], [X])
 
 
 def test_another_dimension_is_refused(world: PineconeWorld) -> None:
@@ -419,39 +383,9 @@ def test_an_index_of_sparse_vectors_is_refused(world: PineconeWorld) -> None:
         opened(world, "words").search(X, 1)
 
 
-def test_vectors_of_somebody_else_are_read_but_not_added_to(
-    world: PineconeWorld, store: PineconeStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    foreign = {
-        "a": Stored((1.0, 0.0, 0.0), metadata={"text": "apple", "page": 3.0}),
-        "b": Stored((0.0, 1.0, 0.0)),
-    }
-    world.app.indexes["passages"].put("__default__", foreign)
-    with caplog.at_level(logging.INFO, "qtmiddleware"):
-        found = store.search(X, 5)
-    assert found[0] == {"id": "a", "score": 1.0, "text": "apple", "metadata": {"page": 3}}
-    assert found[1]["text"] == ""
-    assert "only its dimension was checked" in caplog.text
-    assert store.identity.endswith("#")
-    with pytest.raises(
-        StoreError,
-        match=r"holds 2 vectors of an embedding model that is not recorded .*store\.namespace",
-    ):
-        store.upsert([Passage("c", "")], [X])
-    store.write([], delete=["b"])
-    assert list(world.stored("passages")) == ["a"]
-    assert ABOUT not in world.app.indexes["passages"].namespaces
-
-
-def test_the_identity_is_of_this_namespace_of_this_index_as_it_was_made(
-    world: PineconeWorld,
-) -> None:
+def test_the_identity_is_of_this_namespace_of_this_index(world: PineconeWorld) -> None:
     first, again, elsewhere = opened(world), opened(world), opened(world, namespace="other")
     assert first.identity == again.identity != elsewhere.identity
-    first.upsert([Passage("a", "")], [X])
-    assert opened(world).identity == first.identity
-    world.add_index("passages", dimension=3)
-    assert opened(world).identity != first.identity
 
 
 def test_a_namespace_may_have_any_name_that_pinecone_takes(world: PineconeWorld) -> None:
@@ -462,11 +396,6 @@ def test_a_namespace_may_have_any_name_that_pinecone_takes(world: PineconeWorld)
     for namespace in ("ä", "x" * 513, "a\0"):
         with pytest.raises(StoreError, match="ASCII"):
             opened(world, namespace=namespace)
-
-
-def test_the_namespace_of_the_notes_is_not_for_passages(world: PineconeWorld) -> None:
-    with pytest.raises(StoreError, match=ABOUT):
-        opened(world, namespace=ABOUT)
 
 
 def test_everything_sent_is_json_without_a_number_that_is_none(

@@ -60,9 +60,7 @@ class Exchange:
 
     @property
     def json(self) -> Any:
-        return rules.parsed(
-            self.body, lines=self.path.endswith("/upsert") and self.path.startswith("/records")
-        )
+        return rules.parsed(self.body)
 
 
 @dataclass
@@ -138,28 +136,7 @@ class App:
         if path in BY_BODY:
             _only(request, "POST", JSON)
             return _json(BY_BODY[path](index, rules.mapping(rules.parsed(body), "the request")))
-        if path == "/vectors/fetch":
-            _only(request, "GET")
-            ids = request.args.getlist("ids")
-            return _json(operations.fetch(index, ids, request.args.get("namespace", "")))
-        if path == "/vectors/list":
-            _only(request, "GET")
-            limit = request.args.get("limit", "100")
-            rules.rule(
-                limit.isascii() and limit.isdecimal() and 1 <= int(limit) <= 100,
-                "limit must be from 1 to 100",
-            )
-            prefix, after = request.args.get("prefix", ""), request.args.get("paginationToken", "")
-            return _json(
-                operations.list_ids(
-                    index, prefix, int(limit), after, request.args.get("namespace", "")
-                )
-            )
-        if (
-            len(parts) == 5
-            and parts[:3] == ["", "records", "namespaces"]
-            and parts[4] in ("upsert", "search")
-        ):
+        if len(parts) == 5 and parts[:3] == ["", "records", "namespaces"]:
             return _records(request, body, index, parts[3], parts[4])
         raise Refused("there is no such path", 404)
 
@@ -215,11 +192,8 @@ def _records(request: Request, body: bytes, index: Index, namespace: str, verb: 
         operations.upsert_records(index, namespace, rules.parsed(body, lines=True))
         return Response(status=201)
     _only(request, "POST", JSON)
-    return _json(
-        operations.search_records(
-            index, namespace, rules.mapping(rules.parsed(body), "the request")
-        )
-    )
+    asked = rules.mapping(rules.parsed(body), "the request")
+    return _json(operations.search_records(index, namespace, asked))
 
 
 def _only(request: Request, method: str, mimetype: str = "") -> None:

@@ -7,7 +7,6 @@ import re
 from zlib import crc32
 
 DENSE = {"multilingual-e5-large": 1024, "llama-text-embed-v2": 1024, "test-embed": 16}
-SPARSE = ("pinecone-sparse-english-v0",)
 MOST_INPUTS = 96
 RERANKERS = {
     "bge-reranker-v2-m3": (100, 1024),

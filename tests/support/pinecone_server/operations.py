@@ -22,30 +22,17 @@ def upsert(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     records: dict[str, Stored] = {}
     for one in vectors or ():
         vector = rules.mapping(one, "a vector")
-        rules.only_keys(vector, "id values sparseValues metadata", "a vector")
+        rules.only_keys(vector, "id values metadata", "a vector")
         id_ = rules.id_(vector.get("id"))
-        given, sparse = vector.get("values"), vector.get("sparseValues")
-        # The client sends an empty list where there are no dense values, as 2026-07 allows beside
-        # sparse ones.
-        values = (
-            ()
-            if given is None or (given == [] and sparse is not None)
-            else tuple(rules.numbers(given, "values"))
-        )
-        rule(bool(values) or sparse is not None, "a vector must have values")
-        weights = {} if sparse is None else rules.sparse(sparse)
-        records[id_] = Stored(
-            values, weights, rules.metadata(vector.get("metadata"), whose=f"for {id_}")
-        )
+        values = tuple(rules.numbers(vector.get("values"), "values"))
+        records[id_] = Stored(values, rules.metadata(vector.get("metadata"), whose=f"for {id_}"))
     index.put(namespace, records)
     return {"upsertedCount": len(vectors or ())}
 
 
 def query(index: Index, body: dict[str, Any]) -> dict[str, Any]:
     rules.only_keys(
-        body,
-        "namespace topK filter includeValues includeMetadata vector sparseVector id scanFactor maxCandidates queries",
-        "the request",
+        body, "namespace topK filter includeValues includeMetadata vector", "the request"
     )
     namespace = rules.namespace(body.get("namespace"))
     top_k = rules.whole(body.get("topK"), 1, 10_000, "topK")
@@ -53,31 +40,10 @@ def query(index: Index, body: dict[str, Any]) -> dict[str, Any]:
         rules.flag(body.get("includeValues"), "iV"),
         rules.flag(body.get("includeMetadata"), "iM"),
     )
-    vector, sparse, id_ = body.get("vector"), body.get("sparseVector"), body.get("id")
-    for key, low, high in (("scanFactor", 0.5, 4.0), ("maxCandidates", 1, 100_000)):
-        if key in body:
-            rule(
-                rules.is_number(body[key]) and low <= body[key] <= high,
-                f"{key} must be from {low} to {high}",
-            )
-            rule(key == "scanFactor" or rules.is_whole(body[key]), f"{key} must be whole")
-    if "queries" in body:
-        raise Refused("queries is not served")
-    rule(id_ is None or (vector is None and sparse is None), "id stands alone")
     if "filter" in body:
         rules.mapping(body["filter"], "filter")
-    given = Stored(
-        () if vector is None else tuple(rules.numbers(vector, "vector")),
-        {} if sparse is None else rules.sparse(sparse),
-    )
-    rule(id_ is not None or vector is not None or sparse is not None, "a vector or an id is needed")
-    condition = filtering.check(body.get("filter"))
-    if id_ is not None:
-        held = index.namespaces.get(namespace, {}).get(rules.id_(id_))
-        if held is None:
-            return {"matches": [], "namespace": namespace, "usage": USAGE}
-        given = held
-    found = index.nearest(namespace, given, top_k, condition)
+    vector = tuple(rules.numbers(body.get("vector"), "vector"))
+    found = index.nearest(namespace, vector, top_k, filtering.check(body.get("filter")))
     matches = [
         {"id": id_, "score": score, "values": list(one.values) if values else []}
         | ({"metadata": one.metadata} if metadata else {})
@@ -87,120 +53,52 @@ def query(index: Index, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def delete(index: Index, body: dict[str, Any]) -> dict[str, Any]:
-    rules.only_keys(body, "ids deleteAll namespace filter", "the request")
-    namespace, everything = (
-        rules.namespace(body.get("namespace")),
-        rules.flag(body.get("deleteAll"), "deleteAll"),
-    )
-    ids = None if body.get("ids") is None else rules.ids(body["ids"])
-    if "filter" in body:
-        rules.mapping(body["filter"], "filter")
-        rule(bool(body["filter"]), "the filter must not be empty")
-    condition = filtering.check(body.get("filter"))
-    rule(
-        [ids is not None, everything, condition is not None].count(True) == 1,
-        "ids, deleteAll or filter is needed",
-    )
-    index.remove(namespace, ids, condition)
+    rules.only_keys(body, "ids namespace", "the request")
+    index.remove(rules.namespace(body.get("namespace")), rules.ids(body.get("ids")))
     return {}
 
 
 def stats(index: Index, body: dict[str, Any]) -> dict[str, Any]:
-    rules.only_keys(body, "filter", "the request")
-    if body.get("filter") is not None or "filter" in body:
-        rules.mapping(body.get("filter"), "filter")
-        raise Refused(
-            "Serverless indexes do not support describing index stats with metadata filtering"
-        )
+    rules.only_keys(body, "", "the request")
     counts = {name: {"vectorCount": len(held)} for name, held in index.namespaces.items()}
-    answer = {
+    return {
         "namespaces": counts,
         "indexFullness": 0.0,
         "totalVectorCount": sum(one["vectorCount"] for one in counts.values()),
         "metric": index.metric,
         "vectorType": index.kind,
+        "dimension": index.dimension or None,
     }
-    return answer | ({"dimension": index.dimension} if index.kind == "dense" else {})
-
-
-def fetch(index: Index, ids: list[str], namespace: str) -> dict[str, Any]:
-    name = rules.namespace(namespace)
-    held = index.namespaces.get(name, {})
-    found = {id_: held[id_] for id_ in rules.ids(ids) if id_ in held}
-    vectors = {
-        id_: {"id": id_, "metadata": one.metadata}
-        | ({"values": list(one.values)} if one.values else {})
-        | (
-            {"sparseValues": {"indices": list(one.sparse), "values": list(one.sparse.values())}}
-            if one.sparse
-            else {}
-        )
-        for id_, one in found.items()
-    }
-    return {"vectors": vectors, "namespace": name, "usage": USAGE}
-
-
-def list_ids(index: Index, prefix: str, limit: int, after: str, namespace: str) -> dict[str, Any]:
-    name = rules.namespace(namespace)
-    rest = sorted(
-        id_ for id_ in index.namespaces.get(name, {}) if id_.startswith(prefix) and id_ > after
-    )
-    answer: dict[str, Any] = {
-        "vectors": [{"id": id_} for id_ in rest[:limit]],
-        "namespace": name,
-        "usage": USAGE,
-    }
-    return answer | ({"pagination": {"next": rest[limit - 1]}} if len(rest) > limit else {})
 
 
 def upsert_records(index: Index, namespace: str, records: Any) -> None:
-    if not 1 <= len(records) <= models.MOST_INPUTS:
-        raise Refused(f"a request takes 1 to {models.MOST_INPUTS} records, not {len(records)}")
     made: dict[str, Stored] = {}
     for one in records:
         record = dict(rules.mapping(one, "a record"))
         id_ = rules.id_(record.pop("_id", None))
         text = rules.text(record.get(index.text_field), index.text_field)
-        vector = index.embedded(text, "passage")
-        made[id_] = Stored(vector.values, vector.sparse, rules.metadata(record, whose=f"for {id_}"))
+        made[id_] = Stored(index.embedded(text), rules.metadata(record, whose=f"for {id_}"))
     index.put(rules.namespace(namespace), made)
 
 
 def search_records(index: Index, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
-    rules.only_keys(body, "query fields rerank", "the request")
+    rules.only_keys(body, "query fields", "the request")
     asked = rules.mapping(body.get("query"), "query")
-    rules.only_keys(asked, "top_k filter inputs vector id match_terms", "query")
-    top_k = rules.whole(asked.get("top_k"), 1, 10_000, "top_k")
-    fields = body.get("fields")
-    rule("fields" not in body or isinstance(fields, list), "fields must be a list")
-    wanted = [rules.text(field, "a field") for field in fields or ()]
-    inputs = rules.mapping(asked["inputs"], "inputs") if "inputs" in asked else None
-    if "filter" in asked:
-        rules.mapping(asked["filter"], "filter")
-    for other in ("vector", "match_terms"):
-        if other in asked:
-            rules.mapping(asked[other], other)
-            raise Refused(f"{other} is not served")
-    if "id" in asked:
-        rule(len(rules.text(asked["id"], "id")) <= 512, "id must be at most 512 characters")
-        raise Refused("id is not served")
-    if "rerank" in body:
-        rules.mapping(body["rerank"], "rerank")
-        raise Refused("rerank is not served")
-    condition = filtering.check(asked.get("filter"))
-    rule(inputs is not None, "inputs are needed")
-    text = rules.text((inputs or {}).get("text"), "inputs.text")
+    rules.only_keys(asked, "top_k filter inputs", "query")
+    text = rules.text(rules.mapping(asked.get("inputs"), "inputs").get("text"), "inputs.text")
     found = index.nearest(
-        rules.namespace(namespace), index.embedded(text, "query"), top_k, condition
+        rules.namespace(namespace),
+        index.embedded(text),
+        rules.whole(asked.get("top_k"), 1, 10_000, "top_k"),
+        filtering.check(asked.get("filter")),
     )
+    wanted = body.get("fields") or ["*"]
     hits = [
         {
             "_id": id_,
             "_score": score,
             "fields": {
-                key: value
-                for key, value in one.metadata.items()
-                if not wanted or key in wanted or "*" in wanted
+                key: value for key, value in one.metadata.items() if key in wanted or "*" in wanted
             },
         }
         for id_, score, one in found
@@ -214,32 +112,20 @@ def embed(body: dict[str, Any]) -> dict[str, Any]:
     model = rules.text(body.get("model"), "model")
     parameters = rules.mapping(body.get("parameters", {}), "parameters")
     inputs = rules.texts(body.get("inputs"), "inputs", "text", models.MOST_INPUTS)
-    if model not in models.DENSE and model not in models.SPARSE:
+    if model not in models.DENSE:
         raise Refused(f"Model '{model}' not found", 404)
-    kind = parameters.get("input_type")
-    if kind not in ("passage", "query"):
+    if parameters.get("input_type") not in ("passage", "query"):
         raise Refused("input_type must be passage or query")
     if any(not text.strip() for text in inputs):
         raise Refused("inputs must not be empty")
-    if model in models.SPARSE:
-        vectors = [models.sparse(text, kind) for text in inputs]
-        data: list[dict[str, Any]] = [
-            {
-                "vector_type": "sparse",
-                "sparse_indices": list(one),
-                "sparse_values": list(one.values()),
-            }
-            for one in vectors
-        ]
-    else:
-        data = [
-            {"vector_type": "dense", "values": models.dense(text, models.DENSE[model])}
-            for text in inputs
-        ]
+    data = [
+        {"vector_type": "dense", "values": models.dense(text, models.DENSE[model])}
+        for text in inputs
+    ]
     tokens = sum(len(models.words(text)) for text in inputs)
     return {
         "model": model,
-        "vector_type": data[0]["vector_type"],
+        "vector_type": "dense",
         "data": data,
         "usage": {"total_tokens": tokens},
     }

@@ -31,12 +31,7 @@ def parsed(body: bytes, *, lines: bool = False) -> Any:
     try:
         text = body.decode("utf-8")
         if lines:
-            # Only the line feed parts them: other separators may stand inside a text.
-            return [
-                json.loads(line, parse_constant=no_constant)
-                for line in text.split("\n")
-                if line.strip()
-            ]
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
         return json.loads(text, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise RuleBroken(f"the body is no JSON: {type(error).__name__}") from error

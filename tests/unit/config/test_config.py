@@ -167,11 +167,6 @@ BAD: list[tuple[Any, str, str]] = [
     ),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     (
-        {"store": {"kind": "pinecone", "index": "a", "integrated": True, "sparseIndex": "b"}},
-        "store.integrated",
-        "false if a sparse index is named",
-    ),
-    (
         {"enabled": True},
         "enabled",
         "enabled belongs to preprocess, keywordEvidence, hybrid, rerank, cache",
@@ -585,7 +580,6 @@ def test_snake_case_means_the_same_as_camel_case() -> None:
 ADDRESSES = {
     "llm.baseUrl": "https://host/v1",
     "store.host": "index.host",
-    "store.sparseHost": "words.host",
 }
 
 
@@ -631,9 +625,6 @@ def any_settings(draw: st.DrawFn) -> Settings:
     values["fusion"]["weights"]["original"] = values["fusion"]["weights"]["original"] or 1.0
     values["hybrid"]["vector_weight"] = values["hybrid"]["vector_weight"] or 1.0
     values["store"]["index"] = values["store"]["index"] or "passages"
-    values["store"]["integrated"] &= not (
-        values["store"]["sparse_index"] or values["store"]["sparse_host"]
-    )
     return build_settings(Settings, values)  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,7 @@ _ADVICE: Final = {
         "does not allow this to the key, or a quota is used up; check the rights of"
         " PINECONE_API_KEY and the plan"
     ),
-    404: "knows no such index or model; check the names and hosts in the config's store",
+    404: "knows no such index; check store.index and store.host",
     408: "did not answer in time; try again later",
     413: "says the request is too large",
     429: "accepts no more requests for now (rate limit or quota); try again later",
@@ -116,7 +116,7 @@ class Calls:
     Args:
         index: an index of the ``pinecone`` client.
         timeout_seconds: the timeout of one call, in seconds.
-        resources: the client and the indexes that `close` closes, if any.
+        resources: the client and the index that `close` closes, if any.
     """
 
     def __init__(

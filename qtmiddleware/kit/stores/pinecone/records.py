@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Final
@@ -17,10 +17,8 @@ from qtmiddleware.providers import replace_surrogates
 # request.
 MOST_IDS: Final = 1_000
 MOST_VECTORS: Final = 1_000
-MOST_TEXTS: Final = 96
 MOST_BYTES: Final = 2_000_000
 MOST_METADATA_BYTES: Final = 40_960
-MOST_SPARSE_VALUES: Final = 2_048
 MOST_MATCHES: Final = 10_000
 LONGEST_ID: Final = 512
 EXACT: Final = 2**53
@@ -34,17 +32,17 @@ DEFAULT_NAMESPACES: Final = ("", "__default__")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A passage, and the record in which Pinecone stores the passage.
+    """The record in which Pinecone stores a passage.
 
     Attributes:
-        passage: the passage to store or to remove.
-        record: the record to send; ``None`` to remove the passage from the index instead.
+        id: the passage's id.
+        record: the record to send.
         size: the approximate size of the record in bytes.
     """
 
-    passage: Passage
-    record: dict[str, Any] | None
-    size: int = 0
+    id: str
+    record: dict[str, Any]
+    size: int
 
 
 def is_valid_passage_id(id_: object) -> bool:
@@ -63,25 +61,18 @@ def check_passage_id(id_: Any) -> str:
     return str(id_)
 
 
-def build_fields_and_size(
-    passage: Passage, text_field: str, reserved_names: Sequence[str] = ()
-) -> tuple[dict[str, Any], int]:
+def build_fields_and_size(passage: Passage, text_field: str) -> tuple[dict[str, Any], int]:
     """Return the fields to store for *passage*, and their size in bytes.
 
     The fields are the passage's metadata, and its text under the name *text_field*. Metadata with
-    the value ``None`` is left out. Raises `StoreError` if Pinecone cannot store a value, if the
-    metadata has a name in *reserved_names*, or if the fields are too large.
+    the value ``None`` is left out. Raises `StoreError` if Pinecone cannot store a value, or if the
+    fields are too large.
     """
     fields: dict[str, Any] = {}
     metadata: Mapping[Any, Any] = passage.metadata
     for key, value in metadata.items():
         # Names that begin with $ are operators of filters.
-        if (
-            not isinstance(key, str)
-            or key.startswith("$")
-            or key == text_field
-            or key in reserved_names
-        ):
+        if not isinstance(key, str) or key.startswith("$") or key == text_field:
             reason = (
                 "holds the text itself"
                 if key == text_field
@@ -146,21 +137,21 @@ def convert_vector(vector: Any, dimension: int, vector_owner: str) -> list[float
     return numbers
 
 
-def split_into_batches(rows: Iterable[Row], max_rows: int) -> Iterator[list[Row]]:
-    """Yield *rows* in batches of at most *max_rows* rows, each small enough for one request.
+def split_into_batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield *rows* in batches of at most 1,000 rows, each small enough for one request.
 
     If an id occurs twice in a batch, only the last row with this id is kept.
     """
     batch: dict[str, Row] = {}
     size = 0
     for row in rows:
-        if batch and (len(batch) == max_rows or size + row.size > MOST_BYTES):
+        if batch and (len(batch) == MOST_VECTORS or size + row.size > MOST_BYTES):
             yield list(batch.values())
             batch, size = {}, 0
         # The earlier row is removed first, so that the new row is added at the end.
-        replaced_row = batch.pop(row.passage.id, None)
+        replaced_row = batch.pop(row.id, None)
         size += row.size - (0 if replaced_row is None else replaced_row.size)
-        batch[row.passage.id] = row
+        batch[row.id] = row
     if batch:
         yield list(batch.values())
 
