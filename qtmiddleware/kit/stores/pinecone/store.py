@@ -148,6 +148,7 @@ class PineconeStore(ClosingStore):
         vector = convert_vector(query, self._dimension, "the query")
         metric = self._check_index_once()
         condition = convert_filter(filter)
+        restriction: dict[str, Any] = {"filter": condition} if condition else {}
         if top_k < 1:
             return []
         answer = self._calls(
@@ -158,7 +159,7 @@ class PineconeStore(ClosingStore):
             namespace=self._namespace,
             include_metadata=True,
             include_values=False,
-            **({"filter": condition} if condition else {}),
+            **restriction,
         )
         # A Euclidean index returns distances, so the smallest is the best. With other metrics, the
         # greatest score is the best.
