@@ -323,6 +323,9 @@ FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows_by_name(
 )
 """All values of ``fusion.method``."""
 
+OWN_FUSION: Final = FusionMethod(name="fuse=")
+"""The description of a function that the user passes as ``fuse=``."""
+
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class StoreRow:

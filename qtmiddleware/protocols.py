@@ -11,7 +11,15 @@ from datetime import datetime
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from qtmiddleware.catalogue import FieldShape
-from qtmiddleware.types import Deadline, FrozenDataclass, Message, Operation, Retrieval
+from qtmiddleware.types import (
+    Deadline,
+    FrozenDataclass,
+    Key,
+    Message,
+    Operation,
+    Ranking,
+    Retrieval,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -313,4 +321,15 @@ RetrievalHook = Callable[[Retrieval], object]
 
 The function may be asynchronous. Its result is ignored. If it raises an exception, the exception is
 logged, and the `Retrieval` gets a degradation.
+"""
+
+FuseFunction = Callable[[Sequence[Ranking], int, int], Iterable[tuple[Key, float]]]
+"""A function that merges rankings: ``fuse(rankings, sign, rrf_k)``.
+
+It returns a ``(key, score)`` pair for each passage, in any order. Higher scores are better.
+Passages without a pair come last.
+
+Each of *rankings* is a `qtmiddleware.types.Ranking`, best first. Its ``variant`` has the weight.
+*sign* is 1 if higher scores are better in the rankings, and -1 if lower scores are better. *rrf_k*
+is ``fusion.rrfK``.
 """

@@ -60,9 +60,6 @@ class Config:
     origins: Mapping[str, str]
 
     def __post_init__(self) -> None:
-        # Looked up now to fail early: a pickle may be loaded where the package with its transform
-        # or fusion method is not installed.
-        _ = self.settings.transform, self.settings.fusion.row
         object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
 
     def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:

@@ -127,19 +127,6 @@ def build_name_error(
     )
 
 
-def build_plugin_error(dotted_key: str, name: str, problem: Exception, source: str) -> ConfigError:
-    """Return the error for a plugin that is installed but cannot be used.
-
-    Args:
-        dotted_key: The key of the setting, such as ``fusion.method``, that names the plugin.
-        name: The name of the plugin.
-        problem: The error that shows why the plugin cannot be used.
-        source: The origin of the setting.
-    """
-    line = f"{dotted_key} is {format_value(name)} ({source}); {hide_secrets(str(problem))}"
-    return ConfigError(line, path=dotted_key, value=name, source=source)
-
-
 def contains_api_key(value: Any) -> bool:
     """Return whether *value*, a string or a container of strings, contains an API key."""
     if isinstance(value, str):

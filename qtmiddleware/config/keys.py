@@ -81,7 +81,7 @@ class Key:
         description: the meaning of the option.
         limits: the limits, by pydantic's names such as ``ge``.
         marks: the `Mark` words of the option. They say what the option changes.
-        is_open: whether a ``choice`` also accepts names that users or plugins define.
+        is_open: whether a ``choice`` also accepts names that users define.
     """
 
     path: tuple[str, ...]

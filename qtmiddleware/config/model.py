@@ -25,10 +25,10 @@ from qtmiddleware.config.keys import (
     to_camel_case,
 )
 from qtmiddleware.config.options import META, get_default
-from qtmiddleware.config.own_names import (
+from qtmiddleware.config.own_transforms import (
     TRANSFORMS_KEY,
-    allow_other_names,
-    find_name_errors,
+    allow_own_transforms,
+    find_name_error,
     normalize_transforms,
 )
 from qtmiddleware.config.settings import Settings
@@ -66,7 +66,7 @@ def check_settings_layer(
 
     errors: list[ConfigError] = []
     normalized = _normalize_group_mapping(values, Settings, (), source, errors)
-    errors.extend(find_name_errors(normalized, user_transform_names, source))
+    errors.extend(find_name_error(normalized, user_transform_names, source))
     # Unset keys are excluded, because the defaults of this layer must not override other layers.
     try:
         checked = build_settings_model().model_validate(normalized).model_dump(exclude_unset=True)
@@ -149,7 +149,7 @@ def _rewrite_group_references(
     """
     for field in fields(settings_class):
         if not is_dataclass(field.type):
-            allow_other_names(field.type, properties[to_camel_case(field.name)])
+            allow_own_transforms(field.type, properties[to_camel_case(field.name)])
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     TransformationType = str
 else:
     Language = Literal[("auto", *LANGUAGES)]
-    # Users can add to these two, so the catalogue's rows are not all there is.
-    FusionMethod = Annotated[str, tuple(FUSION_METHODS)]
+    FusionMethod = Literal[tuple(FUSION_METHODS)]
+    # Users can define more, so the catalogue's rows are not all there is.
     TransformationType = Annotated[str, tuple(TRANSFORMS)]
 
 
@@ -201,18 +201,8 @@ class FusionSettings(SettingsGroup):
 
     @property
     def row(self) -> FusionRow:
-        """The description of the fusion method, from the catalogue or an installed plugin.
-
-        Raises:
-            ConfigError: Neither the catalogue nor a plugin defines the method.
-        """
-        row = FUSION_METHODS.get(self.method)
-        if row is None:
-            # Imported here, so that only users of such a method pay for it.
-            from qtmiddleware.plugins import find_fusion_method
-
-            return find_fusion_method(self.method).row
-        return row
+        """The description of the fusion method, from the catalogue."""
+        return FUSION_METHODS[self.method]
 
 
 class LimitSettings(SettingsGroup):
@@ -534,15 +524,12 @@ class Settings(SettingsGroup):
 
     @property
     def transform(self) -> TransformRow:
-        """The description of the transformation, from the catalogue, `transforms` or a plugin.
-
-        Raises:
-            ConfigError: No catalogue, setting or plugin defines the transformation.
-        """
+        """The description of the transformation, from the catalogue or `transforms`."""
         row = TRANSFORMS.get(self.transformation_type)
         if row is None:
             # Imported here, so that only users of such a transform pay for it.
-            from qtmiddleware.plugins import find_transform
+            from qtmiddleware.config.own_transforms import describe_transform
 
-            return find_transform(self.transformation_type, self.transforms)
+            name = self.transformation_type
+            return describe_transform(name, self.transforms[name])
         return row

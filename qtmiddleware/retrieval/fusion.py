@@ -23,19 +23,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate, repeat
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from qtmiddleware.catalogue import FUSION_METHODS
+from qtmiddleware.catalogue import FUSION_METHODS, OWN_FUSION
 from qtmiddleware.config.settings import FusionSettings
+from qtmiddleware.protocols import FuseFunction
 from qtmiddleware.retrieval.responses import read_text
 from qtmiddleware.types import Evidence, Key, Ranking, Variant
-
-if TYPE_CHECKING:
-    from qtmiddleware.plugins import FoundFusion
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -90,9 +87,7 @@ class FusedList:
     @property
     def is_merged(self) -> bool:
         """Whether each passage occurs only once. Always true, except for the method ``concat``."""
-        row = FUSION_METHODS.get(self.method)
-        # A method of an installed package is not in the catalogue, and always merges.
-        return row is None or row.merges
+        return FUSION_METHODS.get(self.method, OWN_FUSION).merges
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -276,18 +271,15 @@ def fuse_rankings(
 
     Args:
         rankings: The lists, each best first.
-        method: The name of a built-in fusion method or of one from an installed package.
+        method: The value of ``fusion.method``.
         rrf_k: The constant k of reciprocal rank fusion.
         lower_is_better: Whether lower scores are better. Used only if the order of the lists does
             not show it.
         are_scores_usable: The result of `has_usable_scores` for *rankings*; ``None`` to compute it.
-
-    Raises:
-        FusionPluginError: The fusion method of an installed package failed.
     """
     # The merge functions multiply scores by the sign, so that higher is always better.
-    sign = -(find_score_direction(rankings) or (1 if lower_is_better else -1))
-    row = FUSION_METHODS.get(method) or _find_plugin_method(method).row
+    sign = _choose_sign(rankings, lower_is_better=lower_is_better)
+    row = FUSION_METHODS[method]
     # With one list there is nothing to merge, and its own scores stay visible.
     if len(rankings) == 1 and row.merges:
         return _convert_single_ranking(rankings[0], method, sign)
@@ -295,8 +287,7 @@ def fuse_rankings(
         has_usable_scores(rankings) if are_scores_usable is None else are_scores_usable
     ):
         method = "weighted_rrf"
-    merge = _MERGES.get(method) or partial(_merge_by_plugin_method, method)
-    return merge(rankings, sign, rrf_k)
+    return _MERGES[method](rankings, sign, rrf_k)
 
 
 def sum_weighted_scores(
@@ -392,33 +383,32 @@ _MERGES: Final[Mapping[str, _Merge]] = {name: globals()[f"merge_{name}"] for nam
 """The function for each built-in fusion method, named ``merge_`` plus the method's name."""
 
 
-class FusionPluginError(Exception):
-    """A fusion method of an installed package raised an error or returned unusable scores."""
+class FuseError(Exception):
+    """The user's function to fuse rankings raised an error or returned unusable scores."""
 
 
-def _find_plugin_method(method: str) -> FoundFusion:
-    """Return the fusion *method* that an installed package provides."""
-    # Imported here so that only users of such a method load the module.
-    from qtmiddleware.plugins import find_fusion_method
-
-    return find_fusion_method(method)
-
-
-def _merge_by_plugin_method(
-    method: str, rankings: Sequence[Ranking], sign: int, rrf_k: int
+def fuse_by_function(
+    rankings: Sequence[Ranking],
+    fuse: FuseFunction,
+    *,
+    rrf_k: int = 60,
+    lower_is_better: bool = False,
 ) -> FusedList:
-    """Merge *rankings* with a fusion *method* from an installed package.
+    """Merge *rankings* with the user's function *fuse*.
 
-    Passages that the method leaves out are added at the end, in the order of *rankings*.
+    Passages that the function leaves out are added at the end, in the order of *rankings*.
 
     Raises:
-        FusionPluginError: The method raised an error, or it returned a score that is not finite or
-            a key that belongs to no passage.
+        FuseError: The function raised an error, or it returned a score that is not finite or a key
+            that belongs to no passage.
     """
+    sign = _choose_sign(rankings, lower_is_better=lower_is_better)
+    if len(rankings) == 1:
+        return _convert_single_ranking(rankings[0], OWN_FUSION.name, sign)
     passages: dict[Key, FusedPassage] = {}
     for passage in _list_passages(rankings, sign):
         passages.setdefault(passage.key, passage).sources |= passage.sources
-    # Tuples, so that the method cannot change the lists.
+    # Tuples, so that the function cannot change the lists.
     copies = [
         replace(
             ranking,
@@ -429,22 +419,27 @@ def _merge_by_plugin_method(
         for ranking in rankings
     ]
     try:
-        scores = {
-            key: float(score)
-            for key, score in _find_plugin_method(method).merge(copies, sign, rrf_k)
-        }
+        scores = {key: float(score) for key, score in fuse(copies, sign, rrf_k)}
         if not all(map(isfinite, scores.values())):
             raise ValueError("a score must be a finite number")
         if unknown := scores.keys() - passages.keys():
             raise ValueError(f"{len(unknown)} keys belong to no passage")
     except Exception as error:
-        raise FusionPluginError(type(error).__name__) from error
+        raise FuseError(type(error).__name__) from error
     lowest = min(scores.values(), default=0.0)
     for passage in passages.values():
         passage.score = scores.get(passage.key, lowest)
     ordered = sorted(scores, key=lambda key: -scores[key])
     left_out = [key for key in passages if key not in scores]
-    return FusedList([passages[key] for key in (*ordered, *left_out)], method)
+    return FusedList([passages[key] for key in (*ordered, *left_out)], OWN_FUSION.name)
+
+
+def _choose_sign(rankings: Sequence[Ranking], *, lower_is_better: bool) -> int:
+    """Return 1 if higher scores are better in *rankings*, and -1 if lower scores are better.
+
+    *lower_is_better* is used only if the order of the rankings does not show it.
+    """
+    return -(find_score_direction(rankings) or (1 if lower_is_better else -1))
 
 
 def _score_passages_by_gains(

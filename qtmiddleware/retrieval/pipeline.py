@@ -48,9 +48,10 @@ from qtmiddleware.retrieval.confidence import (
 )
 from qtmiddleware.retrieval.fusion import (
     FusedList,
-    FusionPluginError,
+    FuseError,
     FusionResult,
     find_score_direction,
+    fuse_by_function,
     fuse_rankings,
     has_usable_scores,
     make_chunk_keys_unique,
@@ -792,7 +793,7 @@ class _Pipeline:
         unset or too low for one search per variant.
         """
         most_searches = self.settings.limits.max_searches
-        return self.settings.fusion.row.weighs and (
+        return self.request.fusion_row.weighs and (
             most_searches is None or len(variants) >= most_searches
         )
 
@@ -801,7 +802,7 @@ class _Pipeline:
     ) -> FusionResult:
         """Fuse the ranking of *original_result* with the rankings of *other_results*.
 
-        If a fusion method of an installed package fails, *other_results* are ignored.
+        If the user's function to fuse rankings fails, *other_results* are ignored.
         """
         began, options = self.trace.measure_elapsed(), self.settings.fusion
         selected_rankings = select_rankings(
@@ -815,22 +816,26 @@ class _Pipeline:
         # Remembered for lists whose order does not show the direction, such as a single passage.
         if direction and are_scores_usable:
             self.learned.lower_is_better = direction > 0
-        try:
+        fuse, lower_is_better = self.request.fuse, self.learned.lower_is_better
+        if fuse is None:
             fused = fuse_rankings(
                 rankings,
                 options.method,
                 rrf_k=options.rrf_k,
-                lower_is_better=self.learned.lower_is_better,
+                lower_is_better=lower_is_better,
                 are_scores_usable=are_scores_usable,
             )
-        except FusionPluginError as error:
-            self._record_failed_fusion(error)
-            # Go on with the question's own list, as if no variant had found anything.
-            rankings = [original_ranking]
-            fused = fuse_rankings(
-                rankings, options.method, lower_is_better=self.learned.lower_is_better
-            )
-        if fused.method != options.method and other_results:
+        else:
+            try:
+                fused = fuse_by_function(
+                    rankings, fuse, rrf_k=options.rrf_k, lower_is_better=lower_is_better
+                )
+            except FuseError as error:
+                self._record_failed_fusion(error)
+                # Go on with the question's own list, as if no variant had found anything.
+                rankings = [original_ranking]
+                fused = fuse_by_function(rankings, fuse, lower_is_better=lower_is_better)
+        if fused.method != self.request.fusion_row.name and other_results:
             self.trace.note(
                 "fusion",
                 f"scores are missing or do not match the order; {fused.method} is used instead",
@@ -838,15 +843,13 @@ class _Pipeline:
         self.trace.record_stage("fuse", self.trace.measure_elapsed() - began)
         return FusionResult(fused, tuple(rankings), original_ranking)
 
-    def _record_failed_fusion(self, error: FusionPluginError) -> None:
-        """Record that the fusion method of an installed package failed with *error*."""
+    def _record_failed_fusion(self, error: FuseError) -> None:
+        """Record that the user's function to fuse rankings failed with *error*."""
         self.degradations.append(Degradation("fusion", "failed", str(error)))
         # The text of the error may quote a passage.
         if logger.isEnabledFor(logging.DEBUG):
             query_id, message = self.trace.query_id, format_error(error.__cause__ or error)
-            logger.debug(
-                "fusion.method failed: %s", message, event="fusion_failed", query_id=query_id
-            )
+            logger.debug("fuse= failed: %s", message, event="fusion_failed", query_id=query_id)
 
     def _rerank_by_keywords(
         self, fusion_result: FusionResult, transformation: Transformation, choice: _VariantChoice

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.catalogue import TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.catalogue import OWN_FUSION, TEXT_FIELDS, TRANSFORMS, FusionMethod
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
-from qtmiddleware.protocols import Clock, RetrievalHook
+from qtmiddleware.protocols import Clock, FuseFunction, RetrievalHook
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
@@ -46,6 +46,7 @@ class Request:
             the call is passed through unchanged.
         history_problem: How many messages of the history could not be read; ``None`` if all were
             read.
+        fuse: The user's function that merges rankings, in place of the method in the settings.
         page: The name of the argument that selects a page of results; ``""`` if there is none.
         page_is_known: Whether the user declared that the argument named in *page* selects a page.
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
@@ -78,6 +79,7 @@ class Request:
     top_k: int | None = None
     problem: Degradation | None = None
     history_problem: Degradation | None = None
+    fuse: FuseFunction | None = None
     page: str = ""
     page_is_known: bool = False
     shape: Shape | None = None
@@ -99,7 +101,7 @@ class Request:
     def __post_init__(self) -> None:
         """Set `uses_keyword_evidence` and `uses_reranker` from the settings."""
         settings = self.settings
-        merges = settings.fusion.row.merges
+        merges = self.fusion_row.merges
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
         self.uses_keyword_evidence = merges and weighs
         self.uses_reranker = merges and settings.rerank.enabled
@@ -152,6 +154,11 @@ class Request:
         )
 
     @property
+    def fusion_row(self) -> FusionMethod:
+        """The fusion method: the user's function, or else the method in the settings."""
+        return self.settings.fusion.row if self.fuse is None else OWN_FUSION
+
+    @property
     def keyword_search_skip_reason(self) -> str | None:
         """The reason not to search `text_fields` for the keywords, as a sentence.
 
@@ -159,7 +166,7 @@ class Request:
         because no text fields are configured.
         """
         settings = self.settings
-        row, limit = settings.fusion.row, settings.limits.max_searches
+        row, limit = self.fusion_row, settings.limits.max_searches
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
         if self.learned.refuses_words:

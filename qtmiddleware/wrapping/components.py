@@ -12,7 +12,7 @@ from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.protocols import Clock, LanguageModel, Reranker, RetrievalHook
+from qtmiddleware.protocols import Clock, FuseFunction, LanguageModel, Reranker, RetrievalHook
 from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
@@ -137,6 +137,7 @@ class Components:
         observation: Observation = NOT_OBSERVED,
         hook: RetrievalHook | None = None,
         clock: Clock | None = None,
+        fuse: FuseFunction | None = None,
         previous_components: Components | None = None,
     ) -> None:
         self.config = config
@@ -146,6 +147,7 @@ class Components:
         self.observation = observation
         self.hook = hook
         self.clock = clock
+        self.fuse = fuse
         self.bulkhead: Bulkhead = (
             previous_components.bulkhead
             if previous_components
@@ -212,6 +214,7 @@ class Components:
             self.observation,
             self.hook,
             self.clock,
+            self.fuse,
         )
         return Components(config, *constructor_arguments, previous_components=self)
 

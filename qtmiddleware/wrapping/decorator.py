@@ -11,7 +11,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
-from qtmiddleware.protocols import Cache, Clock, Observer
+from qtmiddleware.protocols import Cache, Clock, FuseFunction, Observer
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import (
     ConfigSource,
@@ -68,6 +68,7 @@ def middleware(
     reranker: Any = ...,
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
+    fuse: FuseFunction | None = ...,
     clock: Clock | None = ...,
     cache: Cache | None = ...,
     **options: Unpack[ReadOptions],
@@ -82,6 +83,7 @@ def middleware(
     reranker: Any = ...,
     redact: Redact | None = ...,
     observers: Sequence[Observer] = ...,
+    fuse: FuseFunction | None = ...,
     clock: Clock | None = ...,
     cache: Cache | None = ...,
     **options: Unpack[WrapOptions],
@@ -97,6 +99,7 @@ def middleware(
     reranker: Any = None,
     redact: Redact | None = None,
     observers: Sequence[Observer] = (),
+    fuse: FuseFunction | None = None,
     clock: Clock | None = None,
     cache: Cache | None = None,
     **options: Unpack[WrapOptions],
@@ -105,9 +108,9 @@ def middleware(
 
     *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
     come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
-    *observers*, *clock* and *cache* are passed to `QueryMiddleware`. All other options are passed
-    to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*, *write*,
-    *kind* and *on_retrieval*.
+    *observers*, *fuse*, *clock* and *cache* are passed to `QueryMiddleware`. All other options are
+    passed to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*,
+    *write*, *kind* and *on_retrieval*.
 
     Raises:
         WrapError: if an option is unknown, or if *fn* is not a function.
@@ -125,6 +128,7 @@ def middleware(
         "reranker": reranker,
         "redact": redact,
         "observers": observers,
+        "fuse": fuse,
         "clock": clock,
         "cache": cache,
     }

@@ -11,7 +11,7 @@ from qtmiddleware.config.keys import list_all_keys, to_camel_case
 from qtmiddleware.errors import WrapError
 
 _MIDDLEWARE_OPTIONS: Final = frozenset(
-    {"config", "client", "reranker", "store", "embedder", "redact", "observers"}
+    {"config", "client", "reranker", "store", "embedder", "redact", "observers", "fuse"}
 )
 # A name that more groups than this share, such as `enabled`, does not show which setting is meant.
 _MOST_GROUPS: Final = 2

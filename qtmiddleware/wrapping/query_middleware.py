@@ -32,11 +32,12 @@ from typing import (
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import WrapError
+from qtmiddleware.errors import ConfigError, WrapError
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.protocols import (
     Cache,
     Clock,
+    FuseFunction,
     LanguageModel,
     Observer,
     Prompt,
@@ -179,6 +180,9 @@ class QueryMiddleware:
         observers: receive every retrieval, answer, search and model call, as `Observer` describes.
         on_retrieval: is called with every `Retrieval` of every function wrapped by this middleware,
             as `RetrievalHook` describes.
+        fuse: a function that merges the rankings of the question and its variants in place of
+            ``fusion.method``, as `FuseFunction` describes. If it fails, the question's own ranking
+            is used.
         clock: returns the current time as an aware `datetime`, for phrases such as "last year". By
             default, the time of this machine.
         cache: a cache that several processes share, as `Cache` describes, such as a
@@ -196,16 +200,23 @@ class QueryMiddleware:
         redact: Redact | None = None,
         observers: Sequence[Observer] = (),
         on_retrieval: RetrievalHook | None = None,
+        fuse: FuseFunction | None = None,
         clock: Clock | None = None,
         cache: Cache | None = None,
     ) -> None:
         validate_hook(on_retrieval)
         validate_clock(clock)
+        if fuse is not None and not callable(fuse):
+            raise ConfigError(
+                f"fuse must be a function that merges rankings, not {type(fuse).__name__}; pass"
+                " fuse=lambda rankings, sign, rrf_k: ...",
+                path="fuse",
+            )
         # Only such a middleware can be pickled: other arguments may hold connections or keys.
         self._is_made_of_config = not observers and all(
             argument is None
             for argument in (
-                client, reranker, store, embedder, redact, on_retrieval, clock, cache,
+                client, reranker, store, embedder, redact, on_retrieval, fuse, clock, cache,
             )
         )  # fmt: skip
         loaded = Config.load(config, origin="QueryMiddleware")
@@ -218,6 +229,7 @@ class QueryMiddleware:
             make_root_observation(observers),
             on_retrieval,
             clock,
+            fuse,
         )
         self._components = Components(loaded, *arguments)
         self._cache = TransformationCache(

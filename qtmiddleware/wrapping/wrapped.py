@@ -462,6 +462,7 @@ class Wrapped(Generic[P, R]):
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
             history_problem=conversation.problem,
+            fuse=context.components.fuse,
             page=page,
             page_is_known=self._signature.paging.is_set_by_user,
             shape=context.shape,

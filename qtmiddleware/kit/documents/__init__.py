@@ -23,7 +23,6 @@ from qtmiddleware.kit.documents.finding import (
     count_unsupported_files_by_extension,
     find_documents,
     format_file_counts,
-    has_package_reader,
 )
 from qtmiddleware.kit.documents.own_reader import Reader, call_reader
 from qtmiddleware.kit.documents.pdf import read_pdf
@@ -55,8 +54,7 @@ def read_document(
 
     - *reader*, the user's own function;
     - the PDF reader, for PDF files;
-    - *converter*, for the file extensions in `READERS` and the extensions that installed packages
-      support;
+    - *converter*, for the file extensions in `READERS`;
     - the text reader, for text in UTF-8, or in UTF-16 with a byte order mark.
 
     In text files, byte order marks are dropped, and every line break becomes ``\n``. Otherwise the
@@ -79,14 +77,13 @@ def read_document(
         yield from own_pieces
         return
     extension = path.suffix.casefold()
-    uses_package = has_package_reader(path)
-    if extension in _OLD and not uses_package:
+    if extension in _OLD:
         raise UnreadableDocument(
             path, "an old Office format", f"save it as {_OLD[extension]} first"
         )
     bound = bound or TextBound()
     try:
-        if extension in READERS or uses_package:
+        if extension in READERS:
             with nullcontext(converter) if converter is not None else Converter() as open_converter:
                 yield from bound.limit_text(
                     path, open_converter.read_pieces(path, follow_link=follow_link)

@@ -16,18 +16,16 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
-from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
+from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.bounds import count_chars, limit_reading_time
 from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
-from qtmiddleware.kit.documents.own_reader import call_reader
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
 from qtmiddleware.runtime.environment import copy_environment
@@ -86,9 +84,9 @@ _START: Final = (
 class Converter:
     """Reads documents one after another in a separate process.
 
-    Supports the file types in `READERS`, and the types that installed packages can read. Use a
-    converter as a context manager. The separate process starts at the first document. It ends with
-    the ``with`` block, or when the current process ends. Not thread-safe.
+    Supports the file types in `READERS`. Use a converter as a context manager. The separate process
+    starts at the first document. It ends with the ``with`` block, or when the current process ends.
+    Not thread-safe.
 
     Args:
         timeout_seconds: how long to wait for each answer of the separate process, in seconds.
@@ -323,27 +321,11 @@ def _read_non_blank_pieces(
     extension = path.suffix.casefold()
     if extension in _ZIPPED:
         restart_timer(_check_and_get_zip_size(path, file) / (1 << 20) * _SECONDS_PER_MB)
-    read = READERS.get(extension) or partial(_read_with_package_reader, extension)
-    pieces = (piece for piece in read(path, file))
+    pieces = READERS[extension](path, file)
     first_piece = next((piece for piece in pieces if piece.text.strip()), None)
     if first_piece is None:
         raise UnreadableDocument(path, "no text in it")
     yield from chain([first_piece], pieces)
-
-
-def _read_with_package_reader(extension: str, path: Path, file: BinaryIO) -> Iterator[Piece]:
-    """Yield the pieces of *file*, using an installed package's reader for *extension*.
-
-    Raises `UnreadableDocument` if the package's reader fails.
-    """
-    # Imported here, because most runs have no such files.
-    from qtmiddleware.plugins import find_reader
-
-    try:
-        read = find_reader(extension)
-    except ConfigError as error:
-        raise UnreadableDocument(path, "its reader failed", str(error)) from error
-    yield from call_reader(lambda path: read(path, file), path) or ()
 
 
 def _check_and_get_zip_size(path: Path, file: BinaryIO) -> int:

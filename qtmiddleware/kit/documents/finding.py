@@ -151,26 +151,8 @@ def _find_matching_files(path: Path) -> Iterator[Path]:
 
 
 def is_document(path: Path) -> bool:
-    """Return whether the extension of the file at *path* is supported.
-
-    True for the extensions in `EXTENSIONS`, and for extensions that installed packages can read.
-    """
-    return path.name.casefold().endswith(EXTENSIONS) or has_package_reader(path)
-
-
-def has_package_reader(path: Path) -> bool:
-    """Return whether an installed package has a reader for the file at *path*.
-
-    Returns ``False`` for extensions in `EXTENSIONS`, because packages cannot replace built-in
-    readers.
-    """
-    extension = path.suffix.casefold()
-    if not extension or extension in EXTENSIONS:
-        return False
-    # Imported here, because known file extensions need no lookup.
-    from qtmiddleware.plugins import has_reader
-
-    return has_reader(extension)
+    """Return whether the extension of the file at *path* is in `EXTENSIONS`."""
+    return path.name.casefold().endswith(EXTENSIONS)
 
 
 def _build_data_path_error(data_path: str | Path, message: str) -> ConfigError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -11,18 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware import plugins
 from qtmiddleware.catalogue import FUSION_METHODS
-from qtmiddleware.catalogue import FusionMethod as FusionMethodRow
 from qtmiddleware.config.settings import FusionMethod, FusionSettings, FusionWeights
-from qtmiddleware.plugins import FoundFusion
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
     FusedList,
-    FusionPluginError,
+    FuseError,
     FusionResult,
     find_score_direction,
+    fuse_by_function,
     fuse_rankings,
     has_usable_scores,
     measure_spread,
@@ -488,19 +485,11 @@ def test_scores_never_rise_down_the_list(rankings: list[Ranking], method: Fusion
     assert scores == sorted(scores, reverse=True)
 
 
-# --- a method of an installed package ------------------------------------------------------------
-
-
-def fuse_by_own(rankings: list[Ranking], merge: Callable[..., Any]) -> FusedList:
-    """What `fuse` makes of *rankings* with *merge*, as though a package named it ``own``."""
-    method = FoundFusion(FusionMethodRow(name="own"), merge)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plugins, "find_fusion_method", {"own": method}.__getitem__)
-        return fuse_rankings(rankings, "own")
+# --- a function of the user -----------------------------------------------------------------------
 
 
 @given(many, st.data())
-def test_whatever_an_own_method_says_every_passage_is_there_once(
+def test_whatever_a_users_function_says_every_passage_is_there_once(
     rankings: list[Ranking], data: st.DataObject
 ) -> None:
     known = sorted({it for ranking in rankings for it in ranking.keys})
@@ -510,18 +499,18 @@ def test_whatever_an_own_method_says_every_passage_is_there_once(
     )
     returned = data.draw(st.lists(pair, max_size=6) | st.none() | st.just([1]))
     before = [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
-    with contextlib.suppress(FusionPluginError):
-        fused = fuse_by_own(rankings, lambda *_: returned)
+    with contextlib.suppress(FuseError):
+        fused = fuse_by_function(rankings, lambda *_: returned)
         assert sorted(fused.keys) == known
         assert list(fused.scores) == sorted(fused.scores, reverse=True)
         assert fused.is_merged
     assert before == [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
 
 
-def test_an_own_method_cannot_change_what_was_found() -> None:
+def test_a_users_function_cannot_change_what_was_found() -> None:
     rankings = [ranked(("a", 0.9), ("b", 0.8)), ranked(("c", 0.7))]
-    with pytest.raises(FusionPluginError, match="AttributeError"):
-        fuse_by_own(rankings, lambda given, *_: given[0].keys.clear())
+    with pytest.raises(FuseError, match="AttributeError"):
+        fuse_by_function(rankings, lambda given, *_: given[0].keys.clear())
     assert [len(it.keys) for it in rankings] == [2, 1]
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import FusionSettings, Settings
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.plugins import find_transform
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.transforms import PROMPTS, build_prompts
@@ -219,7 +218,8 @@ def test_a_layer_defines_a_transformation_anew_and_keeps_the_others() -> None:
         {"transforms": {"jargon": define("rewrite")}}
     )
     assert set(config.settings.transforms) == {"jargon", "trade"}
-    assert find_transform("jargon", config.settings.transforms).fields == ("rewrite",)
+    jargon = config.overridden({"transformationType": "jargon"}).settings.transform
+    assert jargon.fields == ("rewrite",)
 
 
 def test_a_layer_may_choose_what_another_one_defines() -> None:
@@ -236,11 +236,6 @@ def test_a_layer_may_choose_what_another_one_defines() -> None:
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_a_built_in_name_is_what_the_catalogue_says(name: str) -> None:
     assert Settings(transformation_type=name).transform is TRANSFORMS[name]
-
-
-def test_a_method_of_nobody_is_an_error_where_it_is_used() -> None:
-    with pytest.raises(ConfigError, match="no installed package has an entry point 'best'"):
-        _ = FusionSettings(method="best").row
 
 
 def test_a_text_that_copies_the_example_of_the_prompt_is_noted_in_the_trace() -> None:
