@@ -190,13 +190,17 @@ def test_qdrant() -> None:
     assert (r.degradations, r.matches[0].text) == ((), TEXTS["health"])
 
 
+@pytest.mark.thorough
 def test_a_data_frame() -> None:
     pandas = import_module("pandas")
-    frame = pandas.DataFrame({"text": TEXTS.values()}, index=pandas.Index(TEXTS, name="id"))
+    frame = pandas.DataFrame({"id": TEXTS.keys(), "text": TEXTS.values()})
     found = cook(RECIPES["pandas"], frame=frame)
-    assert list(found["found"].columns) == ["text", "score"]
-    assert list(found["retrieve"].__wrapped__(QUESTION).index) == ["toys", "vet"]
-    assert list(found["found"].index) == ["health", "toys"]
+    assert list(found["found"].columns) == ["id", "text", "score"]
+    assert list(found["retrieve"].__wrapped__(QUESTION)["id"]) == ["toys", "vet"]
+    assert list(found["found"]["id"]) == ["health", "toys"]
+    # Without read= and write=, the frame is returned as it is.
+    with pytest.warns(qtm.SetupWarning, match=r"pandas\.DataFrame; pass read= .* and write= "):
+        assert qtm.middleware(lambda query: frame)(QUESTION) is frame
 
 
 # --- language models ------------------------------------------------------------------------------

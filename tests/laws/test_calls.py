@@ -264,6 +264,73 @@ def test_a_response_of_unknown_shape_is_returned_as_it_is(response: Any, way: st
     assert _problems(retrieval) == [("response", "unreadable")]
 
 
+class Frame:
+    """What tells a data frame: rows by place, and columns."""
+
+    columns = ("id", "text")
+    iloc = ()
+
+    def __len__(self) -> int:
+        return 2
+
+
+@both_ways
+def test_a_data_frame_is_returned_as_it_is_with_one_warning_that_names_read_and_write(
+    way: str,
+) -> None:
+    response = Frame()
+    search = Search(way, lambda *_: response)
+    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(search.function)
+
+    def call() -> Any:
+        return asyncio.run(wrapped(QUERY)) if way == "async" else wrapped(QUERY)
+
+    with pytest.warns(qtm.SetupWarning, match=r"pass read= .* and write= ") as told:
+        found = [call() for _ in range(3)]
+    assert found == [response] * 3
+    assert len(told) == 1
+
+
+@both_ways
+@pytest.mark.parametrize("item", ["dict", "pair"])
+def test_two_functions_of_the_user_read_a_response_and_write_it(item: str, way: str) -> None:
+    def respond(query: Any, top_k: int) -> Any:
+        rows = _respond(query, top_k)
+        return {"box": rows if item == "dict" else [(row["text"], row["score"]) for row in rows]}
+
+    def read(response: Any) -> Any:
+        return response["box"]
+
+    def write(response: Any, items: Any) -> Any:
+        return {**response, "box": list(items)}
+
+    search = Search(way, respond)
+    wrapped: Any = qtm.QueryMiddleware(REWRITE, client=ScriptedModel(_reply)).wrap(
+        search.function, read=read, write=write
+    )
+    found = wrapped(QUERY)
+    box = (asyncio.run(found) if way == "async" else found)["box"]
+    assert len(box) == 3
+    assert box[0] in [it for response in search.returned for it in response["box"]]
+    assert "Jaco has no health concerns" in str(box[0])
+
+
+def _fail_to_fuse(*_: Any) -> Any:
+    raise ValueError
+
+
+@both_ways
+@pytest.mark.parametrize(
+    "fuse", [_fail_to_fuse, lambda *_: [(("", "x"), 1.0)], lambda *_: 3, lambda *_: [("a",)]]
+)
+def test_a_function_that_fails_to_fuse_leaves_the_questions_own_list(fuse: Any, way: str) -> None:
+    config = {**REWRITE, "keywordEvidence": {"enabled": False}}
+    qm = qtm.QueryMiddleware(config, client=ScriptedModel(_reply), fuse=fuse)
+    found = Search(way).ask_by(qm, QUERY)
+    assert found.response == _respond(QUERY, 3)
+    assert [(it.stage, it.reason) for it in found.degradations] == [("fusion", "failed")]
+
+
 @both_ways
 @pytest.mark.parametrize(
     "response", [None, [], (), {"matches": []}], ids=lambda it: type(it).__name__

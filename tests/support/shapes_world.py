@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import numpy as np
-import pandas as pd
 import sqlalchemy as sa
 from pinecone import QueryResponse, ScoredVector
 from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
@@ -129,20 +128,6 @@ def document(row: Row) -> LangChainDocument:
     return LangChainDocument(page_content=row.text, metadata={"page": 1}, id=row.id)
 
 
-def frame(rows: Sequence[Row]) -> Any:
-    columns = {
-        "id": [row.id for row in rows],
-        "text": [row.text for row in rows],
-        "score": [row.score for row in rows],
-    }
-    return pd.DataFrame(
-        {
-            name: pd.Series(cells, dtype="float" if name == "score" else "object")
-            for name, cells in columns.items()
-        }
-    )
-
-
 SELECT: Final = """
     SELECT json_extract(value, '$[0]') AS id, json_extract(value, '$[1]') AS content,
         json_extract(value, '$[2]') AS distance FROM json_each(:rows) ORDER BY key
@@ -256,7 +241,6 @@ SHAPES: Final[dict[str, ResultShape]] = {
     "Chroma's columns": ResultShape(
         chroma, lambda r: list(r["ids"][0]), lambda r: list(r["distances"][0])
     ),
-    "data frame": ResultShape(frame, lambda r: list(r["id"]), lambda r: list(r["score"])),
     "rows of sqlite3": ResultShape(sqlite_rows, lambda r: [it["id"] for it in r], None),
     "rows of SQLAlchemy, each an object and its distance": ResultShape(
         lambda rows: sqlalchemy_rows(rows, Chunk), lambda r: [it.Chunk.id for it in r], None

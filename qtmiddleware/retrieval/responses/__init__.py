@@ -39,8 +39,6 @@ from qtmiddleware.retrieval.responses.fields import (
     replace_nested_value,
 )
 from qtmiddleware.retrieval.responses.items import (
-    NAMES,
-    SCORES,
     build_item_fingerprint,
     can_be_passage,
     convert_to_namespace,
@@ -269,12 +267,6 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         # Raises now if the columns cannot be read, so that callers get the error from here.
         _get_columns_and_nesting(response)
         return Shape(_read_columns, _replace_columns, "columns, as Chroma's")
-    if _is_data_frame(response):
-        return Shape(
-            _read_frame,
-            partial(_replace_frame_rows, options.score_field),
-            "the rows of a data frame",
-        )
     if isinstance(response, str):
         advice = f"return the list of passages and join it later, or {ADVICE}"
         raise ResponseShapeError(
@@ -517,126 +509,6 @@ def _get_columns_and_nesting(response: Any) -> tuple[dict[str, Any], bool]:
                 response, f"{name!r} must be as long as the other columns in a response of type"
             )
     return columns, is_nested
-
-
-# --- a pandas data frame --------------------------------------------------------------------------
-
-
-class _Row(dict[Any, Any]):
-    """One row of a data frame: its values by column name, with ``None`` for missing values.
-
-    Attributes:
-        frame: The data frame that contains the row.
-        row_index: The index of the row in the data frame, from 0.
-    """
-
-    __slots__ = ("frame", "row_index")
-
-    frame: Any
-    row_index: int
-
-
-def _is_data_frame(response: Any) -> bool:
-    """Return whether *response* is a data frame that may contain passages.
-
-    One of the following must be true:
-
-    - It is empty.
-    - A column or index level has a usual name for an id or text.
-    - Its first row contains a string.
-    """
-    class_ = type(response)
-    if not (hasattr(class_, "iloc") and hasattr(class_, "columns") and response.columns.is_unique):
-        return False
-    if not len(response) or any(
-        name in NAMES for name in (*response.columns, *response.index.names)
-    ):
-        return True
-    return any(isinstance(value, str) for value in response.iloc[0])
-
-
-def _read_frame(response: Any) -> Sequence[Any]:
-    """Return the rows of *response*, a data frame.
-
-    An index level with a usual name for an id or text is read as a column.
-    """
-    cells = response.astype(object).where(response.notna(), None)
-    rows = [_Row(fields) for fields in cells.to_dict("records")]
-    levels = [
-        name for name in response.index.names if name in NAMES and name not in response.columns
-    ]
-    for level in levels:
-        for row, label in zip(rows, response.index.get_level_values(level).tolist(), strict=True):
-            row[level] = label
-    for place, row in enumerate(rows):
-        row.frame, row.row_index = response, place
-    return rows
-
-
-def _replace_frame_rows(score_field: str | None, response: Any, items: Sequence[_Row]) -> Any:
-    """Return a copy of *response*, a data frame, with the rows and scores of *items*.
-
-    *score_field* names the column of scores. If it is ``None``, the usual names are tried.
-    """
-    if all(row.frame is response for row in items):
-        frame = response.iloc[[row.row_index for row in items]]
-    else:
-        frame = _join_rows(response, items)
-    for name in SCORES if score_field is None else (score_field,):
-        if name in frame.columns:
-            old_values, new_values = frame[name].tolist(), [row.get(name) for row in items]
-            # A column without new scores is not assigned, so that it keeps its type.
-            if any(
-                is_number(new_value) and new_value != old_value
-                for new_value, old_value in zip(new_values, old_values, strict=True)
-            ):
-                frame = frame.assign(**{name: _build_column(new_values, frame[name].dtype)})
-    frame.attrs = dict(response.attrs)
-    return frame
-
-
-def _join_rows(response: Any, rows: Sequence[_Row]) -> Any:
-    """Join *rows* of several data frames into one data frame with the columns of *response*.
-
-    A column keeps its type unless this type would change a value.
-    """
-    model_frame = response if len(response) else rows[0].frame
-    names = response.columns if len(response.columns) else model_frame.columns
-    frames = {id(row.frame): row.frame for row in rows}
-    columns = {}
-    for name in names:
-        values_by_frame = {
-            frame_id: frame[name].tolist()
-            for frame_id, frame in frames.items()
-            if name in frame.columns
-        }
-        values = [
-            values_by_frame[id(row.frame)][row.row_index]
-            if id(row.frame) in values_by_frame
-            else None
-            for row in rows
-        ]
-        columns[name] = _build_column(
-            values, model_frame[name].dtype if name in model_frame.columns else object
-        )
-    labels = [row.frame.index[[row.row_index]] for row in rows]
-    frame = type(response)(columns, index=labels[0].append(labels[1:]))
-    frame.columns = names
-    return frame
-
-
-def _build_column(values: Sequence[Any], dtype: Any) -> Any:
-    """Return *values* as a pandas array of *dtype*, or of another type if a value does not fit."""
-    # The user's function returned a data frame, so pandas is already loaded.
-    import pandas as pd
-
-    try:
-        column = pd.Series(values, dtype=dtype)
-        if column.notna().sum() == pd.Series(values, dtype=object).notna().sum():
-            return column.array
-    except (TypeError, ValueError, OverflowError):
-        pass
-    return pd.Series(values).array
 
 
 def get_read_units(response: Any) -> float | None:

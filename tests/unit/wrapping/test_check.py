@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -110,14 +109,6 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str],
         },
         "rerank 5 candidates, which is all that the function returns",
     ),
-    "a data frame": (
-        lambda query, k=4: pd.DataFrame(
-            [{**it, "text": it["metadata"]["text"]} for it in search(query, k)]
-        ),
-        {},
-        {"top_k": "`k`, 4", "response": "the rows of a data frame", "text": "`text`"},
-        "rerank 8 candidates",
-    ),
     "columns": (
         columns,
         {},
@@ -182,7 +173,6 @@ HELPED: Final = (
     "dicts",
     "an SDK's response to a vector",
     "documents",
-    "a data frame",
     "columns",
     "one that refuses more",
 )

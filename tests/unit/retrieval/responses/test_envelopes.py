@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -187,7 +186,6 @@ class Report:
         {"items": {"a": HITS}},
         np.array([0.5, 0.25]),
         np.ma.array(TEXTS),
-        pd.DataFrame({"x": [0.5]}),
     ],
 )
 def test_a_method_a_number_or_a_list_of_something_else_is_no_list_of_passages(
@@ -210,8 +208,6 @@ def test_what_holds_passages_without_a_name_is_read_as_before() -> None:
     assert name_list({"ids": ["a"], "documents": ["x y"], "data": ["an image"]}).startswith(
         "columns"
     )
-    frame = pd.DataFrame({"id": ["a", "b"], "text": TEXTS[:2], "items": [HITS, HITS]})
-    assert name_list(frame) == "the rows of a data frame"
     assert name_list(np.array(TEXTS, dtype=object)) == "a list"
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,10 +108,6 @@ class Found(NamedTuple):
     near: float
 
 
-def frame(numbers: list[float]) -> pd.DataFrame:
-    return pd.DataFrame({"key": ["a", "b", "c"], "blurb": TEXTS, "near": numbers})
-
-
 NUMBERS = [0.75, 0.71875, 0.25]
 ROWS = list(zip("abc", TEXTS, NUMBERS, strict=True))
 USUAL = {"idField": "key", "textField": "blurb", "scoreField": "near"}
@@ -158,7 +153,6 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
         USUAL,
     ),
     "plain tuples": ([(i, t, 7.5, None, s) for i, t, s in ROWS], {"scoreField": "4"}),
-    "a frame": (frame(NUMBERS), USUAL),
     "columns": (
         {"ids": [1, 2, 3], "key": list("abc"), "blurb": TEXTS, "near": NUMBERS},
         USUAL,
@@ -203,7 +197,7 @@ def test_a_copy_with_another_score_has_it_in_the_field_that_the_user_names(
     assert repr(item) == repr(before)
 
 
-@pytest.mark.parametrize("name", ["a frame", "dicts", "columns"])
+@pytest.mark.parametrize("name", ["dicts", "columns"])
 def test_fused_scores_stand_in_the_field_that_the_user_names(name: str) -> None:
     response, named = NAMED[name]
     before = copy.deepcopy(response)

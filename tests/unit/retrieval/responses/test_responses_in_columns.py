@@ -1,4 +1,4 @@
-"""Responses that keep passages in columns: data frames, Chroma's results, documents beside their scores."""
+"""Responses that keep passages in columns: Chroma's results, documents beside their scores."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import qtmiddleware as qtm
@@ -17,7 +16,6 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.responses import (
     find_shape,
     read_keys_and_scores,
-    read_metadata,
     read_response,
     read_score,
     read_text,
@@ -28,11 +26,6 @@ from qtmiddleware.types import Variant
 
 TEXTS = ["the first", "the second", "the third"]
 SCORES = [0.75, 0.5, 0.25]
-
-
-def frame(**columns: Any) -> pd.DataFrame:
-    """Three passages, with *columns* in place of or beside the usual ones."""
-    return pd.DataFrame({"id": ["a", "b", "c"], "text": TEXTS, "score": SCORES, **columns})
 
 
 def chroma(*, nested: bool = True, count: int = 3, **columns: Any) -> dict[str, Any]:
@@ -76,138 +69,6 @@ def refused(response: Any) -> str:
     with pytest.raises(ResponseShapeError) as caught:
         read_response(Variant("original", "q"), response)
     return str(caught.value)
-
-
-# Data frames
-
-
-def test_a_data_frame_is_read_by_its_columns() -> None:
-    response = frame(page=[1, 2, 3])
-    assert read(response) == ([(DEFAULT, "a"), (DEFAULT, "b"), (DEFAULT, "c")], SCORES, TEXTS)
-    first = find_shape(response).items(response)[0]
-    assert dict(read_metadata(first)) == {"text": "the first", "page": 1}
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        pd.RangeIndex(3),
-        pd.Index(["x", "y", "z"], name="label"),
-        pd.Index([7, 7, 7]),
-        pd.MultiIndex.from_tuples([("d", 1), ("d", 2), ("e", 1)], names=["document", "chunk"]),
-        pd.date_range("2024-01-01", periods=3),
-    ],
-)
-def test_a_data_frame_comes_back_with_its_columns_types_labels_and_attributes(
-    index: pd.Index,
-) -> None:
-    response = frame(
-        score=np.array(SCORES, dtype="float32"),
-        page=pd.array([1, None, 3], dtype="Int64"),
-        kind=pd.Categorical(["x", "y", "x"]),
-        at=pd.date_range("2024-01-01", periods=3, tz="UTC"),
-        vector=[np.zeros(2), np.ones(2), np.zeros(2)],
-    ).set_index(index)
-    response.attrs["source"] = "web"
-    before = response.copy(deep=True)
-    made = kept(response, 2, 0)
-    pd.testing.assert_frame_equal(made, response.iloc[[2, 0]])
-    assert made.attrs == {"source": "web"}
-    pd.testing.assert_frame_equal(response, before)
-    pd.testing.assert_frame_equal(kept(response), response.iloc[:0])
-
-
-def test_an_index_that_is_named_like_an_id_holds_the_ids() -> None:
-    response = frame().set_index("id")
-    assert [key for _, key in read(response)[0]] == ["a", "b", "c"]
-    assert list(kept(response, 1, 0).index) == ["b", "a"]
-    assert [key for _, key in read(frame().drop(columns="id"))[0]] == [
-        f"\0{text}" for text in TEXTS
-    ]
-
-
-def test_rows_of_several_data_frames_become_one_like_the_first() -> None:
-    first = frame(page=[1, 2, 3], score=np.array(SCORES, dtype="float32")).set_index(
-        pd.Index(["x", "y", "z"])
-    )
-    first.attrs["query"] = 1
-    second = frame(
-        id=["d", "e", "f"],
-        page=[4, None, 6],
-        more=["1", "2", "3"],
-        score=np.float32([0.9, 0.8, 0.7]),
-    )
-    shape = find_shape(first)
-    theirs = find_shape(second).items(second)
-    made = shape.rebuild(first, [theirs[0], *shape.items(first)[:2], theirs[2]])
-    assert list(made.columns) == list(first.columns)
-    assert list(made["id"]) == ["d", "a", "b", "f"]
-    assert list(made["page"]) == [4, 1, 2, 6]
-    assert made.dtypes.to_dict() == first.dtypes.to_dict()
-    assert list(made.index) == [0, "x", "y", 2]
-    assert made.attrs == {"query": 1}
-    with_nothing = shape.rebuild(first, theirs[:2])
-    assert with_nothing["page"].dtype == "float64"
-    assert with_nothing["page"].isna().tolist() == [False, True]
-
-
-@pytest.mark.parametrize("columns", [[], ["id", "text", "score"]])
-def test_rows_can_come_into_a_data_frame_that_had_none(columns: list[str]) -> None:
-    response = pd.DataFrame(columns=columns)
-    other = frame()
-    made = find_shape(response).rebuild(response, find_shape(other).items(other)[1:])
-    assert read(made) == read(other.iloc[1:])
-    assert made.dtypes.to_dict() == other.dtypes.to_dict()
-
-
-def test_a_class_of_data_frames_stays_what_it_is() -> None:
-    class Passages(pd.DataFrame):
-        @property
-        def _constructor(self) -> Any:
-            return Passages
-
-    first, second = Passages(frame()), Passages(frame(id=["d", "e", "f"]))
-    shape = find_shape(first)
-    assert type(shape.rebuild(first, shape.items(first)[:1])) is Passages
-    assert type(shape.rebuild(first, [*shape.items(first), *shape.items(second)])) is Passages
-
-
-@pytest.mark.parametrize(
-    ("dtype", "after"), [("float64", "float64"), ("float32", "float32"), ("int64", "float64")]
-)
-def test_new_scores_are_written_into_the_column(dtype: str, after: str) -> None:
-    response = frame(score=np.array([3, 2, 1], dtype=dtype))
-    shape = find_shape(response)
-    made = shape.rebuild(response, [replace_score(item, 0.5) for item in shape.items(response)[:2]])
-    assert list(made["score"]) == [0.5, 0.5]
-    assert made["score"].dtype == after
-    assert list(response["score"]) == [3, 2, 1]
-
-
-def test_rows_without_a_number_keep_having_none_when_others_get_new_ones() -> None:
-    response = frame(score=[0.75, None, 0.25])
-    shape = find_shape(response)
-    made = shape.rebuild(response, [replace_score(item, 0.5) for item in shape.items(response)])
-    assert read(made)[1] == [0.5, None, 0.5]
-
-
-@pytest.mark.parametrize(
-    "response",
-    [
-        pd.DataFrame({"price": [1.0, 2.0]}),
-        pd.DataFrame([["a", "b"]], columns=["text", "text"]),
-        pd.Series(TEXTS),
-    ],
-)
-def test_a_data_frame_without_passages_is_refused(response: Any) -> None:
-    assert "read=" in refused(response)
-
-
-def test_a_data_frame_with_a_text_of_an_unusual_name_is_read_with_that_name() -> None:
-    response = pd.DataFrame({"what": TEXTS, "score": SCORES})
-    shape = find_shape(response)
-    assert [read_text(item, "what") for item in shape.items(response)] == TEXTS
-    assert len(set(read(response)[0])) == 3
 
 
 # Chroma
@@ -446,7 +307,6 @@ PASSAGES = [
 NUMBERS = [0.8 - 0.01 * place for place in range(8)]
 NAMES = [f"p{place}" for place in range(8)]
 WHOLE: list[Any] = [
-    (pd.DataFrame({"id": NAMES, "text": PASSAGES, "score": NUMBERS}), lambda it: list(it["text"])),
     ((PASSAGES, NUMBERS), lambda it: it[0]),
     (list(zip(PASSAGES, NUMBERS, strict=True)), lambda it: [text for text, _ in it]),
     (

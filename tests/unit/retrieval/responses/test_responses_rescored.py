@@ -12,7 +12,6 @@ from uuid import NAMESPACE_DNS, UUID, uuid5
 
 import msgspec
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -161,7 +160,6 @@ KINDS: dict[str, Make] = {
     "struct": Struct,
     "slots": Slotted,
     "namespace": lambda i, t, s: SimpleNamespace(id=i, text=t, relevance_score=s),
-    "row": lambda i, t, s: column_items(pd.DataFrame({"id": [i], "text": [t], "score": [s]})),
     "column": lambda i, t, s: column_items({"ids": [[i]], "documents": [[t]], "distances": [[s]]}),
 }
 WITHOUT = {"document", "string", "node without score", "weaviate nothing"}
@@ -271,13 +269,6 @@ def columns(rows: Rows) -> tuple[list[str], list[str], list[float]]:
     return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
 
-def data_frame(rows: Rows) -> pd.DataFrame:
-    ids, passages, scores = columns(rows)
-    return pd.DataFrame(
-        {"id": ids, "text": passages, "score": np.array(scores), "n": range(len(rows))}
-    )
-
-
 def search_response(rows: Rows) -> Any:
     return SearchRecordsResponse(
         result=SearchResult(hits=listed("hit")(rows)), usage=SearchUsage(read_units=6)
@@ -285,7 +276,7 @@ def search_response(rows: Rows) -> Any:
 
 
 RESPONSES: dict[str, Callable[[Rows], Any]] = {
-    **{f"list of {kind}": listed(kind) for kind in KINDS if kind not in ("row", "column")},
+    **{f"list of {kind}": listed(kind) for kind in KINDS if kind != "column"},
     "tuple": lambda rows: tuple(listed("dict")(rows)),
     "array of texts": lambda rows: np.array([text for _, text, _ in rows], dtype=object),
     "query response": lambda rows: QueryResponse(
@@ -304,8 +295,6 @@ RESPONSES: dict[str, Callable[[Rows], Any]] = {
         "documents": columns(rows)[1],
         "scores": columns(rows)[2],
     },
-    "data frame": data_frame,
-    "data frame with index": lambda rows: data_frame(rows).set_index("id"),
     "chroma query": lambda rows: {
         "ids": [columns(rows)[0]],
         "documents": [columns(rows)[1]],
@@ -322,8 +311,6 @@ RESPONSES: dict[str, Callable[[Rows], Any]] = {
 
 
 def plain(response: Any) -> str:
-    if isinstance(response, pd.DataFrame):
-        return repr((response.to_dict("list"), list(response.index), response.dtypes.to_dict()))
     items = response if isinstance(response, list) else []
     return repr((response, [data(item) for item in items]))
 
