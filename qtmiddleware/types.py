@@ -24,18 +24,16 @@ NEVER: Final = float("inf")
 class Deadline:
     """The moment when callers stop waiting for a result.
 
-    `begin` moves this moment to at most *seconds* from now. `cancel` moves it to now.
+    `cancel` moves this moment to now.
 
     Args:
         at: The moment, in seconds on the monotonic clock; infinite by default.
-        seconds: The maximum number of seconds left after `begin`; infinite by default.
     """
 
-    __slots__ = ("_at", "_seconds")
+    __slots__ = ("_at",)
 
-    def __init__(self, at: float = NEVER, seconds: float = NEVER) -> None:
+    def __init__(self, at: float = NEVER) -> None:
         self._at = at
-        self._seconds = seconds
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
@@ -61,13 +59,8 @@ class Deadline:
         return Deadline(min(self._at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
-        """Return an independent copy. Calling its `begin` or `cancel` changes only the copy."""
-        return Deadline(self._at, self._seconds)
-
-    def begin(self) -> None:
-        """Move the deadline to at most *seconds* from now; *seconds* is set in the constructor."""
-        if self._seconds != NEVER:
-            self._at = min(self._at, monotonic() + self._seconds)
+        """Return an independent copy. Calling its `cancel` changes only the copy."""
+        return Deadline(self._at)
 
     def cancel(self) -> None:
         """Make the deadline pass now."""

@@ -466,7 +466,6 @@ class _Pipeline:
             trace,
             self.degradations,
             self._find_protected_spans,
-            self.deadline,
         )
         if (remembered := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")

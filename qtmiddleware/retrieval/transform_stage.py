@@ -12,7 +12,6 @@ from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Together
-from qtmiddleware.runtime.warming import is_loading
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class TransformStage:
         trace: Receives the decision, costs and notes.
         degradations: Receives the failures.
         find_spans: Returns the parts of the query that the model must keep, such as numbers.
-        deadline: The deadline of the whole retrieval.
     """
 
     def __init__(
@@ -53,7 +51,6 @@ class TransformStage:
         trace: Trace,
         degradations: list[Degradation],
         find_spans: Callable[[], Sequence[Span]],
-        deadline: Deadline,
     ) -> None:
         self._question = question
         self._language = query.language or "auto"
@@ -61,7 +58,6 @@ class TransformStage:
         self._trace = trace
         self._degradations = degradations
         self._find_protected_spans = find_spans
-        self._deadline = deadline
         self._cache = request.cache
         self._key = (
             question.build_cache_key(request.model) if request.settings.cache.enabled else None
@@ -86,9 +82,6 @@ class TransformStage:
 
     def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
         """Return the transformation; an empty one if the model does not reply by *llm_deadline*."""
-        if is_loading():
-            # The model's time starts only once the modules that the model needs are loaded.
-            llm_deadline = Deadline(self._deadline.at, seconds=llm_deadline.remaining())
         transformation, degradations = yield from self._get_shared_or_new_transformation(
             llm_deadline
         )

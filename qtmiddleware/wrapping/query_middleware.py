@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import (
     Callable,
@@ -15,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from threading import Thread, current_thread
 from typing import (
@@ -40,9 +39,7 @@ from qtmiddleware.protocols import (
     FuseFunction,
     LanguageModel,
     Observer,
-    Prompt,
     Record,
-    Reply,
     RetrievalHook,
     Store,
 )
@@ -58,8 +55,7 @@ from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.shared_cache import SharedCache
 from qtmiddleware.runtime.steps import Flow, gather_flows
-from qtmiddleware.runtime.warming import is_warming_up, load_in_background, wait_for_loading_threads
-from qtmiddleware.types import Answer, Deadline, Transformation
+from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components
 from qtmiddleware.wrapping.options import check_options
@@ -114,33 +110,6 @@ class WrapOptions(ReadOptions, total=False):
     """The options of `QueryMiddleware.wrap`: how to read a function's calls and responses."""
 
     embed: Any
-
-
-_REHEARSAL_QUERY: Final = "What does Nike sell in Europe since 2020?"
-_UNHURRIED_MS: Final = 600_000
-
-
-class _RehearsalModel:
-    """A fake language model for warming up. It replies at once, with a text for each field."""
-
-    name = "rehearsal"
-
-    def complete(self, prompt: Prompt, _: Deadline) -> Reply:
-        """Return a reply with the same text for every field that *prompt* requests."""
-        return Reply(
-            json.dumps(
-                {
-                    reply_field.name: [_REHEARSAL_QUERY]
-                    if reply_field.shape == "list"
-                    else _REHEARSAL_QUERY
-                    for reply_field in prompt.fields
-                }
-            )
-        )
-
-    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
-        """Return a reply to *prompt*, as `complete` does."""
-        return self.complete(prompt, deadline)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -242,8 +211,6 @@ class QueryMiddleware:
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
-        if self._components.should_warm_up_model() and self._components.has_model:
-            load_in_background(self._load_model, self._warm_up_transformation)
 
     @property
     def config(self) -> Config:
@@ -404,8 +371,7 @@ class QueryMiddleware:
         Returns at once and never raises. The middleware is ready if it can answer within the
         deadline. It is not ready in two cases:
 
-        - While models or packages are being loaded. A load in the background counts for at most
-          ten seconds.
+        - While `warm_up` loads models and packages.
         - After `close`, until you call `warm_up` or enter a ``with`` block.
 
         The middleware stays ready if a model, the shared cache or a reranker is down, because the
@@ -413,7 +379,7 @@ class QueryMiddleware:
         """
         from qtmiddleware.wrapping.health import NotReady, Readiness
 
-        is_loading = is_warming_up() or any(thread.is_alive() for thread in tuple(self._warming))
+        is_loading = any(thread.is_alive() for thread in tuple(self._warming))
         reasons = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
         return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
 
@@ -423,19 +389,18 @@ class QueryMiddleware:
         `warm_up` imports packages, reads word lists and prompts, and creates the model's client. If
         a reranker is configured, its model is loaded. No model is called, so nothing costs money.
 
-        If the configuration uses a model, most of the loading starts in the background when the
-        middleware is created, and `warm_up` waits until it ends. `warm_up` never raises. If
-        something cannot be loaded, for example because a key is missing, the first question
-        reports the problem.
+        Without `warm_up`, the first question loads what it needs. `warm_up` never raises. If
+        something cannot be loaded, for example because a key is missing, the first question reports
+        the problem.
         """
         # `ready` counts only threads that are alive: in a forked process the thread that was
         # warming up is gone.
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
-            wait_for_loading_threads()
             self._load_model()
-            self._warm_up_transformation()
+            # Reads the word lists of the rules.
+            self.preprocess("")
             self._components.load_reranker()
         finally:
             self._warming.remove(thread)
@@ -443,8 +408,7 @@ class QueryMiddleware:
     def _load_model(self, components: Components | None = None) -> None:
         """Load the packages of the language model, and create the model's client.
 
-        Questions that arrive meanwhile wait for the client. Errors are ignored, because the first
-        question reports them.
+        Errors are ignored, because the first question reports them.
         """
         components = components or self._components
         if components.should_warm_up_model():
@@ -452,21 +416,6 @@ class QueryMiddleware:
             # The first question reports the error, such as a missing key.
             with suppress(Exception):
                 model.warm_up()
-
-    def _warm_up_transformation(self) -> None:
-        """Load the prompts and rules by transforming one question with a fake model."""
-        # Warming up imports modules and may be slow: no deadline may skip a step, and no cache may
-        # keep the fake reply.
-        settings = replace(
-            self.settings,
-            escalation=replace(self.settings.escalation, mode="always"),
-            limits=replace(
-                self.settings.limits, llm_timeout_ms=_UNHURRIED_MS, deadline_ms=_UNHURRIED_MS
-            ),
-            cache=replace(self.settings.cache, enabled=False),
-        )
-        request = Request(_REHEARSAL_QUERY, (), settings, Learned(), TransformationCache(settings))
-        run(build_transform_flow(request), ModelOnly(_RehearsalModel()))
 
     def _build_context_source(
         self,
@@ -753,8 +702,6 @@ class QueryMiddleware:
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
         self._sampler.flush(logger)
-        # A load that still runs in the background would open a client after the others are closed.
-        wait_for_loading_threads()
         self._own_search.close()
 
     # The locks and clients inside cannot be copied. A copy of an object that holds this middleware

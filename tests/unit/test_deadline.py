@@ -64,21 +64,3 @@ def test_cancelling_twice_is_cancelling() -> None:
     deadline.cancel()
     deadline.cancel()
     assert deadline.passed
-
-
-def test_one_with_seconds_of_its_own_draws_nearer_when_it_is_begun() -> None:
-    waiting = Deadline.after(1_000)
-    begun = Deadline(waiting.at, seconds=100)
-    alike = begun.copy()
-    assert begun.at == waiting.at
-    begun.begin()
-    assert begun.remaining() <= 100
-    assert alike.at == waiting.at
-    waiting.begin()
-    assert waiting.at == alike.at
-    alike.cancel()
-    alike.begin()
-    assert alike.passed
-    sooner = Deadline(begun.at, seconds=1_000)
-    sooner.begin()
-    assert sooner.at == begun.at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from math import ceil
 from time import monotonic
 from types import TracebackType
@@ -17,7 +17,7 @@ from qtmiddleware.providers.llms.defects import convert_defect
 from qtmiddleware.providers.llms.openai.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
-from qtmiddleware.runtime.warming import await_until_loaded, wait_until_loaded
+from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.types import Deadline
 
 # Errors that prove that the service works, although this question got no answer.
@@ -64,6 +64,7 @@ class GovernedModel:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
         self.is_builtin = is_builtin_model(inner)
+        self._is_loaded = not hasattr(inner, "warm_up")
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
@@ -118,8 +119,6 @@ class GovernedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        # If two threads import the same packages, one may see a half-initialised package.
-        wait_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call:
             return call.record_reply(self.inner.complete(prompt, deadline))
 
@@ -128,7 +127,7 @@ class GovernedModel:
 
         Raises `ModelError` on failure.
         """
-        await await_until_loaded(deadline)
+        await self._load()
         with self._begin_call(prompt, deadline) as call:
             return call.record_reply(await self.inner.acomplete(prompt, deadline))
 
@@ -141,7 +140,6 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        wait_until_loaded(deadline)
         with self._begin_call(prompt, deadline) as call, ExitStack() as stack:
             pieces = inner.stream(prompt, deadline)
             # If the caller stops early, closing the stream ends the connection at once.
@@ -162,7 +160,7 @@ class GovernedModel:
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
-        await await_until_loaded(deadline)
+        await self._load()
         with self._begin_call(prompt, deadline) as call:
             async with AsyncExitStack() as stack:
                 pieces = inner.astream(prompt, deadline)
@@ -170,6 +168,19 @@ class GovernedModel:
                     stack.push_async_callback(pieces.aclose)
                 async for piece in pieces:
                     yield call.record_piece(piece)
+
+    async def _load(self) -> None:
+        """Load what the first call needs, in a thread so that the event loop is not blocked.
+
+        If the caller stops waiting, the loading goes on for a later call.
+        """
+        if self._is_loaded:
+            return
+        inner: Any = self.inner
+        # The call reports the error, such as a missing key.
+        with suppress(Exception):
+            await run_in_thread(inner.warm_up)
+        self._is_loaded = True
 
     def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _RunningCall:
         # This raises before the call begins, because a caller without time says nothing about the
