@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import MissingExtra, remove_credentials
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 
 HUB_TIMEOUT: Final = 10.0
@@ -24,7 +24,7 @@ A longer text is cut before tokenizing, because tokenizing takes a second per me
 MOST_TOKENS: Final = 8_192
 """The maximum number of tokens per text, if the model reports no maximum or a larger one."""
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
-_LOCK: Final = ForkLock()
+_LOCK: Final = make_lock()
 
 _log = get_logger("qtmiddleware.models")
 
@@ -53,7 +53,7 @@ def load_model(
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
     # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
-    with _LOCK.lock, _silence_libraries():
+    with _LOCK, _silence_libraries():
         folder = Path(model_name).expanduser()
         if not folder.exists() and _is_path(model_name):
             raise make_error(

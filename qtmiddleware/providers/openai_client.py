@@ -186,10 +186,10 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    # The arguments are a cache key. A new context is made in a forked process, if the environment
-    # names other authorities, or if gevent has replaced `ssl.SSLContext`.
+    # The arguments are a cache key. A new context is made in a forked process, and if the
+    # environment names other authorities.
     authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    context = _make_tls_context(os.getpid(), authorities, ssl.SSLContext)
+    context = _make_tls_context(os.getpid(), authorities)
     http = kind(**{"verify": context, "follow_redirects": False, **options})
     limit_error_bodies(http)
     return http

@@ -29,7 +29,7 @@ from qtmiddleware.retrieval.question_words import (
     measure_joint_coverage,
     parse_question,
 )
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.types import Standing
 
 WEIGHTS: Final = {"best_score": 2.0, "lead": 1.0, "coverage": 1.0}
@@ -61,7 +61,7 @@ class Standings:
 
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
-        self._lock = ForkLock()
+        self._lock = make_lock()
 
     def measure_confidence(
         self,
@@ -85,7 +85,7 @@ class Standings:
             return _NO_PASSAGES
         if not signals:
             return _NO_SIGNALS
-        with self._lock.lock:
+        with self._lock:
             # The limit is computed before this result is added, so that the result is compared only
             # with earlier ones.
             seen = min(len(self._percentiles[name]) for name in signals)

@@ -39,7 +39,7 @@ from qtmiddleware.retrieval.question_words import (
     parse_question,
     sum_word_scores,
 )
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.types import Decision
 
 # The number of passages that the signals read, and the rank whose score is compared with the first.
@@ -153,14 +153,14 @@ class Gate:
         self._percentiles = {name: Percentiles(expected) for name, expected in _EXPECTED.items()}
         # How many fewer calls were made than wanted; negative if there were more.
         self._unused_calls = 0.0
-        self._lock = ForkLock()
+        self._lock = make_lock()
 
     def record_forced_call(self, target_call_rate: float) -> None:
         """Count a model call that was made without asking the gate.
 
         The gate compensates for the call by allowing fewer calls later.
         """
-        with self._lock.lock:
+        with self._lock:
             self._unused_calls = min(
                 self._unused_calls, max(self._unused_calls + target_call_rate - 1.0, -MAX_DEBT)
             )
@@ -190,7 +190,7 @@ class Gate:
         if not signals:
             self.record_forced_call(target_call_rate)
             return Decision(call=True, reason="too_few_scores", signals={"scores": len(scores)})
-        with self._lock.lock:
+        with self._lock:
             observed = max(len(self._percentiles[name]) for name in signals)
             doubt = 1.0 - _compute_mean(
                 [

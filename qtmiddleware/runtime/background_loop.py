@@ -18,7 +18,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import aclosing, contextmanager
 from typing import Any, Final, TypeVar
 
-from qtmiddleware.runtime.forking import ForkLock, register_fork_reset
+from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.types import NEVER
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class _BackgroundLoop:
     """
 
     def __init__(self) -> None:
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self.reset_state()
         register_fork_reset(self)
 
@@ -49,7 +49,7 @@ class _BackgroundLoop:
 
         The coroutine runs in a copy of the caller's context.
         """
-        with self._lock.lock:
+        with self._lock:
             # A loop whose thread has died would never run the coroutine.
             if self._loop is None or self._thread is None or not self._thread.is_alive():
                 self._loop = asyncio.new_event_loop()

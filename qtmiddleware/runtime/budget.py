@@ -11,7 +11,7 @@ from typing import Final
 
 from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 
 MOST_TOKENS: Final = 10**12
 """The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
@@ -127,7 +127,7 @@ class Meter:
         self._calls = _Window(_MINUTE, _BUCKETS_OF_CALLS)
         # Grows to the hours of the longest budget. Starts with 1 minute.
         self._spent = _Window(_MINUTE, _BUCKETS_OF_SPENDING)
-        self._lock = ForkLock()
+        self._lock = make_lock()
 
     def describe_exceeded_limit(
         self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0
@@ -141,12 +141,12 @@ class Meter:
             tokens: The highest possible number of tokens of the call.
             usd: The highest possible cost of the call, in US dollars.
         """
-        with self._lock.lock:
+        with self._lock:
             return self._find_exceeded_limit(budget, tokens, usd)[0]
 
     def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
-        with self._lock.lock:
+        with self._lock:
             now, seconds = self._clock(), hours * 3600.0
             calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE))
             recent = self._spent.list_recent_buckets(now, seconds)
@@ -159,7 +159,7 @@ class Meter:
             ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
                 calls per minute, ``retry_after`` is the number of seconds to wait.
         """
-        with self._lock.lock:
+        with self._lock:
             shortage, wait = self._find_exceeded_limit(budget, tokens, usd)
             if shortage:
                 raise ModelError("over_budget", shortage, retry_after=wait)
@@ -232,7 +232,7 @@ class Meter:
         return _MINUTE
 
     def _add_spending(self, bucket: _Bucket, tokens: int, usd: float, calls: int) -> None:
-        with self._lock.lock:
+        with self._lock:
             bucket.tokens += tokens
             bucket.usd += usd
             if calls:

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.single_flight import SingleFlight
 from qtmiddleware.types import Transformation
 
@@ -37,7 +37,7 @@ class TTLCache(Generic[V]):
         self._ttl = ttl_seconds
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
-        self._lock = ForkLock()
+        self._lock = make_lock()
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
         """Return the value stored under *key*; ``None`` if there is none or it has expired.
@@ -45,7 +45,7 @@ class TTLCache(Generic[V]):
         If *is_counted* is false, *hits* and *misses* stay the same. Pass false for a question's
         second lookup, so that each question counts once.
         """
-        with self._lock.lock:
+        with self._lock:
             entry = self._entries.get(key)
             if entry is not None and entry[0] + self._ttl <= self._clock():
                 del self._entries[key]
@@ -61,14 +61,14 @@ class TTLCache(Generic[V]):
 
     def put(self, key: Hashable, value: V) -> None:
         """Store *value* under *key*. A full cache drops its least recently used value."""
-        with self._lock.lock:
+        with self._lock:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
             self._drop_excess()
 
     def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
         """Set new limits, also for values that are already stored."""
-        with self._lock.lock:
+        with self._lock:
             self.max_entries, self._ttl = max_entries, ttl_seconds
             self._drop_excess()
 

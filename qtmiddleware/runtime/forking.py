@@ -20,6 +20,7 @@ class Resettable(Protocol):
         """Reset the object after a fork: make new locks and forget the parent's running work."""
 
 
+_locks: Final[WeakSet[threading.Lock]] = WeakSet()
 _renewables: Final[WeakSet[Resettable]] = WeakSet()
 
 
@@ -31,46 +32,27 @@ def register_fork_reset(resettable: Resettable) -> None:
     _renewables.add(resettable)
 
 
+def make_lock() -> threading.Lock:
+    """Return a lock that is free in every forked process, even if a thread of the parent held it.
+
+    It is a real `threading.Lock`, because an interrupt inside a wrapper could leave a lock held.
+    """
+    lock = threading.Lock()
+    _locks.add(lock)
+    return lock
+
+
 def _reset_all() -> None:
+    # The child has one thread, so another thread held each lock that is not free.
+    for lock in list(_locks):
+        lock.acquire(blocking=False)
+        lock.release()
     for resettable in list(_renewables):
         resettable.reset_state()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_all)
-
-
-class ForkLock:
-    """A lock that is free in a forked process, even if it was held in the parent.
-
-    Use it as ``with self._lock.lock:``. The property *lock* returns a real `threading.Lock`,
-    because an interrupt inside a wrapper could leave the lock acquired. If gevent replaces
-    `threading.Lock` later, a new lock is made, because waiting for the old lock would block all
-    greenlets forever.
-    """
-
-    __slots__ = ("__weakref__", "_lock", "_lock_class")
-
-    def __init__(self) -> None:
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Make a new lock after a fork."""
-        self._lock_class = threading.Lock
-        self._lock = threading.Lock()
-
-    def __deepcopy__(self, _: object) -> ForkLock:
-        # A lock cannot be copied, and the copied object needs a lock of its own.
-        return ForkLock()
-
-    @property
-    def lock(self) -> threading.Lock:
-        """The lock, for use in a ``with`` statement."""
-        # gevent has replaced the class since the lock was made.
-        if self._lock_class is not threading.Lock:
-            self.reset_state()
-        return self._lock
 
 
 class Draining:

@@ -43,8 +43,7 @@ def _is_interpreter_ending() -> bool:
 class Threads:
     """A pool of daemon threads. It starts a new thread if none is idle, so that no task waits.
 
-    An idle thread ends after 10 seconds. If gevent replaces threads and queues after this module
-    was loaded, the old queues are not used any more, because they would block all greenlets.
+    An idle thread ends after 10 seconds.
     """
 
     def __init__(self) -> None:
@@ -56,8 +55,8 @@ class Threads:
 
         gevent's greenlets survive a fork, but wait forever.
         """
-        # One queue per idle thread, which waits there for its next task, or for `None` to end.
-        self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        # One queue per idle thread, which waits there for its next task.
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
 
     def start(self, task: Callable[[], None]) -> None:
         """Start *task* in a thread, without waiting for its end.
@@ -77,15 +76,9 @@ class Threads:
             # A thread that starts now would never run.
             return False
         with suppress(IndexError):
-            while True:
-                tasks = self._idle.pop()
-                if type(tasks) is queue.SimpleQueue:
-                    tasks.put(task)
-                    return True
-                # This queue was made before gevent replaced the class: let its thread end, and try
-                # the next one.
-                tasks.put(None)
-        tasks = queue.SimpleQueue()
+            self._idle.pop().put(task)
+            return True
+        tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         # The task is not passed as an argument: a thread keeps its arguments as long as it lives,
         # with everything that the first task refers to.
         tasks.put(task)
@@ -97,9 +90,9 @@ class Threads:
             return False
         return True
 
-    def _perform_tasks(self, tasks: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    def _perform_tasks(self, tasks: queue.SimpleQueue[Callable[[], None]]) -> None:
         task = tasks.get()
-        while task is not None:
+        while True:
             # A task handles its own errors; an error that escapes must not end the pool's thread.
             with suppress(BaseException):
                 task()

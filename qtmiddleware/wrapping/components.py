@@ -17,7 +17,7 @@ from qtmiddleware.providers.llms import has_language_model, make_language_model,
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
-from qtmiddleware.runtime.forking import Draining, ForkLock
+from qtmiddleware.runtime.forking import Draining, make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.wrapping.shadow import ShadowRuns
@@ -46,7 +46,7 @@ class ComponentCache(Generic[T]):
 
     def __init__(self, previous_cache: ComponentCache[T] | None = None) -> None:
         self._previous = previous_cache
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._default: dict[Hashable, T] = {}
         self._recent: dict[Hashable, T] = {}
 
@@ -67,7 +67,7 @@ class ComponentCache(Generic[T]):
                 component.
         """
         # Creating under the lock lets two threads that need the same model share one.
-        with self._lock.lock:
+        with self._lock:
             if key in self._default:
                 return self._default[key]
             # Removing the component and adding it again makes it the most recently used one.
@@ -88,7 +88,7 @@ class ComponentCache(Generic[T]):
 
     def list_components(self) -> list[T]:
         """Return all components. A component that belongs to several keys is returned once."""
-        with self._lock.lock:
+        with self._lock:
             return list(
                 {
                     id(component): component

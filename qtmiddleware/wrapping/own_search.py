@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Embedder, Record, Store
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 Search = Wrapped[..., list[Record]]
@@ -46,7 +46,7 @@ class OwnSearch:
         self._settings = settings
         self._store = store
         self._embedder = embedder
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._opened: StoreSearch | None = None
         self._search: Search | None = None
 
@@ -61,7 +61,7 @@ class OwnSearch:
 
         # Two threads may ask at the same time. The second one waits for the store that the first
         # one opens.
-        with self._lock.lock:
+        with self._lock:
             if self._search is None:
                 if self._opened is None:
                     self._opened = open_retriever(
@@ -80,7 +80,7 @@ class OwnSearch:
         if _build_search_key(settings) == _build_search_key(self._settings):
             return self
         search = OwnSearch(settings, store=self._store, embedder=self._embedder)
-        with self._lock.lock:
+        with self._lock:
             opened = self._opened
         if opened is not None and _build_store_key(settings) == _build_store_key(self._settings):
             search._opened = opened.copy_with_settings(settings)
@@ -90,7 +90,7 @@ class OwnSearch:
         """Close the store if it is open. The next call of `get_search` opens it again."""
         # Only the exchange needs the lock. Closing may take long, and other threads can already
         # open the store again.
-        with self._lock.lock:
+        with self._lock:
             opened, self._opened, self._search = self._opened, None, None
         if opened is not None:
             opened.close()

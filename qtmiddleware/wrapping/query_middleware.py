@@ -50,7 +50,7 @@ from qtmiddleware.retrieval.request import Request, validate_clock, validate_que
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.shared_cache import SharedCache
@@ -207,7 +207,7 @@ class QueryMiddleware:
         )
         self._sampler = LogSampler()
         self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
-        self._reloading = ForkLock()
+        self._reloading = make_lock()
         self._is_closed = False
         # The threads that are inside `warm_up`.
         self._warming: list[Thread] = []
@@ -329,7 +329,7 @@ class QueryMiddleware:
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
-        with self._reloading.lock:
+        with self._reloading:
             former = self._components
             components = former.copy_with_config(loaded)
             if components is former:

@@ -16,7 +16,7 @@ from typing import Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.drivers import Bulkhead, Performer, arun, run
-from qtmiddleware.runtime.forking import ForkLock, register_fork_reset
+from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Retrieval
@@ -55,7 +55,7 @@ class ShadowRuns:
     """
 
     def __init__(self) -> None:
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self.finished = self.failed = self.dropped = 0
         self._reported_dropped = 0
         # Keep a reference to each task: asyncio may collect a task that nobody references.
@@ -101,19 +101,19 @@ class ShadowRuns:
 
     def count_newly_dropped_retrievals(self) -> int:
         """Return how many retrievals were dropped since the last call of this method."""
-        with self._lock.lock:
+        with self._lock:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
     def _reserve_slot(self) -> bool:
-        with self._lock.lock:
+        with self._lock:
             has_room = self.running < MOST_AT_ONCE
             self.running += has_room
             self.dropped += not has_room
         return has_room
 
     def _release_slot(self, outcome: str) -> None:
-        with self._lock.lock:
+        with self._lock:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
 

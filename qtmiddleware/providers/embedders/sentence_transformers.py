@@ -9,7 +9,7 @@ from typing import Any
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.providers.embedders.vectors import check_and_convert_vectors
 from qtmiddleware.providers.loading import cut_text, load_model
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 
 
 class SentenceTransformersEmbedder:
@@ -50,7 +50,7 @@ class SentenceTransformersEmbedder:
         self._trust = trust_remote_code
         self._dimensions = dimensions
         self._dimension = dimensions
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._model: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,7 +83,7 @@ class SentenceTransformersEmbedder:
         if not texts:
             return []
         # The tokenizers fail if two threads use them at the same time.
-        with self._lock.lock:
+        with self._lock:
             model = self._load_model_once()
             try:
                 returned = model.encode(

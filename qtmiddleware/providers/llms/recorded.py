@@ -25,7 +25,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.files import append_line, make_private_folders
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.json_reading import Members, find_json
 from qtmiddleware.types import Deadline
@@ -334,7 +334,7 @@ class RecordingModel:
     def __init__(self, inner: LanguageModel, path: str | Path) -> None:
         self._inner = inner
         self._path = Path(path)
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._written: set[tuple[str, str]] | None = None
         self.can_async: bool = getattr(inner, "can_async", True)
 
@@ -391,7 +391,7 @@ class RecordingModel:
             **answer,
         }
         try:
-            with self._lock.lock:
+            with self._lock:
                 self._append_record(key, prompt.mode, record)
         except ConfigError as error:
             _log.warning("a reply could not be recorded: %s", error, event="reply_not_recorded")

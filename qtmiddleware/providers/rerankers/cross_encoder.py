@@ -9,7 +9,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.retrieval.reranking import check_rerank_scores
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 
 DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
@@ -80,7 +80,7 @@ class CrossEncoderReranker:
         self._batch_size = max(1, batch_size)
         self._trust = trust_remote_code
         self._max_length = max_length
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._model: Any = None if is_name else model
         self._failure = ""
         self._again_at = 0.0
@@ -103,14 +103,14 @@ class CrossEncoderReranker:
 
     def load(self) -> None:
         """Load the model, unless it is loaded already. Raises the same errors as `rerank`."""
-        with self._lock.lock:
+        with self._lock:
             self._load_model_once()
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
         if not texts:
             return []
-        with self._lock.lock:
+        with self._lock:
             model = self._load_model_once()
             # The model itself cuts at its maximum, but only after tokenizing the whole text.
             question = cut_text(model, query)

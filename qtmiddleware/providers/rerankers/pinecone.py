@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.reranking import check_rerank_scores
-from qtmiddleware.runtime.forking import Draining, ForkLock
+from qtmiddleware.runtime.forking import Draining, make_lock
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
@@ -44,7 +44,7 @@ class PineconeReranker:
         self._name = model.removeprefix(PREFIX)
         self._user_client = client
         self._made_client: Any = None
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self.in_use: Final = Draining(self.close)
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ class PineconeReranker:
 
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new client."""
-        with self._lock.lock:
+        with self._lock:
             client, self._made_client = self._made_client, None
         if callable(close := getattr(client, "close", None)):
             close()
@@ -106,7 +106,7 @@ class PineconeReranker:
     def _choose_client(self) -> Any:
         if self._user_client is not None:
             return self._user_client
-        with self._lock.lock:
+        with self._lock:
             if self._made_client is None:
                 self._made_client = _make_client()
             return self._made_client

@@ -55,7 +55,7 @@ def test_a_child_is_not_kept_waiting_by_what_the_parent_was_doing(tmp_path: Path
         store.upsert([Passage("parent", "one")], [[1.0, 0.0]])
         connections, held = store._connections, store._memory_copy
         # As other threads of the parent may hold them at that moment.
-        with connections._pool_lock, held._lock.lock, connections._write_lock:
+        with connections._pool_lock, held._lock, connections._write_lock:
             assert in_child(lambda: ids(store) == {"parent"} and store.count() == 1)
         assert ids(store) == {"parent"}
 

@@ -1,4 +1,4 @@
-"""Greenlets in place of threads, put there before anything of ours is loaded or long after."""
+"""Greenlets in place of threads, put there before anything of ours is loaded."""
 
 from __future__ import annotations
 
@@ -50,10 +50,6 @@ child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-LATE = """
-from gevent import monkey
-monkey.patch_all()
-"""
 SERVE = """
 import gevent
 
@@ -71,12 +67,8 @@ os._exit(0)
 @pytest.mark.parametrize(
     "steps",
     [
-        pytest.param([EARLY, MAKE, SERVE], id="patched_first"),
-        pytest.param([EARLY, MAKE, USE, FORK, SERVE], id="patched_first_and_forked_in_use"),
-        pytest.param([MAKE, LATE, SERVE], id="patched_late"),
-        pytest.param([MAKE, USE, LATE, SERVE], id="patched_in_use"),
-        pytest.param([MAKE, FORK, LATE, SERVE], id="forked_and_patched"),
-        pytest.param([MAKE, USE, FORK, LATE, SERVE], id="forked_in_use_and_patched"),
+        pytest.param([EARLY, MAKE, SERVE], id="patched"),
+        pytest.param([EARLY, MAKE, USE, FORK, SERVE], id="patched_and_forked_in_use"),
     ],
 )
 def test_all_questions_are_answered_in_full_and_idle_threads_stop_nobody(

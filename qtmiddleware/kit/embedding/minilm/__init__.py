@@ -43,7 +43,7 @@ from qtmiddleware.kit.embedding.minilm.forward import (
     list_tensor_shapes,
 )
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -85,7 +85,7 @@ class MiniLMEmbedder:
     def __init__(self, model_dir: str | Path | None = None) -> None:
         folder = model_dir or os.environ.get("QTM_MODEL_DIR") or None
         self._folder = Path(folder).expanduser() if folder else None
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._model: tuple[Tokenizer, Weights] | None = None
         self._name = MODEL_NAME if self._folder is None else ""
 
@@ -132,7 +132,7 @@ class MiniLMEmbedder:
         The first call loads them from their files. Meanwhile, other threads wait.
         """
         if self._model is None:
-            with self._lock.lock:
+            with self._lock:
                 # Another thread may have loaded the model while this one waited for the lock.
                 if self._model is None:
                     self._model = _load_model(self._folder)

@@ -15,7 +15,7 @@ from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.kit.stores.passages import DIGITS, normalise_vectors
 from qtmiddleware.kit.stores.sqlite.files import Damage
 from qtmiddleware.protocols import Filter
-from qtmiddleware.runtime.forking import ForkLock
+from qtmiddleware.runtime.forking import make_lock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,7 @@ class MemoryCopy:
 
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
-        self._lock = ForkLock()
+        self._lock = make_lock()
         self._changes = 0
         self._matrix: Matrix | None
         self._metadata: tuple[Rows, list[Mapping[str, Any]]] | None
@@ -99,12 +99,12 @@ class MemoryCopy:
 
     def clear(self) -> None:
         """Drop the vectors and the metadata from memory."""
-        with self._lock.lock:
+        with self._lock:
             self._drop_data()
 
     def read_vectors(self, connection: sqlite3.Connection) -> Matrix:
         """Return all vectors of the store; reread the file only if it has changed."""
-        with self._lock.lock:
+        with self._lock:
             self._drop_outdated_data(connection)
             if self._matrix is None:
                 self._matrix = _read_matrix(connection, self._dimension)
@@ -118,7 +118,7 @@ class MemoryCopy:
         import numpy as np
 
         matcher, key = build_matcher(filter), repr(filter)
-        with self._lock.lock:
+        with self._lock:
             self._drop_outdated_data(connection)
             if self._metadata is None:
                 self._metadata = _read_rows_and_metadata(connection)
