@@ -9,7 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-import cloudpickle
 import pytest
 
 from tests.support.deploy_world import QUESTION
@@ -29,6 +28,8 @@ print([it["status"] for it in found], retrieve({QUESTION!r})[0]["id"], sys.modul
 def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
     recipes: Path, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    import cloudpickle
+
     jobs = runpy.run_path(str(recipes / "jobs.py"), run_name="__main__")
     monkeypatch.syspath_prepend(recipes)
     monkeypatch.delitem(sys.modules, "retrieval", raising=False)

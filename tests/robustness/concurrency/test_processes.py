@@ -41,7 +41,12 @@ def test_a_forked_child_works_while_the_parent_goes_on() -> None:
 import itertools
 numbers = itertools.count()
 config = {**CONFIG, "cache": {"enabled": True, "maxEntries": 8}, "escalation": {"mode": "auto", "targetCallRate": 1.0}}
-middleware = qtm.QueryMiddleware(config, client=model())
+
+class Shared(dict):
+    def set(self, key, value, seconds):
+        self[key] = value
+
+middleware = qtm.QueryMiddleware(config, client=model(), cache=Shared())
 plain, awaited = middleware.wrap(search), middleware.wrap(asearch)
 failed, stop = [], threading.Event()
 
