@@ -283,12 +283,6 @@ This joined text is one search.
 TEXT_CLAUSE: Final = "text_clause"
 """The kind of the variant that searches text fields of a document index for keywords."""
 
-GLOSSARY: Final = "glossary"
-"""The kind of the variant that adds other forms of its glossary terms to the question.
-
-The variant is searched if ``glossary.search`` is on.
-"""
-
 
 def list_prompt_names() -> tuple[str, ...]:
     """Return the names of all prompts: ``standalone``, and the transforms that have a prompt."""

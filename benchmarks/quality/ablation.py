@@ -44,7 +44,7 @@ ON_COMBINED: Final[Mapping[str, Change]] = {
         }
         for voice in (0.5, 1.0)
     },
-    "original excluded": {"fusion": {"includeOriginal": False}},
+    "original excluded": {"fusion": {"weights": {"original": 0}}},
     **{
         f"fusion {method}": {"fusion": {"method": method}}
         for method in ("rrf", "weighted_rrf", "max")

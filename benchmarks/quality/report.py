@@ -43,7 +43,7 @@ def _defaults() -> dict[str, Any]:
     evidence = {
         f"evidence {name}": value for name, value in asdict(settings.keyword_evidence).items()
     }
-    voices = {f"voice of {name}": value for name, value in asdict(settings.fusion.weights).items()}
+    voices = {f"voice of {name}": value for name, value in settings.fusion.weights.items()}
     numbers = {**evidence, **voices, "target call rate": settings.escalation.target_call_rate}
     known = {name: value for name, value in numbers.items() if type(value) in (int, float)}
     return {"fusion": settings.fusion.method, **known}

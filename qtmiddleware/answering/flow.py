@@ -179,8 +179,8 @@ class AnswerFlow:
             if retrieval.matches:
                 count = len(retrieval.matches)
                 detail = (
-                    f"{count} matches have no text; set keywordEvidence.textField to the field that"
-                    " holds it"
+                    f"{count} matches have no text; set keywordEvidence.fields.text to the field"
+                    " that holds it"
                 )
                 self._degradations.append(Degradation("passages", "no_text", detail))
             return self._build_answer(

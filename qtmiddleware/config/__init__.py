@@ -17,7 +17,6 @@ from qtmiddleware.config.keys import (
     ABSENT,
     Key,
     build_settings,
-    convert_to_json_value,
     get_value,
     list_all_keys,
     merge_settings,
@@ -132,7 +131,7 @@ class Config:
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
         """Load the preset *name*. Its values override the environment variables.
 
-        ``qtm config presets`` lists the presets, such as ``auto``, ``combined`` and ``rules``.
+        ``qtm config presets`` lists the presets, such as ``auto``, ``balanced`` and ``rules``.
 
         Raises:
             ConfigError: There is no such preset. The message lists all presets.
@@ -174,7 +173,7 @@ class Config:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
         values = asdict(self.settings)
         return (
-            (key.name, convert_to_json_value(get_value(values, key)), self.origins[key.name])
+            (key.name, key.convert_to_json(get_value(values, key)), self.origins[key.name])
             for key in list_all_keys()
         )
 
@@ -205,7 +204,7 @@ def build_markdown_reference() -> str:
 def _format_reference_table(group_name: str, keys: Sequence[Key]) -> str:
     rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
     for key in keys:
-        default = json.dumps(convert_to_json_value(key.default))
+        default = json.dumps(key.convert_to_json(key.default))
         rows.append(
             (
                 f"`{key.name}`",
@@ -288,14 +287,14 @@ def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Ite
             "chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"]
         )
     # Without any weight, no variant could contribute a passage.
-    weights = asdict(settings.fusion.weights)
+    weights = settings.fusion.weights
     if not any(weights.values()):
-        source = origins["fusion.weights.original"]
+        source = origins["fusion.weights"]
         line = f"at least one of fusion.weights must be above 0 ({source})"
         yield ConfigError(
             line,
             path="fusion.weights",
-            value=weights,
+            value=dict(weights),
             allowed="at least one above 0",
             source=source,
         )

@@ -12,8 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from qtmiddleware.catalogue import list_prompt_names
-from qtmiddleware.config.options import MARKS, META, Mark, get_default
+from qtmiddleware.config.options import MARKS, META, NAMES, Mark, get_default
 from qtmiddleware.config.settings import Settings
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
@@ -40,14 +39,9 @@ For example, ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` 
 ``cache.enabled``.
 """
 
-PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", "synthesis")
-"""The prompts whose instructions users can replace, by name.
 
-``all`` is missing, because it consists of three of these prompts.
-"""
-
-
-_OBJECTS: Final = ("object", "objects")
+_OBJECTS: Final = ("numbers", "object", "objects")
+_OBJECT_KINDS: Final = {float: "numbers", str: "object", Any: "objects"}
 _WORDS: Final = {
     "bool": "true or false",
     "list": "a list of texts",
@@ -74,12 +68,15 @@ class Key:
     Attributes:
         path: the field names that lead to the option, such as ``("fusion", "rrf_k")``.
         kind: the type of the value: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of
-            strings), ``object`` (of strings) or ``objects`` (an object of objects).
+            strings), ``object`` (of strings), ``numbers`` (an object of numbers) or ``objects`` (an
+            object of objects).
         is_nullable: whether the option may be null.
         choices: the allowed values of a ``choice``; empty for other types.
         default: the default value.
         description: the meaning of the option.
-        limits: the limits, by pydantic's names such as ``ge``.
+        limits: the limits, by pydantic's names such as ``ge``. For a mapping, the limits of each
+            of its values.
+        names: the allowed names of a mapping, in snake_case; empty if all names are allowed.
         marks: the `Mark` words of the option. They say what the option changes.
         is_open: whether a ``choice`` also accepts names that users define.
     """
@@ -91,6 +88,7 @@ class Key:
     default: Any
     description: str
     limits: Mapping[str, Any]
+    names: tuple[str, ...]
     marks: frozenset[Mark]
     is_open: bool = False
 
@@ -123,6 +121,20 @@ class Key:
         """The allowed values, in words."""
         return self._describe_kind() + (", or null" if self.is_nullable else "")
 
+    @property
+    def allowed_item(self) -> str:
+        """The allowed values inside a list or mapping, in words."""
+        return "a number" + self._describe_range() if self.kind == "numbers" else "a text"
+
+    def convert_to_json(self, value: Any) -> Any:
+        """Return *value*, a value of this option, ready for JSON.
+
+        Mappings become dicts, and tuples become lists. Known names are in camelCase.
+        """
+        if self.names:
+            return {to_camel_case(name): item for name, item in value.items()}
+        return convert_to_json_value(value)
+
     def _describe_kind(self) -> str:
         match self.kind:
             case "choice":
@@ -131,6 +143,8 @@ class Key:
                     + ", ".join(self.choices)
                     + (", or a name of your own" if self.is_open else "")
                 )
+            case "numbers":
+                return "an object of numbers" + self._describe_range()
             case "int":
                 return "a whole number" + self._describe_range()
             case "float":
@@ -221,6 +235,7 @@ def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) 
         default=get_default(field),
         description=meta.pop("description"),
         limits=meta,
+        names=field.metadata[NAMES],
         marks=marks,
         is_open=get_origin(field.type) is Annotated,
     )
@@ -236,7 +251,7 @@ def _parse_type_hint(type_hint: Any) -> tuple[str, bool, tuple[str, ...]]:
     if get_origin(type_hint) is Annotated:
         return "choice", False, type_hint.__metadata__[0]
     if get_origin(type_hint) is Mapping:
-        return ("objects" if get_args(type_hint)[1] is Any else "object"), False, ()
+        return _OBJECT_KINDS[get_args(type_hint)[1]], False, ()
     return {tuple: "list"}.get(get_origin(type_hint), getattr(type_hint, "__name__", "")), False, ()
 
 

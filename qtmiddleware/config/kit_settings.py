@@ -55,7 +55,7 @@ class HybridSettings(SettingsGroup):
     method: HybridMethod = define_option(
         "weighted",
         "How the built-in store merges both searches. weighted: sum of min-max scores; rrf: by"
-        " rank.",
+        " rank, with fusion.rrfK.",
         marks="middleware",
     )
     vector_weight: float = define_option(
@@ -77,9 +77,6 @@ class HybridSettings(SettingsGroup):
         marks="middleware",
         ge=1,
         le=10_000,
-    )
-    rrf_k: int = define_option(
-        60, "The constant k of reciprocal rank fusion.", marks="middleware", ge=1, le=10_000
     )
     text_fields: tuple[str, ...] = define_option(
         (),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_args, get_origin
 
 from qtmiddleware.config.errors import (
     build_misplaced_key_error,
@@ -15,7 +15,6 @@ from qtmiddleware.config.errors import (
     fold_name,
 )
 from qtmiddleware.config.keys import (
-    PROMPT_NAMES,
     SHORTHANDS,
     Key,
     format_dotted_key,
@@ -24,7 +23,7 @@ from qtmiddleware.config.keys import (
     list_all_keys,
     to_camel_case,
 )
-from qtmiddleware.config.options import META, get_default
+from qtmiddleware.config.options import META, NAMES, get_default
 from qtmiddleware.config.own_transforms import (
     TRANSFORMS_KEY,
     allow_own_transforms,
@@ -45,7 +44,6 @@ IGNORED_KEYS: Final = {
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _Path = tuple[str, ...]
-_PROMPTS: Final[_Path] = ("llm", "prompts")
 
 
 def check_settings_layer(
@@ -126,10 +124,14 @@ def _build_model(settings_class: Any) -> type[BaseModel]:
             inner: Any = _build_model(field.type)
             definitions[field.name] = (inner, Field(default_factory=inner, **field.metadata[META]))
         else:
-            definitions[field.name] = (
-                field.type,
-                Field(default=get_default(field), **field.metadata[META]),
-            )
+            hint, limits = field.type, dict(field.metadata[META])
+            if get_origin(hint) is Mapping:
+                about = Field(default=get_default(field), description=limits.pop("description"))
+                # The limits of a mapping are those of its values.
+                hint = Mapping[str, Annotated[get_args(hint)[1], Field(**limits)]]  # type: ignore[misc]
+            else:
+                about = Field(default=get_default(field), **limits)
+            definitions[field.name] = (hint, about)
     return create_model(
         settings_class.__name__, __config__=config, __doc__=settings_class.__doc__, **definitions
     )
@@ -149,7 +151,15 @@ def _rewrite_group_references(
     """
     for field in fields(settings_class):
         if not is_dataclass(field.type):
-            allow_own_transforms(field.type, properties[to_camel_case(field.name)])
+            schema = properties[to_camel_case(field.name)]
+            allow_own_transforms(field.type, schema)
+            if field.metadata[NAMES]:
+                spellings = [
+                    spelling
+                    for name in field.metadata[NAMES]
+                    for spelling in dict.fromkeys(_list_spellings(name))
+                ]
+                schema["propertyNames"] = {"enum": spellings}
             continue
         group = cast("type[Any]", field.type)
         place = f"#/$defs/{group.__name__}"
@@ -210,15 +220,16 @@ def _normalize_group_mapping(
                 )
             )
             continue
-        name, hint = known[written_key].name, known[written_key].type
+        field = known[written_key]
+        name, hint = field.name, field.type
         path = (*group_path, name)
         # Both spellings of a key are allowed, so one mapping may contain a key twice.
         if name in normalized:
             errors.append(_build_repeat_error(path, source))
         elif is_dataclass(hint):
             normalized[name] = _normalize_group_or_shorthand(value, hint, path, source, errors)
-        elif path == _PROMPTS and isinstance(value, Mapping):
-            normalized[name] = _normalize_prompts(value, source, errors)
+        elif field.metadata[NAMES] and isinstance(value, Mapping):
+            normalized[name] = _normalize_names(value, field.metadata[NAMES], path, source, errors)
         elif path == TRANSFORMS_KEY and isinstance(value, Mapping):
             normalized[name] = dict(normalize_transforms(value, source, errors))
         else:
@@ -252,24 +263,28 @@ def _normalize_group_or_shorthand(
     return {}
 
 
-def _normalize_prompts(
-    instructions: Mapping[Any, Any], source: str, errors: list[ConfigError]
+def _normalize_names(
+    values: Mapping[Any, Any],
+    allowed_names: Sequence[str],
+    path: _Path,
+    source: str,
+    errors: list[ConfigError],
 ) -> dict[str, Any]:
-    """Return the user's instructions by the name of the prompt, in snake_case.
+    """Return *values*, the mapping at *path*, with its names in snake_case.
 
-    Adds an error to *errors* for each unknown prompt.
+    Adds an error to *errors* for each name that is unknown or given twice.
     """
-    names = {spelling: name for name in PROMPT_NAMES for spelling in _list_spellings(name)}
-    errors.extend(
-        build_unknown_key_error(written_name, _PROMPTS, PROMPT_NAMES, source)
-        for written_name in instructions
-        if written_name not in names
-    )
-    return {
-        names[written_name]: text
-        for written_name, text in instructions.items()
-        if written_name in names
-    }
+    known = {spelling: name for name in allowed_names for spelling in _list_spellings(name)}
+    normalized: dict[str, Any] = {}
+    for written_name, value in values.items():
+        if not isinstance(written_name, str) or written_name not in known:
+            camel_names = list(map(to_camel_case, allowed_names))
+            errors.append(build_unknown_key_error(written_name, path, camel_names, source))
+        elif known[written_name] in normalized:
+            errors.append(_build_repeat_error((*path, known[written_name]), source))
+        else:
+            normalized[known[written_name]] = value
+    return normalized
 
 
 def _normalize_value(key: Key, value: Any) -> Any:
@@ -303,11 +318,9 @@ def _translate_validation_error(error: ValidationError, source: str) -> Iterator
     for detail in error.errors(include_url=False, include_context=False):
         path, inner_location = _split_location(detail["loc"])
         key = index_keys_by_path()[path]
-        inner = {"list": "a text", "object": "a text"}.get(key.kind, key.allowed)
-        where = ".".join([key.name, *map(str, inner_location)])
-        yield build_value_error(
-            where, detail["input"], inner if inner_location else key.allowed, source
-        )
+        where = ".".join([key.name, *(to_camel_case(str(name)) for name in inner_location)])
+        allowed = key.allowed_item if inner_location else key.allowed
+        yield build_value_error(where, detail["input"], allowed, source)
 
 
 def _split_location(location: tuple[int | str, ...]) -> tuple[_Path, tuple[int | str, ...]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
 from typing import Any, ClassVar, Final, Literal, dataclass_transform
 
 META: Final = "option"
 """The key of an option's meaning and limits in the metadata of the dataclass field."""
+
+NAMES: Final = "names"
+"""The key of a mapping's allowed names in the metadata of the dataclass field."""
 
 MARKS: Final = "marks"
 """The key of an option's `Mark` words in the metadata of the dataclass field."""
@@ -24,16 +27,24 @@ Mark = Literal["reply", "model", "middleware", "named"]
 """
 
 
-def define_option(default: Any, doc: str, *, marks: str = "", **limits: Any) -> Any:
+def define_option(
+    default: Any, doc: str, *, marks: str = "", names: Iterable[str] = (), **limits: Any
+) -> Any:
     """Return a dataclass field for one option.
 
     Args:
         default: the default value.
         doc: the meaning of the option.
         marks: `Mark` words, separated by spaces.
-        limits: the limits, by pydantic's names: ``ge``, ``le``, ``min_length``.
+        names: the allowed names of a mapping, in snake_case; by default, all names.
+        limits: the limits, by pydantic's names: ``ge``, ``le``, ``min_length``. The limits of a
+            mapping apply to each of its values.
     """
-    meta = {META: {"description": doc, **limits}, MARKS: frozenset(marks.split())}
+    meta = {
+        META: {"description": doc, **limits},
+        MARKS: frozenset(marks.split()),
+        NAMES: tuple(names),
+    }
     # Each instance gets its own copy of a mapping.
     if isinstance(default, Mapping):
         frozen = dict(default)
@@ -98,23 +109,3 @@ class SettingsGroup:
 def get_default(field: Field[Any]) -> Any:
     """Return the default of a settings field."""
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def make_group_class(
-    name: str, doc: str, module: str, options: Mapping[str, tuple[Any, Any]]
-) -> Any:
-    """Create a class for a settings group whose options come from the catalogue.
-
-    Args:
-        name: the name of the class.
-        doc: the docstring of the class.
-        module: the module that the class belongs to.
-        options: the type and the dataclass field of each option, by the option's name.
-    """
-    kinds = {option: kind for option, (kind, _) in options.items()}
-    defaults = {option: default for option, (_, default) in options.items()}
-    return type(
-        name,
-        (SettingsGroup,),
-        {"__module__": module, "__doc__": doc, "__annotations__": kinds, **defaults},
-    )

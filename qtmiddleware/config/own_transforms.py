@@ -15,7 +15,8 @@ from qtmiddleware.config.errors import (
     fold_name,
     format_key,
 )
-from qtmiddleware.config.keys import PROMPT_NAMES, to_camel_case
+from qtmiddleware.config.keys import to_camel_case
+from qtmiddleware.config.settings import PROMPT_NAMES
 from qtmiddleware.errors import ConfigError
 
 TRANSFORMS_KEY: Final = ("transforms",)

@@ -7,7 +7,7 @@ Annotations are evaluated at import, because the keys are derived from them.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from qtmiddleware.catalogue import (
     FUSION_METHODS,
@@ -20,7 +20,20 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.catalogue import FusionMethod as FusionRow
 from qtmiddleware.config import kit_settings as kit
 from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
-from qtmiddleware.config.options import SettingsGroup, define_group, define_option, make_group_class
+from qtmiddleware.config.options import SettingsGroup, define_group, define_option
+
+PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", "synthesis")
+"""The prompts whose instructions users can replace, by name.
+
+``all`` is missing, because it consists of three of these prompts.
+"""
+
+DEFAULT_WEIGHTS: Final[Mapping[str, float]] = {
+    "original": 1.0,
+    "original_in_conversation": 0.0,
+    **{row.name: row.weight for row in TEXT_FIELDS.values() if row.variant},
+}
+"""The default weight of each kind of variant."""
 
 ApplyTo = Literal["keywords", "text", "both"]
 EscalationMode = Literal["always", "never", "auto"]
@@ -30,6 +43,7 @@ SubQueryStyle = Literal["simple", "aspects", "research"]
 AnswerMode = Literal["plain", "synthesis"]
 IfUnsure = Literal["answer", "decline"]
 Scores = Literal["backend", "fused"]
+LogTexts = Literal["none", "questions", "all"]
 if TYPE_CHECKING:
     Language = str
     FusionMethod = str
@@ -70,13 +84,6 @@ class KeywordEvidenceSettings(SettingsGroup):
         ge=0,
         le=10_000,
     )
-    max_chars: int = define_option(
-        1_000_000,
-        "Maximum characters of candidates per search. If passages are long, fewer are requested,"
-        " but never fewer than you asked for.",
-        ge=1,
-        le=1_000_000_000,
-    )
     weight: float | None = define_option(
         None,
         "Fixed share of the keyword score in the total; your function's score has the rest. null"
@@ -91,15 +98,28 @@ class KeywordEvidenceSettings(SettingsGroup):
         ge=0.0,
         le=10.0,
     )
-    text_field: str | None = define_option(
-        None, "Metadata field that holds the text; null tries the usual names."
+    fields: Mapping[str, str] = define_option(
+        {},
+        'Fields that hold a passage\'s id, score and text, such as {"id": "uid", "text": "body"}; for'
+        " names that are missing, the usual fields are tried.",
+        names=("id", "score", "text"),
+        min_length=1,
     )
-    id_field: str | None = define_option(
-        None, "Field that holds a passage's id; null tries the usual names.", min_length=1
-    )
-    score_field: str | None = define_option(
-        None, "Field that holds a passage's score; null tries the usual names.", min_length=1
-    )
+
+    @property
+    def id_field(self) -> str | None:
+        """The field that holds a passage's id; ``None`` for the usual names."""
+        return self.fields.get("id")
+
+    @property
+    def score_field(self) -> str | None:
+        """The field that holds a passage's score; ``None`` for the usual names."""
+        return self.fields.get("score")
+
+    @property
+    def text_field(self) -> str | None:
+        """The field that holds a passage's text; ``None`` for the usual names."""
+        return self.fields.get("text")
 
 
 class GlossarySettings(SettingsGroup):
@@ -118,11 +138,6 @@ class GlossarySettings(SettingsGroup):
         " file.",
         marks="named",
     )
-    search: bool = define_option(
-        False,
-        "Whether a question with a term of the glossary is also searched with the other forms"
-        " written out.",
-    )
 
 
 class EscalationSettings(SettingsGroup):
@@ -135,39 +150,6 @@ class EscalationSettings(SettingsGroup):
     target_call_rate: float = define_option(
         0.35, "Share of the questions for which auto may call the model.", ge=0.0, le=1.0
     )
-    max_llm_calls_per_query: int = define_option(
-        4, "Maximum model calls per question.", marks="reply", ge=0, le=20
-    )
-
-
-def _make_weight_option(default: float, doc: str) -> Any:
-    return define_option(default, doc, ge=0.0, le=100.0)
-
-
-if TYPE_CHECKING:
-    FusionWeights = Any
-else:
-    FusionWeights = make_group_class(
-        "FusionWeights",
-        "The weight of each kind of variant. All sub-queries share one weight, and all paraphrases"
-        " share one.",
-        __name__,
-        {
-            "original": (float, _make_weight_option(1.0, "The user's own question.")),
-            "original_in_conversation": (
-                float,
-                _make_weight_option(
-                    0.0,
-                    "The user's own words, if a standalone form of the question is searched too.",
-                ),
-            ),
-            **{
-                row.name: (float, _make_weight_option(row.weight, row.meaning))
-                for row in TEXT_FIELDS.values()
-                if row.variant
-            },
-        },
-    )
 
 
 class FusionSettings(SettingsGroup):
@@ -178,13 +160,17 @@ class FusionSettings(SettingsGroup):
         "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them"
         " one after the other.",
     )
-    weights: FusionWeights = define_group(
-        FusionWeights, "The weight of each kind of variant (anchored, weighted_rrf)."
+    weights: Mapping[str, float] = define_option(
+        DEFAULT_WEIGHTS,
+        "The weight of each kind of variant (anchored, weighted_rrf). All sub-queries share one"
+        " weight, and all paraphrases share one. originalInConversation is the weight of the user's"
+        " own words if a standalone form of the question is searched too. 0 leaves a kind out;"
+        " combined then does not request a hypothetical passage for hyde.",
+        names=DEFAULT_WEIGHTS,
+        ge=0.0,
+        le=100.0,
     )
     rrf_k: int = define_option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
-    include_original: bool = define_option(
-        True, "Whether the results of the question itself take part in the fusion."
-    )
     sub_query_top_k: int | None = define_option(
         None,
         "Passages requested per sub-query search; null requests as many as for the other searches.",
@@ -227,43 +213,11 @@ class LimitSettings(SettingsGroup):
         le=50,
     )
     max_concurrency: int = define_option(8, "Maximum concurrent calls per question.", ge=1, le=256)
-    max_threads: int = define_option(
-        256,
-        "Maximum threads per middleware, beside those that search for the question itself.",
-        marks="middleware",
-        ge=1,
-        le=10_000,
-    )
-    max_query_chars: int = define_option(
-        8_000,
-        "Maximum characters of a question; longer questions go to your function unchanged.",
-        ge=1,
-        le=1_000_000,
-    )
 
     @property
     def model_seconds(self) -> float:
         """The seconds that the language model may take: its timeout or, if shorter, the deadline."""
         return min(self.llm_timeout_ms, self.deadline_ms) / 1e3
-
-
-if TYPE_CHECKING:
-    TemperatureSettings = Any
-else:
-    TemperatureSettings = make_group_class(
-        "TemperatureSettings",
-        "The sampling temperature per prompt.",
-        __name__,
-        {
-            name: (
-                float | None,
-                define_option(
-                    None, "Temperature of this prompt; null uses llm.temperature.", ge=0.0, le=2.0
-                ),
-            )
-            for name in list_prompt_names()
-        },
-    )
 
 
 class LlmSettings(SettingsGroup):
@@ -277,8 +231,13 @@ class LlmSettings(SettingsGroup):
     temperature: float | None = define_option(
         0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
     )
-    temperatures: TemperatureSettings = define_group(
-        TemperatureSettings, "The sampling temperature per prompt.", marks="reply model"
+    temperatures: Mapping[str, float] = define_option(
+        {},
+        "Sampling temperatures by prompt name; other prompts use llm.temperature.",
+        marks="reply model",
+        names=list_prompt_names(),
+        ge=0.0,
+        le=2.0,
     )
     max_tokens: int | None = define_option(
         800, "Maximum tokens per reply; null sends no limit.", marks="reply model", ge=1, le=100_000
@@ -318,13 +277,11 @@ class LlmSettings(SettingsGroup):
         " dropped.",
         marks="reply",
     )
-    hyde_in_combined: bool = define_option(
-        True, "Whether combined also requests a hypothetical passage.", marks="reply"
-    )
     prompts: Mapping[str, str] = define_option(
         {},
         "Your own instructions by prompt name; they replace the built-in ones.",
         marks="reply named",
+        names=PROMPT_NAMES,
     )
     input_price: float | None = define_option(
         None,
@@ -353,13 +310,6 @@ class RerankSettings(SettingsGroup):
     )
     rerank_top_k: int = define_option(
         20, "How many of the best candidates the model scores.", ge=1, le=1_000
-    )
-    timeout_ms: int = define_option(
-        5_000,
-        "Maximum wait for the reranker, in milliseconds, not counting the loading of its model;"
-        " after it, the order stays.",
-        ge=1,
-        le=600_000,
     )
     trust_remote_code: bool = define_option(
         False, "Whether code that comes with the model may run; some models need it.", marks="named"
@@ -390,9 +340,11 @@ class CacheSettings(SettingsGroup):
 class BreakerSettings(SettingsGroup):
     """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
 
-    enabled: bool = define_option(True, "Whether the circuit breaker is on.")
     failures: int = define_option(
-        5, "Calls in a row that must fail or be late before the breaker opens.", ge=1, le=1_000
+        5,
+        "Calls in a row that must fail or be late before the breaker opens; 0 switches it off.",
+        ge=0,
+        le=1_000,
     )
     seconds: float = define_option(
         30.0, "Seconds the breaker stays open before one call tries again.", ge=0.001, le=86_400.0
@@ -406,12 +358,9 @@ class BudgetSettings(SettingsGroup):
         None, "Maximum model calls within 60 seconds.", ge=0, le=1_000_000
     )
     max_tokens: int | None = define_option(
-        None, "Maximum input and output tokens within budget.hours.", ge=0
+        None, "Maximum input and output tokens within 24 hours.", ge=0
     )
-    max_usd: float | None = define_option(None, "Maximum US dollars within budget.hours.", ge=0.0)
-    hours: float = define_option(
-        24.0, "Hours over which tokens and dollars are counted.", ge=0.01, le=8_784.0
-    )
+    max_usd: float | None = define_option(None, "Maximum US dollars within 24 hours.", ge=0.0)
 
 
 class LogSettings(SettingsGroup):
@@ -422,11 +371,10 @@ class LogSettings(SettingsGroup):
         "JSON-lines file with one record per query, in a folder that exists; null writes no file.",
         marks="named",
     )
-    query_text: bool = define_option(
-        True, "Whether the log holds the searched texts; if not, it holds only their hashes."
-    )
-    passage_text: bool = define_option(
-        False, "Whether the log also holds the passages' texts; a judge of shadow mode reads them."
+    texts: LogTexts = define_option(
+        "questions",
+        "Which texts the log holds. none: only hashes of the searched texts; questions: the searched"
+        " texts; all: also the passages' texts, which a judge of shadow mode reads.",
     )
 
 

@@ -784,7 +784,7 @@ def _make_document(match: Match, response_item: Any, score: float | None) -> Doc
     if match.text is None:
         shape = _describe_type(document)
         message = (
-            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            f"retriever returned {shape} without text; set keywordEvidence.fields.text to the field"
             " that holds it"
         )
         raise ResponseShapeError(message, shape=shape)

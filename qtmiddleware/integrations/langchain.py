@@ -468,7 +468,7 @@ def _make_document(match: Match) -> Document:
     if match.text is None:
         shape = _describe_type(raw)
         message = (
-            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            f"retriever returned {shape} without text; set keywordEvidence.fields.text to the field"
             " that holds it"
         )
         raise ResponseShapeError(message, shape=shape)

@@ -566,7 +566,7 @@ def _make_node(match: Match, score: float | None) -> NodeWithScore:
     if match.text is None:
         shape = _describe_type(raw)
         message = (
-            f"retriever returned {shape} without text; set keywordEvidence.textField to the field"
+            f"retriever returned {shape} without text; set keywordEvidence.fields.text to the field"
             " that holds it"
         )
         raise ResponseShapeError(message, shape=shape)

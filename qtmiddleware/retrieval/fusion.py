@@ -140,14 +140,14 @@ def select_rankings(
     *original_ranking* comes first, then *other_rankings*.
 
     - Rankings with weight 0 are left out.
-    - *original_ranking* is left out if its weight is 0 or the settings exclude it. If no variant
-      found anything, *original_ranking* is always included.
+    - *original_ranking* is left out if its weight is 0. If no variant found anything,
+      *original_ranking* is always included.
     """
-    weight = options.weights.original
+    weight = options.weights["original"]
     if "standalone" in [ranking.variant.kind for ranking in other_rankings if ranking.keys]:
-        weight = options.weights.original_in_conversation
+        weight = options.weights["original_in_conversation"]
     weighted = [ranking for ranking in other_rankings if ranking.variant.weight > 0]
-    if (weight <= 0 or not options.include_original) and any(ranking.keys for ranking in weighted):
+    if weight <= 0 and any(ranking.keys for ranking in weighted):
         return weighted
     variant = Variant(original_ranking.variant.kind, original_ranking.variant.text, weight or 1.0)
     return [

@@ -106,7 +106,7 @@ def find_skip_reason(
     escalation = settings.escalation
     if settings.transformation_type == "none":
         return "no_transformation"
-    if escalation.mode == "never" or escalation.max_llm_calls_per_query == 0:
+    if escalation.mode == "never":
         return "never"
     # In a conversation, even a trivial query may need its context: "Yes" answers the assistant.
     if is_follow_up:

@@ -348,19 +348,6 @@ def add_glossary_terms(
     return new_texts
 
 
-def expand_question(question: str, terms: Sequence[Term]) -> str:
-    """Add other forms of each certain term to *question*, in brackets after the term.
-
-    For example, "CR" becomes "CR (change request)".
-    """
-    for term in terms:
-        start = question.find(term.written)
-        if term.is_certain and start >= 0:
-            end = start + len(term.written)
-            question = insert_text_at_offsets(question, [end], f" ({', '.join(term.meanings[0])})")
-    return question
-
-
 def insert_text_at_offsets(text: str, offsets: Sequence[int], added_text: str) -> str:
     """Return *text* with *added_text* inserted at each of *offsets*."""
     parts = [

@@ -80,7 +80,6 @@ from qtmiddleware.retrieval.responses import (
 )
 from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
 from qtmiddleware.retrieval.searching import (
-    build_glossary_variant,
     build_variants_and_notes,
     prefer_hypothetical_passage,
     search_by_keywords,
@@ -253,7 +252,9 @@ class _Pipeline:
         self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         self.query = Query(request.original, request.original, request.original)
         # The question itself as a variant, the one that every call searches.
-        self.original = Variant("original", request.original, self.settings.fusion.weights.original)
+        self.original = Variant(
+            "original", request.original, self.settings.fusion.weights["original"]
+        )
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
         self._keyword_search_error: BaseException | None = None
@@ -264,7 +265,6 @@ class _Pipeline:
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._glossary_terms: Sequence[Term] = ()
-        self._glossary_variant: Variant | None = None
         self._original_search = Search(request.original)
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
@@ -334,9 +334,7 @@ class _Pipeline:
                     search_width, self.deadline if stage is None else self._find_llm_deadline()
                 )
             )
-        alone = stage is None and (
-            learns or (transformation.is_empty and self._glossary_variant is None)
-        )
+        alone = stage is None and (learns or transformation.is_empty)
         if not (self._original_outcome is not None or gated or alone):
             flows.append(
                 self._ask_model_and_search(
@@ -727,10 +725,6 @@ class _Pipeline:
         )
         self.trace.notes.extend(notes)
         evidence_variants, searched = self._choose_evidence_and_searched_variants(variants)
-        # With `_sub_responses`, each search answers one sub-query. This variant asks the whole
-        # question.
-        if self._glossary_variant is not None and self._sub_responses is None:
-            searched = (*searched, self._glossary_variant)
         results = yield from search_variants(
             searched,
             self.request,
@@ -883,18 +877,15 @@ class _Pipeline:
         return ranked
 
     def _prepare_glossary_terms(self, glossary: Glossary) -> None:
-        """Find the glossary terms in the question, and build a variant with their other forms.
+        """Find the glossary terms in the question.
 
         If the glossary fails, no terms are used and a degradation is recorded.
         """
         request = self.request
         try:
             self._glossary_terms = glossary.find_terms(request.original, self.query.language)
-            self._glossary_variant = build_glossary_variant(
-                self.query.text, self._glossary_terms, request
-            )
         except Exception as error:
-            self._glossary_terms, self._glossary_variant = (), None
+            self._glossary_terms = ()
             self._record_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not request.uses_keyword_evidence:

@@ -78,7 +78,7 @@ class Question:
         self._transformation = NOTHING
         self._is_last_round = not (history and settings.transformation_type == "all")
         self.prompts = self._add_date_anchors(
-            self._limit_prompts(build_prompts(settings, query, history, glossary_terms))
+            build_prompts(settings, query, history, glossary_terms)
             if self._is_last_round
             else (build_standalone_prompt(settings, query, history, glossary_terms),)
         )
@@ -86,17 +86,6 @@ class Question:
     def _add_date_anchors(self, prompts: tuple[Prompt, ...]) -> tuple[Prompt, ...]:
         """Return *prompts*, with dates added if the query depends on today's date."""
         return prompts if self._anchors is None else tuple(map(self._anchors.add_dates, prompts))
-
-    def _limit_prompts(
-        self, prompts: tuple[Prompt, ...], past_call_count: int = 0
-    ) -> tuple[Prompt, ...]:
-        """Return only as many *prompts* as the limit of model calls allows.
-
-        *past_call_count* is the number of model calls already made for this question.
-        """
-        return prompts[
-            : max(0, self._settings.escalation.max_llm_calls_per_query - past_call_count)
-        ]
 
     def build_cache_key(self, model: str) -> Hashable:
         """Return the cache key of the transformation that *model* writes for this question.
@@ -148,10 +137,9 @@ class Question:
         # needs no history.
         self._is_last_round = True
         self.query = self._transformation.standalone or self.query
-        prompts = self._limit_prompts(
-            build_prompts(self._settings, self.query, (), self._glossary_terms), past_call_count=1
+        self.prompts = self._add_date_anchors(
+            build_prompts(self._settings, self.query, (), self._glossary_terms)
         )
-        self.prompts = self._add_date_anchors(prompts)
         return bool(self.prompts)
 
     def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 PAGED: Final = "paged"
 """The degradation's reason if a call asks for a page of results. Such a page is only reordered."""
 
+MAX_QUERY_CHARS: Final = 8_000
+"""The maximum length of a question. Longer questions go to the user's function unchanged."""
+
+MAX_CANDIDATE_CHARS: Final = 1_000_000
+"""The maximum total length of a search's candidates. If passages are long, fewer are requested."""
+
 # The kinds of variant whose words are likely to occur in passages that answer the question.
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
@@ -54,7 +60,6 @@ class Request:
         models: The models whose names are reported to observers (`steps.Models`).
         embeds: Whether the function takes vectors.
         text_fields: The fields for an extra keyword search.
-        reranker_is_unloaded: Whether the reranker's model must be loaded first.
         can_share_reply: Whether this request may wait for a running model call for the same
             question. Must be false if several requests run step by step in one thread, because
             waiting for another request would then never end.
@@ -87,7 +92,6 @@ class Request:
     models: Mapping[str, Any] = field(default_factory=dict)
     embeds: bool = False
     text_fields: tuple[str, ...] = ()
-    reranker_is_unloaded: bool = False
     can_share_reply: bool = True
     find_blocking_error: Callable[[], ModelError | None] = lambda: None
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
@@ -149,9 +153,7 @@ class Request:
     def fusion_settings(self) -> FusionSettings:
         """The fusion settings. A user-defined transform may override their weights."""
         fusion, weights = self.settings.fusion, self.settings.transform.weights
-        return (
-            replace(fusion, weights=replace(fusion.weights, **dict(weights))) if weights else fusion
-        )
+        return replace(fusion, weights={**fusion.weights, **dict(weights)}) if weights else fusion
 
     @property
     def fusion_row(self) -> FusionMethod:
@@ -196,13 +198,13 @@ class Request:
         A search usually asks for more passages than the caller, to have candidates for reranking.
 
         - If the passages are long, it asks for fewer, so that their total length is at most
-          `KeywordEvidenceSettings.max_chars`.
+          `MAX_CANDIDATE_CHARS`.
         - If the passages have no texts and there are no variants, it asks for no more than the
           caller.
         """
-        options, chars = self.settings.keyword_evidence, self.learned.passage_chars
+        count, chars = self.settings.keyword_evidence.candidates, self.learned.passage_chars
         return self._choose_search_width(
-            min(options.candidates, int(options.max_chars / chars)) if chars else options.candidates
+            min(count, int(MAX_CANDIDATE_CHARS / chars)) if chars else count
         )
 
     @property
@@ -314,31 +316,30 @@ def build_paging_warning(argument_name: str) -> str:
     )
 
 
-def find_query_problem(query: Any, settings: Settings) -> Degradation | None:
+def find_query_problem(query: Any) -> Degradation | None:
     """Return the reason why *query* cannot be used: it is not text, too long or blank.
 
     Returns ``None`` if the query can be used.
     """
     if not isinstance(query, str):
         return Degradation("query", "not_text", type(query).__name__)
-    limit = settings.limits.max_query_chars
-    if len(query) > limit:
+    if len(query) > MAX_QUERY_CHARS:
         return Degradation(
-            "query", "too_long", f"{len(query):,} characters; limits.maxQueryChars is {limit:,}"
+            "query", "too_long", f"{len(query):,} characters; the limit is {MAX_QUERY_CHARS:,}"
         )
     if not query or query.isspace():
         return Degradation("query", "blank")
     return None
 
 
-def validate_query(query: Any, argument_name: str, settings: Settings) -> str:
+def validate_query(query: Any, argument_name: str) -> str:
     """Return *query* unchanged if it can be used.
 
     Raises:
         InvalidQuery: The query is not text, too long or blank. The message contains
             *argument_name*.
     """
-    problem = find_query_problem(query, settings)
+    problem = find_query_problem(query)
     if problem is None:
         return query  # type: ignore[no-any-return]
     raise build_query_error(problem, argument_name)

@@ -28,11 +28,8 @@ def rerank_candidates(
       ``None``.
     - If the reranker fails or is late, *fused_list* is returned unchanged, and the list of scores
       is empty.
-    - While the reranker's model is loading, which may take seconds, only *deadline* limits the
-      time. Otherwise, the reranker's timeout applies too.
     """
-    options = request.settings.rerank
-    candidates = fused_list.items[: options.rerank_top_k]
+    candidates = fused_list.items[: request.settings.rerank.rerank_top_k]
     texts = read_texts(
         [candidate.item for candidate in candidates], request.settings.keyword_evidence.text_field
     )
@@ -41,11 +38,8 @@ def rerank_candidates(
         if len(candidates) > 1:
             trace.note(STAGE, "no candidate has a text; order kept")
         return fused_list, []
-    timeout = (
-        deadline if request.reranker_is_unloaded else deadline.sooner(options.timeout_ms / 1e3)
-    )
     step = Rerank(request.original, [texts[place] or "" for place in places])
-    (outcome,) = yield Together((step,), timeout, 1)
+    (outcome,) = yield Together((step,), deadline, 1)
     scores = _read_rerank_scores(outcome, len(places), trace, degradations)
     if scores is None:
         return fused_list, []

@@ -9,11 +9,10 @@ from collections.abc import Callable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from weakref import ref
 
 from qtmiddleware.catalogue import (
-    GLOSSARY,
     JOINED,
     NOTHING,
     STANDALONE,
@@ -29,9 +28,6 @@ from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
-if TYPE_CHECKING:
-    from qtmiddleware.retrieval.glossary import Term
-
 # Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
 NOT_SEARCHED: Final = "not searched"
@@ -46,9 +42,6 @@ TELLING: Final = 4
 # fraction of its weight.
 LEADS_FROM: Final = 0.7
 
-# The weight of the question with other forms of its terms, as a multiple of the question's weight.
-WEIGHT_OF_EXPANDED: Final = 1.0
-
 
 def build_variants_and_notes(
     transformation: Transformation, question: str, options: FusionSettings, keywords: str = ""
@@ -56,13 +49,12 @@ def build_variants_and_notes(
     """Return the variants made from the model's texts, and (kind, note) for each repeated text.
 
     If the model wrote several texts of one kind, they share the weight of this kind equally. A
-    text that repeats *question* becomes a variant only if the settings exclude the question from
-    the fusion.
+    text that repeats *question* becomes a variant only if the question has no weight.
 
     Args:
         transformation: The model's texts.
         question: The question's text.
-        options: The weights, and whether the question is included in the fusion.
+        options: The weights.
         keywords: The question's keywords, used to lower the weight of texts that may answer another
             question. If the texts of one kind contain less than the fraction `ON_TOPIC` of the
             keywords, the weight of this kind is lowered in proportion. ``""`` keeps all weights.
@@ -73,7 +65,7 @@ def build_variants_and_notes(
     from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 
     # Without the question in the fusion, a rewrite that repeats it is the only search for it.
-    if not options.include_original:
+    if not options.weights["original"]:
         if ("rewrite", SAME) in transformation.notes:
             transformation = replace(transformation, rewrite=question)
         question = ""
@@ -98,7 +90,7 @@ def build_variants_and_notes(
     for row, kind_texts in texts.items():
         # The standalone form is the question in a conversation, so it keeps its full weight.
         topic = 1.0 if row.variant == STANDALONE else _measure_relevance(kind_texts, terms)
-        weight = getattr(options.weights, row.name) / len(kind_texts) * topic
+        weight = options.weights[row.name] / len(kind_texts) * topic
         variants += [Variant(row.variant, text, weight) for text in kind_texts]
     return tuple(variants), tuple(notes)
 
@@ -163,31 +155,6 @@ def select_variants_and_notes(
     )
 
 
-def build_glossary_variant(
-    question: str, glossary_terms: Sequence[Term], request: Request
-) -> Variant | None:
-    """Return a variant of *question* that also contains other forms of its glossary terms.
-
-    Returns ``None`` if the terms have no other forms. Also returns ``None`` if the extra search for
-    the variant is switched off or not possible for *request*.
-    """
-    settings, limit = request.settings, request.settings.limits.max_searches
-    extra_searches = int(request.keyword_search_skip_reason is None)
-    # A follow-up seldom holds the words of the passages that it asks for.
-    if (
-        not settings.glossary.search
-        or request.page
-        or request.history
-        or (limit is not None and limit < 2 + extra_searches)
-    ):
-        return None
-    from qtmiddleware.retrieval.glossary import expand_question
-
-    text = expand_question(question, glossary_terms)
-    weight = WEIGHT_OF_EXPANDED * settings.fusion.weights.original
-    return None if text == question else Variant(GLOSSARY, text, weight)
-
-
 def compute_max_searches(request: Request) -> int:
     """Return the maximum number of searches for *request*, including the search for the question.
 
@@ -195,12 +162,7 @@ def compute_max_searches(request: Request) -> int:
     """
     settings, most_searches = request.settings, request.max_searches
     extra_searches = int(request.keyword_search_skip_reason is None)
-    extra_searches += (
-        request.glossary is not None
-        and settings.glossary.search
-        and not (request.page or request.history)
-    )
-    if settings.escalation.mode == "never" or not settings.escalation.max_llm_calls_per_query:
+    if settings.escalation.mode == "never":
         return 1 + extra_searches
     # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import build_prompts
@@ -241,9 +203,9 @@ def prefer_hypothetical_passage(
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
-    if standalone is None or passage is None or not options.weights.hyde:
+    if standalone is None or passage is None or not options.weights["hyde"]:
         return tuple(variants), ()
-    topic = passage.weight / options.weights.hyde
+    topic = passage.weight / options.weights["hyde"]
     if topic < LEADS_FROM:
         return tuple(variant for variant in variants if variant is not passage), (
             ("hyde", "not searched: has little to do with the question"),
@@ -353,7 +315,7 @@ def search_by_keywords(
     """
     hybrid = request.settings.hybrid
     weight = (
-        request.settings.fusion.weights.original
+        (request.settings.fusion.weights["original"] or 1.0)
         * hybrid.bm25_weight
         / (hybrid.vector_weight or 1.0)
     )

@@ -16,8 +16,9 @@ from qtmiddleware.runtime.forking import make_lock
 MOST_TOKENS: Final = 10**12
 """The largest plausible number of tokens. A higher number is ignored, as a service's mistake."""
 _MINUTE: Final = 60.0
+_DAY: Final = 86_400.0
 # How many buckets a window has. For calls, a bucket is one second of the minute. For tokens and
-# money, a bucket is one minute if the window is a day long.
+# money, a bucket is one minute of the day.
 _BUCKETS_OF_CALLS: Final = 60
 _BUCKETS_OF_SPENDING: Final = 1_440
 
@@ -51,7 +52,7 @@ class _Window:
     """
 
     def __init__(self, window_seconds: float, max_buckets: int) -> None:
-        self.seconds = window_seconds
+        self._seconds = window_seconds
         self._max_buckets = max_buckets
         self._buckets: deque[_Bucket] = deque()
 
@@ -61,18 +62,18 @@ class _Window:
         A new bucket is opened when the last bucket is *window_seconds* / *max_buckets* old.
         """
         self._remove_old_buckets(now)
-        if not self._buckets or self._buckets[-1].since <= now - self.seconds / self._max_buckets:
+        if not self._buckets or self._buckets[-1].since <= now - self._seconds / self._max_buckets:
             self._buckets.append(_Bucket(now, now))
         self._buckets[-1].last = now
         return self._buckets[-1]
 
-    def list_recent_buckets(self, now: float, period_seconds: float) -> list[_Bucket]:
-        """Return the buckets to which an amount was added in the last *period_seconds*."""
+    def list_recent_buckets(self, now: float) -> list[_Bucket]:
+        """Return the buckets to which an amount was added in the last *window_seconds*."""
         self._remove_old_buckets(now)
-        return [bucket for bucket in self._buckets if bucket.last > now - period_seconds]
+        return list(self._buckets)
 
     def _remove_old_buckets(self, now: float) -> None:
-        while self._buckets and self._buckets[0].last <= now - self.seconds:
+        while self._buckets and self._buckets[0].last <= now - self._seconds:
             self._buckets.popleft()
 
 
@@ -114,19 +115,18 @@ class Reservation:
 
 
 class Meter:
-    """Counts the calls of the last minute, and the tokens and money of the last hours.
+    """Counts the calls of the last minute, and the tokens and money of the last 24 hours.
 
     The highest possible cost of a call is counted before the call begins, so that concurrent calls
     cannot exceed a budget together. An old amount never stops counting too early, but may count
-    slightly too long: calls by 1 second; tokens and dollars by 1/1440 of the longest budget's
-    period (1 minute for a day). A forked process continues with its parent's counts. Thread-safe.
+    slightly too long: calls by 1 second; tokens and dollars by 1 minute. A forked process
+    continues with its parent's counts. Thread-safe.
     """
 
     def __init__(self, *, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._calls = _Window(_MINUTE, _BUCKETS_OF_CALLS)
-        # Grows to the hours of the longest budget. Starts with 1 minute.
-        self._spent = _Window(_MINUTE, _BUCKETS_OF_SPENDING)
+        self._spent = _Window(_DAY, _BUCKETS_OF_SPENDING)
         self._lock = make_lock()
 
     def describe_exceeded_limit(
@@ -144,12 +144,12 @@ class Meter:
         with self._lock:
             return self._find_exceeded_limit(budget, tokens, usd)[0]
 
-    def sum_calls_tokens_usd(self, hours: float) -> tuple[int, int, float]:
-        """Return the calls of the last minute, and the tokens and dollars of the last *hours*."""
+    def sum_calls_tokens_usd(self) -> tuple[int, int, float]:
+        """Return the calls of the last minute, and the tokens and dollars of the last 24 hours."""
         with self._lock:
-            now, seconds = self._clock(), hours * 3600.0
-            calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE))
-            recent = self._spent.list_recent_buckets(now, seconds)
+            now = self._clock()
+            calls = sum(bucket.calls for bucket in self._calls.list_recent_buckets(now))
+            recent = self._spent.list_recent_buckets(now)
         return calls, sum(bucket.tokens for bucket in recent), sum(bucket.usd for bucket in recent)
 
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
@@ -181,16 +181,12 @@ class Meter:
             wait: The seconds until the call may be made; ``None`` unless the limit is the calls per
                 minute.
         """
-        now, seconds = self._clock(), budget.hours * 3600.0
-        # Middlewares share this meter: it must remember as long as the longest of their budgets.
-        self._spent.seconds = max(self._spent.seconds, seconds)
+        now = self._clock()
         most_calls = budget.max_llm_calls_per_minute
         if (
             most_calls is not None
             and (
-                excess := sum(
-                    bucket.calls for bucket in self._calls.list_recent_buckets(now, _MINUTE)
-                )
+                excess := sum(bucket.calls for bucket in self._calls.list_recent_buckets(now))
                 - most_calls
             )
             >= 0
@@ -201,23 +197,17 @@ class Meter:
             return shortage, self._compute_wait_seconds(now, excess) if most_calls else None
         if budget.max_tokens is None and budget.max_usd is None:
             return "", None
-        recent = self._spent.list_recent_buckets(now, seconds)
+        recent = self._spent.list_recent_buckets(now)
         if (
             budget.max_tokens is not None
             and sum(bucket.tokens for bucket in recent) + tokens > budget.max_tokens
         ):
-            return (
-                f"budget.maxTokens allows {budget.max_tokens:,} tokens in {budget.hours:g} hours",
-                None,
-            )
+            return f"budget.maxTokens allows {budget.max_tokens:,} tokens in 24 hours", None
         if (
             budget.max_usd is not None
             and sum(bucket.usd for bucket in recent) + usd > budget.max_usd
         ):
-            return (
-                f"budget.maxUsd allows {budget.max_usd:g} US dollars in {budget.hours:g} hours",
-                None,
-            )
+            return f"budget.maxUsd allows {budget.max_usd:g} US dollars in 24 hours", None
         return "", None
 
     def _compute_wait_seconds(self, now: float, excess_calls: int) -> float:
@@ -225,7 +215,7 @@ class Meter:
 
         *excess_calls* is the number of calls above the limit in the last minute.
         """
-        for bucket in self._calls.list_recent_buckets(now, _MINUTE):
+        for bucket in self._calls.list_recent_buckets(now):
             excess_calls -= bucket.calls
             if excess_calls < 0:
                 return bucket.last + _MINUTE - now

@@ -179,7 +179,7 @@ class Bulkhead:
             in_use = self.in_use
         if begins:
             logger.warning(
-                "all threads of a middleware are busy (%d in use, limits.maxThreads is %d): "
+                "all threads of a middleware are busy (%d in use, the limit is %d): "
                 "only original searches run until a thread is free",
                 in_use,
                 self.limit,
@@ -187,7 +187,7 @@ class Bulkhead:
                 in_use=in_use,
                 limit=self.limit,
             )
-        return Overloaded("overloaded", f"all threads are busy; limits.maxThreads is {self.limit}")
+        return Overloaded("overloaded", f"all {self.limit} threads of the middleware are busy")
 
     def _release_thread(self) -> None:
         with self._lock:

@@ -102,7 +102,6 @@ class CallContext:
             and settings.transformation_type == "none"
             and not settings.keyword_evidence.enabled
             and not settings.rerank.enabled
-            and not (settings.glossary.search and self.glossary is not None)
             and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
             and settings.scores == "backend"
             and settings.log.path is None

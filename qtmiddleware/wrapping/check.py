@@ -350,10 +350,7 @@ class _CheckRun:
             if settings.transformation_type == "none":
                 fix = 'set transformationType: "combined" and give it a model'
                 return _build_off_finding(feature, "transformationType is none", fix)
-            if (
-                settings.escalation.mode == "never"
-                or not settings.escalation.max_llm_calls_per_query
-            ):
+            if settings.escalation.mode == "never":
                 return _build_off_finding(
                     feature,
                     "escalation allows no model calls",
@@ -590,21 +587,13 @@ class _CheckRun:
         self.request.learned.update_average_length(plain_result.ranking.items)
         requested, full_search_width = self.request.search_width, self.request.full_search_width
         calls = yield from self._time_calls(requested, first_outcome)
-        chars, because, fix = round(self.request.learned.passage_chars), "", ""
+        chars, because = round(self.request.learned.passage_chars), ""
         if requested != full_search_width:
-            because, fix = (
-                f", because passages have about {chars:,} characters",
-                "raise keywordEvidence.maxChars",
-            )
+            because = f", because passages have about {chars:,} characters"
         if requested is None:
             text = f"{count} in your call; qtmiddleware does not ask for more{because}"
             self._add_finding(
-                replace(
-                    _build_ok_finding(
-                        "candidates", text, plain=count, asked=None, passage_chars=chars
-                    ),
-                    mend=fix,
-                )
+                _build_ok_finding("candidates", text, plain=count, asked=None, passage_chars=chars)
             )
         widened_result, texts, values = plain_result, list[str](), dict[str, Any]()
         for width, outcomes in calls.items():
@@ -630,7 +619,7 @@ class _CheckRun:
                     "widened": widened_count,
                     "passage_chars": chars,
                 }
-                self._add_finding(replace(_build_ok_finding("candidates", text, **about), mend=fix))
+                self._add_finding(_build_ok_finding("candidates", text, **about))
                 if requested is not None and 1 < widened_count < requested:
                     self._recommend_model_for_small_collection(widened_count)
         self._add_finding(
@@ -752,7 +741,7 @@ class _CheckRun:
             if id_count
             else "none; qtmiddleware tells passages apart by their texts"
         )
-        fix = "" if id_count else _format_field_advice("idField", suggest_id_field(items))
+        fix = "" if id_count else _format_field_advice("id", suggest_id_field(items))
         self._add_finding(replace(_build_ok_finding("ids", text, passages=id_count), mend=fix))
         if fields := find_distinguishing_fields(read_all_metadata(items)):
             text = f"fields that tell passages apart: {', '.join(f'`{name}`' for name in fields)}"
@@ -772,12 +761,13 @@ class _CheckRun:
         if fields:
             fix = (
                 f'add "{fields[0]}" to include_fields, or set config={{"keywordEvidence":'
-                f' {{"textField": "{fields[0]}"}}}} to request the field without returning it'
+                f' {{"fields": {{"text": "{fields[0]}"}}}}}} to request the field without returning'
+                " it"
             )
         elif self.clauses and not any(map(read_metadata, items)):
             fix = (
                 "add the field that holds the text to include_fields, or name that field in"
-                " keywordEvidence.textField"
+                " keywordEvidence.fields.text"
             )
         return text, fix
 
@@ -863,7 +853,7 @@ class _CheckRun:
                 else f"{missing} of {len(ranking.scores)} have no score"
             )
             text = f"{problem}; qtmiddleware uses the places in the list instead"
-            fix = _format_field_advice("scoreField", suggest_score_field(ranking.items))
+            fix = _format_field_advice("score", suggest_score_field(ranking.items))
         elif not direction:
             text = f"all scores are {first_score:.4g}, so they do not rank the passages"
         else:
@@ -1024,7 +1014,7 @@ class _CheckRun:
         Exceptions from the wrapped function pass through.
         """
         # The first question was checked already, but not the others of the list.
-        if (problem := find_query_problem(question, self.settings)) is not None:
+        if (problem := find_query_problem(question)) is not None:
             raise InvalidQuery(f"the question is {problem.reason.replace('_', ' ')}")
         rules = replace(
             self.settings,
@@ -1182,7 +1172,7 @@ class _CheckRun:
             return self._add_late_failure_finding(_RERANK, error)
         note = next((detail for stage, detail in retrieval.trace.notes if stage == "rerank"), "")
         if (failed := _find_degradation(retrieval, "rerank")) is not None:
-            fix = "raise rerank.timeoutMs" if failed.reason == "timeout" else ""
+            fix = "raise limits.deadlineMs" if failed.reason == "timeout" else ""
             return _build_problem_finding(
                 _RERANK, f"{failed.reason}{_parenthesize(note or failed.detail)}", fix
             )
@@ -1262,8 +1252,8 @@ def _build_problem_finding(subject: str, message: str, fix: str = "", /, **value
     return Finding(subject, CheckState.PROBLEM, message, fix, values)
 
 
-def _format_field_advice(option_name: str, field_name: str | None) -> str:
-    """Return the advice to set *option_name* of ``keywordEvidence`` to *field_name*.
+def _format_field_advice(name: str, field_name: str | None) -> str:
+    """Return the advice to set *name* in ``keywordEvidence.fields`` to *field_name*.
 
     If *field_name* is ``""``, the advice names no field. If *field_name* is ``None``, the passages
     have no fields, and the advice is ``""``.
@@ -1272,9 +1262,9 @@ def _format_field_advice(option_name: str, field_name: str | None) -> str:
         return (
             ""
             if field_name is None
-            else f"if a field holds them, name the field in keywordEvidence.{option_name}"
+            else f"if a field holds them, name the field in keywordEvidence.fields.{name}"
         )
-    return f'set config={{"keywordEvidence": {{"{option_name}": "{field_name}"}}}}'
+    return f'set config={{"keywordEvidence": {{"fields": {{"{name}": "{field_name}"}}}}}}'
 
 
 def _extend_limits(limits: LimitSettings) -> LimitSettings:

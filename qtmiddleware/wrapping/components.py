@@ -149,9 +149,7 @@ class Components:
         self.clock = clock
         self.fuse = fuse
         self.bulkhead: Bulkhead = (
-            previous_components.bulkhead
-            if previous_components
-            else Bulkhead(config.settings.limits.max_threads)
+            previous_components.bulkhead if previous_components else Bulkhead()
         )
         self.shadow_runs: ShadowRuns = (
             previous_components.shadow_runs if previous_components else ShadowRuns()
@@ -225,7 +223,6 @@ class Components:
         settings share stay open.
         """
         settings = self.config.settings
-        self.bulkhead.limit = settings.limits.max_threads
         for breaker in self._breakers.list_components():
             breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
@@ -350,12 +347,9 @@ class Components:
             return None
         from qtmiddleware.wrapping.query_log import QueryLog
 
-        query_text, passage_text = options.query_text, options.passage_text
         return self._logs.get_or_create_component(
-            (path, query_text, passage_text),
-            lambda: QueryLog(
-                path, query_text=query_text, passage_text=passage_text, redact=self.redact
-            ),
+            (path, options.texts),
+            lambda: QueryLog(path, texts=options.texts, redact=self.redact),
             has_default_settings=settings is self.config.settings,
         )
 
@@ -430,7 +424,6 @@ class Components:
 def _read_breaker_limits(settings: Settings) -> tuple[int, float]:
     """Return how many failures in a row open the circuit breaker, and the breaker's pause.
 
-    The pause is in seconds. If the breaker is off, the number of failures is 0.
+    The pause is in seconds.
     """
-    options = settings.breaker
-    return options.failures if options.enabled else 0, options.seconds
+    return settings.breaker.failures, settings.breaker.seconds

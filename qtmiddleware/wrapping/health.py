@@ -152,20 +152,18 @@ class BudgetHealth:
 
     Attributes:
         calls: the number of model calls in the last minute.
-        tokens: the number of tokens in the budget's period.
-        usd: the US dollars spent in the budget's period.
-        hours: the length of the budget's period, in hours.
+        tokens: the number of tokens in the last 24 hours.
+        usd: the US dollars spent in the last 24 hours.
     """
 
     calls: Spending
     tokens: Spending
     usd: Spending
-    hours: float
 
     def __str__(self) -> str:
         return (
             f"{self.calls} calls in the last minute; {self.tokens} tokens and {self.usd} US dollars"
-            f" in the last {self.hours:g} hours"
+            " in the last 24 hours"
         )
 
 
@@ -230,7 +228,7 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
     # Read once, so that the rate fits the counts while other threads go on counting.
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
-    calls, tokens, usd = model.meter.sum_calls_tokens_usd(budget.hours)
+    calls, tokens, usd = model.meter.sum_calls_tokens_usd()
     return Health(
         model=ModelHealth(model.name, components.has_model, *model.breaker.read_state_and_counts()),
         chat_model=ModelHealth(
@@ -245,7 +243,6 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
             _build_spending(calls, budget.max_llm_calls_per_minute),
             _build_spending(tokens, budget.max_tokens),
             _build_spending(usd, budget.max_usd),
-            budget.hours,
         ),
     )
 

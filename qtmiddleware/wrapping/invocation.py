@@ -213,7 +213,9 @@ class Invocation:
         learned, search.was_refused = self.context.learned, attempt is not first_attempt
         if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
             learned.refuses_field = True
-            problem = f"the index does not return keywordEvidence.textField {first_attempt.field!r}"
+            problem = (
+                f"the index does not return keywordEvidence.fields.text {first_attempt.field!r}"
+            )
             learned.record_problem(f"{problem}; name a text field that the index stores")
         learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
 

@@ -110,4 +110,10 @@ def _build_search_key(settings: Settings) -> tuple[object, ...]:
     """Return the settings that determine the store and how the store is searched."""
     # The rules prepare the keyword search's texts, so they matter only with a keyword search.
     rules = settings.preprocess if settings.hybrid.enabled else None
-    return *_build_store_key(settings), settings.hybrid, rules, settings.top_k
+    return (
+        *_build_store_key(settings),
+        settings.hybrid,
+        settings.fusion.rrf_k,
+        rules,
+        settings.top_k,
+    )

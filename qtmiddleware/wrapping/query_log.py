@@ -11,6 +11,7 @@ from itertools import zip_longest
 from math import isfinite
 from typing import Any, Final
 
+from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.retrieval.responses import read_metadata
 from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
@@ -134,24 +135,21 @@ class TextWriter:
     Args:
         redact: The user's function that redacts a text. If it raises an exception or returns no
             text, the text is hashed. By default, texts are not redacted.
-        query_text: Whether to write query texts. If false, their hashes are written.
-        passage_text: Whether to write passage texts. If false, no passage text is written.
+        texts: Which texts to write: ``questions``; ``all``, those of passages too; or ``none``,
+            only hashes of the questions.
 
     Attributes:
         failure: How *redact* failed, without any text; ``""`` if it did not fail.
     """
 
-    def __init__(
-        self, redact: Redact | None = None, *, query_text: bool = True, passage_text: bool = False
-    ) -> None:
+    def __init__(self, redact: Redact | None = None, *, texts: LogTexts = "questions") -> None:
         self._redact = redact
-        self._query_text = query_text
-        self._passage_text = passage_text
+        self._texts = texts
         self.failure = ""
 
     def prepare_text(self, text: str) -> str:
         """Return *text* unchanged, redacted or hashed, as it appears in the log. Never raises."""
-        if not self._query_text:
+        if self._texts == "none":
             return hash_text(text)
         if self._redact is None:
             return text
@@ -171,11 +169,9 @@ class TextWriter:
 
         Returns ``None`` if passage texts are left out. Never raises.
         """
-        return (
-            self.prepare_text(text[:PASSAGE_CHARS])
-            if text is not None and self._passage_text
-            else None
-        )
+        if text is None or self._texts != "all":
+            return None
+        return self.prepare_text(text[:PASSAGE_CHARS])
 
     def prepare_keywords(self, keywords: str, query: str) -> str:
         """Return a query's *keywords* as they appear in the log. Never raises.
@@ -183,7 +179,7 @@ class TextWriter:
         If *redact* changes the query, only keywords that occur in the redacted query are returned.
         Keywords are in lower case, and *redact* may miss a name in lower case.
         """
-        if keywords and self._query_text and (redacted := self.prepare_text(query)) != query:
+        if keywords and self._texts != "none" and (redacted := self.prepare_text(query)) != query:
             words = set(_list_folded_words(redacted))
             keywords = " ".join(
                 keyword
@@ -314,9 +310,8 @@ class QueryLog:
 
     Args:
         path: the path of the log file, which need not exist yet.
-        query_text: whether to write query texts. If false, hashes are written and *redact* is not
-            called.
-        passage_text: whether to write passage texts.
+        texts: which texts to write: ``questions``; ``all``, those of passages too; or ``none``,
+            only hashes of the questions, and *redact* is not called.
         redact: takes a query or another text to search for, and returns the text to write. Should
             be fast, because it runs in the caller's thread or event loop. If *redact* raises an
             exception or returns no text, the text's hash is written.
@@ -328,8 +323,7 @@ class QueryLog:
         self,
         path: str | os.PathLike[str],
         *,
-        query_text: bool = True,
-        passage_text: bool = False,
+        texts: LogTexts = "questions",
         redact: Redact | None = None,
         outage: Outage | None = None,
     ) -> None:
@@ -337,12 +331,11 @@ class QueryLog:
 
         self._path = Path(path)
         self._outage = outage or Outage()
-        self._query_text = query_text
-        self._passage_text = passage_text
+        self._texts = texts
         self._redact = redact
 
     def __repr__(self) -> str:
-        return f"QueryLog({str(self._path)!r}, query_text={self._query_text})"
+        return f"QueryLog({str(self._path)!r}, texts={self._texts!r})"
 
     def append_record(
         self, retrieval: Retrieval, plain_result: PlainResult | None = None
@@ -391,9 +384,7 @@ class QueryLog:
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
 
-        writer = TextWriter(
-            self._redact, query_text=self._query_text, passage_text=self._passage_text
-        )
+        writer = TextWriter(self._redact, texts=self._texts)
         line = json.dumps(
             build_record(retrieval, writer, plain_result), ensure_ascii=False, default=str
         )

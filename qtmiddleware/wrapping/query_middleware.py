@@ -585,7 +585,7 @@ class QueryMiddleware:
         limit = concurrency or settings.limits.max_concurrency
 
         def build_request(question: Q) -> Request:
-            text = validate_query(question.text, "query", settings)
+            text = validate_query(question.text, "query")
             # The shared pace, not each request, decides how long to leave a busy model alone.
             return self._build_request(
                 components, patient, model, text, question.history, should_wait_for_model=False
@@ -675,13 +675,11 @@ class QueryMiddleware:
         performer = ModelOnly(model, components.bulkhead)
         if isinstance(query, str):
             return (
-                build_transform_flow(
-                    build_request(validate_query(query, "query", settings), history)
-                ),
+                build_transform_flow(build_request(validate_query(query, "query"), history)),
                 performer,
             )
         # Check all queries before the first model call, so that an invalid one costs nothing.
-        texts = [validate_query(text, "query", settings) for text in query]
+        texts = [validate_query(text, "query") for text in query]
         # Ask for each distinct text once: equal requests in one batch would wait for each other.
         requests = {text: build_request(text, history, is_reply_shared=False) for text in texts}
         return _transform_queries(texts, requests, settings.limits.max_concurrency), performer

@@ -441,7 +441,7 @@ class Wrapped(Generic[P, R]):
         # must not be replaced by a vector.
         if context.embedder is not None and not signature.should_pass_vector(args, kwargs):
             context = replace(context, embedder=None)
-        original, problem = self._find_query_and_problem(signature, args, kwargs, context.settings)
+        original, problem = self._find_query_and_problem(signature, args, kwargs)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         top_k = signature.read_top_k(args, kwargs) if problem is None else None
@@ -480,7 +480,6 @@ class Wrapped(Generic[P, R]):
             observation=context.observation,
             hooks=hooks,
             clock=context.components.clock,
-            reranker_is_unloaded=getattr(context.reranker, "is_unread", False) is True,
         )
         invocation = Invocation(
             self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model
@@ -575,7 +574,6 @@ class Wrapped(Generic[P, R]):
         signature: CallSignature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        settings: Settings,
     ) -> tuple[Any, Degradation | None]:
         """Return this call's query, and a degradation if the query cannot be improved.
 
@@ -588,7 +586,7 @@ class Wrapped(Generic[P, R]):
             return error.clause_value, Degradation("query", error.reason, str(error))
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
-        problem = find_query_problem(query, settings)
+        problem = find_query_problem(query)
         if problem is None and is_nested_call(self._fn):
             problem = Degradation(
                 "query",

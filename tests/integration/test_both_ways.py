@@ -100,7 +100,7 @@ SCENARIOS = (
     ),
     Scenario(
         "without the original",
-        transforming("rewrite", fusion={"includeOriginal": False}),
+        transforming("rewrite", fusion={"weights": {"original": 0}}),
         ("original", "rewrite"),
         first="illness",
     ),
@@ -181,12 +181,6 @@ SCENARIOS = (
         "Thank you!",
         llm_calls=0,
         first="adoption",
-    ),
-    Scenario(
-        "two calls at most",
-        transforming("all", escalation={"maxLlmCallsPerQuery": 2}),
-        ("original", "rewrite", "step_back"),
-        llm_calls=2,
     ),
     Scenario(
         "one at a time",

@@ -87,8 +87,8 @@ made = Transformation(trade_name="renal failure")
 print(json.dumps({
     "variant": [[it.kind, it.text, it.weight] for it in found.variants],
     "choices": build_json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
-    "weights": sorted(build_json_schema()["$defs"]["FusionWeights"]["properties"]),
-    "docs": "fusion.weights.tradeName" in build_markdown_reference() and "QTM_FUSION_WEIGHTS_TRADE_NAME" in build_markdown_reference(),
+    "weights": sorted(build_json_schema()["$defs"]["FusionSettings"]["properties"]["weights"]["propertyNames"]["enum"]),
+    "docs": "tradeName" in build_markdown_reference(),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
@@ -319,7 +319,9 @@ def other_value(key: Key) -> Any:
         case "list":
             return ("other",)
         case "object":
-            return {"rewrite": "Say it otherwise."}
+            return {key.names[0] if key.names else "rewrite": "Say it otherwise."}
+        case "numbers":
+            return dict.fromkeys(key.names, 0.0 if key.default else 0.25)
         case "objects":
             return {"jargon": {"prompt": "Say it otherwise.", "fields": {"rewrite": 0.5}}}
         case "str":

@@ -24,7 +24,7 @@ from tests.support.waiting import await_until
 
 PATIENT: Final = {"limits": {"llmTimeoutMs": PATIENT_MS, "deadlineMs": 2 * PATIENT_MS}}
 REWRITE: Final = {"transformationType": "rewrite", **PATIENT}
-RERANK: Final = {"rerank": {"enabled": True, "timeoutMs": PATIENT_MS}, **PATIENT}
+RERANK: Final = {"rerank": {"enabled": True}, **PATIENT}
 WAYS: Final = ("blocking", "async")
 both_ways: Final = pytest.mark.parametrize("way", WAYS)
 
@@ -470,7 +470,7 @@ def test_a_reranker_that_hangs_is_not_waited_for(way: str) -> None:
             outwaited.append("the reranker")
         return [1.0 for _ in texts]
 
-    config = {"rerank": {"enabled": True, "timeoutMs": 30}}
+    config = {"rerank": {"enabled": True}, "limits": {"deadlineMs": 100}}
     try:
         found = Search(way).ask_by(qtm.QueryMiddleware(config, reranker=hang), QUERY)
     finally:

@@ -39,12 +39,12 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "fused scores": {"scores": "fused"},
     "stripped text": {"preprocess": {"applyTo": "both"}},
     "off, fused scores": {**EVIDENCE_OFF, "scores": "fused"},
-    "rerank": {"rerank": {"enabled": True, "rerankTopK": 12, "timeoutMs": 50_000}},
-    "rerank alone": {**EVIDENCE_OFF, "rerank": {"enabled": True, "timeoutMs": 50_000}},
+    "rerank": {"rerank": {"enabled": True, "rerankTopK": 12}},
+    "rerank alone": {**EVIDENCE_OFF, "rerank": {"enabled": True}},
     "combined": transforming("combined"),
     "combined, fused scores": transforming("combined", scores="fused"),
     "combined, auto": transforming("combined", escalation={"mode": "auto"}),
-    "combined, reranked": transforming("combined", rerank={"enabled": True, "timeoutMs": 50_000}),
+    "combined, reranked": transforming("combined", rerank={"enabled": True}),
     "all": transforming("all"),
     "hyde": transforming("hyde"),
     "keywords": transforming("keywords"),
@@ -53,15 +53,15 @@ CONFIGS: Final[Mapping[str, Mapping[str, Any]]] = {
     "weighted rrf": transforming("combined", fusion={"method": "weighted_rrf"}),
     "max": transforming("combined", fusion={"method": "max"}),
     "concat": transforming("combined", fusion={"method": "concat"}),
-    "variants alone": transforming("combined", fusion={"includeOriginal": False}),
+    "variants alone": transforming("combined", fusion={"weights": {"original": 0}}),
     "variants alone, max": transforming(
-        "decompose", fusion={"includeOriginal": False, "method": "max"}
+        "decompose", fusion={"weights": {"original": 0}, "method": "max"}
     ),
     "variants alone, concat": transforming(
-        "decompose", fusion={"includeOriginal": False, "method": "concat"}
+        "decompose", fusion={"weights": {"original": 0}, "method": "concat"}
     ),
     "variants alone, two a sub-query": transforming(
-        "decompose", fusion={"includeOriginal": False, "subQueryTopK": 2, "minSuccesses": 1}
+        "decompose", fusion={"weights": {"original": 0}, "subQueryTopK": 2, "minSuccesses": 1}
     ),
     "a silent original": transforming("combined", fusion={"weights": {"original": 0.0}}),
 }
@@ -423,7 +423,7 @@ def test_nothing_is_lost_around_a_document_search(
     if names_text:
         given_config["keywordEvidence"] = {
             **given_config.get("keywordEvidence", {}),
-            "textField": "body",
+            "fields": {"text": "body"},
         }
     wrapped: Any = qtm.QueryMiddleware(
         given_config, client=ScriptedModel(scripted), reranker=judge

@@ -96,6 +96,6 @@ def ranked_side_by_side(*, words: str = "", prefers_longer: bool = False) -> Sid
         )
         for at in range(6)
     ]
-    config = {"fusion": {"includeOriginal": False}, "keywordEvidence": {"enabled": False}}
+    config = {"fusion": {"weights": {"original": 0}}, "keywordEvidence": {"enabled": False}}
     wrapped = QueryMiddleware(config, client=ScriptedModel(reply, name="judge-1")).wrap(search)
     return ask_systems(wrapped, questions, ["rules", "rewrite"], top_k=1)

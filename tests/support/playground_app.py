@@ -39,7 +39,7 @@ def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 
 # Asked all the same each time: what is tried is one outage after the other.
 @qtm.middleware(
-    config={"breaker": {"enabled": False}},
+    config={"breaker": {"failures": 0}},
     client=ScriptedModel(ModelError("unavailable", "the service is down")),
 )
 def down(query: str, top_k: int = 4) -> list[dict[str, Any]]:

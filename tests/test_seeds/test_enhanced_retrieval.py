@@ -136,7 +136,7 @@ def test_at_least_one_search_needs_a_weight() -> None:
 
 
 def test_ranks_take_the_place_of_scores_if_the_config_says_so(searches: Searches) -> None:
-    search = hybrid(searches, method="rrf", vectorWeight=0.5, bm25Weight=0.5, rrfK=60)
+    search = hybrid(searches, method="rrf", vectorWeight=0.5, bm25Weight=0.5)
     scores = {hit["id"]: hit["score"] for hit in search("Which learning?", 4)}
     assert scores == pytest.approx(
         {

@@ -366,7 +366,7 @@ every_failure: Final = pytest.mark.parametrize(
     "failed", [ModelError("unavailable"), "NO_ANSWER: the papers do not say."]
 )
 # Five failures in a row would switch the model off, the plain answer's call included.
-UNBROKEN: Final = {"breaker": {"enabled": False}}
+UNBROKEN: Final = {"breaker": {"failures": 0}}
 
 
 @every_failure

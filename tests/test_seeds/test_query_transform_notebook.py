@@ -108,7 +108,12 @@ def parity(kind: str, **changed: Any) -> dict[str, Any]:
         "preprocess": False,
         "keywordEvidence": False,
         "llm": {"guard": False, "subQueryStyle": "aspects"},
-        "fusion": {"method": "max", "includeOriginal": False, "minSuccesses": 1, "subQueryTopK": 2},
+        "fusion": {
+            "method": "max",
+            "weights": {"original": 0},
+            "minSuccesses": 1,
+            "subQueryTopK": 2,
+        },
         **PATIENT,
         **changed,
     }

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import InvalidQuery
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.retrieval.request import validate_query
@@ -69,9 +68,7 @@ class BrokenLine:
         return {"line": self.line, "error": self.error}
 
 
-def read_queries(
-    file: BinaryIO, settings: Settings, *, has_json: bool | None
-) -> Iterator[InputQuery | BrokenLine]:
+def read_queries(file: BinaryIO, *, has_json: bool | None) -> Iterator[InputQuery | BrokenLine]:
     """Yield the question in each line of *file*, or a `BrokenLine` if the line is invalid.
 
     A JSON line is either the question as a string, or an object with the question as ``query`` (or
@@ -80,7 +77,6 @@ def read_queries(
 
     Args:
         file: The input file, opened for reading bytes.
-        settings: The settings, which limit the length of a question.
         has_json: Whether each line is JSON. If false, each line is a question in plain text. If
             ``None``, the first line decides.
     """
@@ -88,7 +84,7 @@ def read_queries(
         if has_json is None:
             has_json = raw is not None and raw.lstrip()[:1] in (b"{", b'"')
         try:
-            yield _parse_line(number, raw, settings, has_json=has_json)
+            yield _parse_line(number, raw, has_json=has_json)
         except UnicodeError:
             yield BrokenLine(number, "not UTF-8")
         except ValueError as error:
@@ -129,9 +125,7 @@ def read_lines(file: BinaryIO, max_bytes: int) -> Iterator[bytes | None]:
         yield None
 
 
-def _parse_line(
-    line_number: int, line: bytes | None, settings: Settings, *, has_json: bool
-) -> InputQuery:
+def _parse_line(line_number: int, line: bytes | None, *, has_json: bool) -> InputQuery:
     """Return the question in *line*, which is the input line number *line_number*.
 
     *line* is ``None`` if the line is too long. Raises `ValueError` if there is no valid question.
@@ -140,10 +134,10 @@ def _parse_line(
         raise ValueError(f"longer than {MOST_BYTES:,} bytes")
     text = line.decode("utf-8").strip("\r\n")
     if not has_json:
-        return InputQuery(line_number, _check_question(text, settings))
+        return InputQuery(line_number, _check_question(text))
     record = _parse_json(text)
     if isinstance(record, str):
-        return InputQuery(line_number, _check_question(record, settings))
+        return InputQuery(line_number, _check_question(record))
     if not isinstance(record, dict):
         raise ValueError("neither an object nor text")
     query = next((record[name] for name in _TEXT if record.get(name) is not None), None)
@@ -155,7 +149,7 @@ def _parse_line(
         raise ValueError("an id that is neither text nor a whole number")
     if isinstance(id_, str):
         _check_characters(id_)
-    return InputQuery(line_number, _check_question(query, settings), id_, _read_history(record))
+    return InputQuery(line_number, _check_question(query), id_, _read_history(record))
 
 
 def _parse_json(text: str) -> Any:
@@ -165,9 +159,9 @@ def _parse_json(text: str) -> Any:
         raise ValueError("not JSON") from None
 
 
-def _check_question(question: Any, settings: Settings) -> str:
+def _check_question(question: Any) -> str:
     try:
-        query = validate_query(question, "the query", settings)
+        query = validate_query(question, "the query")
     except InvalidQuery as error:
         raise ValueError(str(error)) from None
     return _check_characters(query)

@@ -188,7 +188,7 @@ def transform_file(
         if show is not None:
             show(report)
         queries = _select_open_questions(
-            read_queries(file, config.settings, has_json=has_json), journal, report, write_record
+            read_queries(file, has_json=has_json), journal, report, write_record
         )
         generator = (
             _transform_on_ray(queries, config, concurrency)

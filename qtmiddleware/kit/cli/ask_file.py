@@ -41,7 +41,7 @@ def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
     hashed = 0
     is_judged = path.is_dir() or path.suffix.lower() in TABLES
     for text, relevant in _read_judged_questions(path) if is_judged else _read_question_lines(path):
-        # A query log holds only hashes of the questions, unless log.queryText is true.
+        # A query log holds only hashes of the questions, if log.texts is none.
         if text.startswith(_HASH):
             hashed += 1
         elif len(questions) < MOST_READ:
@@ -50,7 +50,7 @@ def read_question_file(path: Path) -> list[str] | list[dict[str, Any]]:
             break
     if not questions and hashed:
         raise ConfigError(
-            f"{path} must hold questions, not their hashes. Set log.queryText to true and log"
+            f"{path} must hold questions, not their hashes. Set log.texts to questions and log"
             " again, or write some questions to a text file",
             path="--ask-file",
         )

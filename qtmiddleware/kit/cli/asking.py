@@ -133,7 +133,7 @@ def ask_index(
     error: Exception | None = None
     pieces: list[str] = []
     try:
-        validate_query(question, "query", middleware.settings)
+        validate_query(question, "query")
         if not should_generate_answer:
             retrieval = middleware.retriever.retrieve(question, **arguments)
         elif write_piece is None:

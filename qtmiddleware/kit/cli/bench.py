@@ -360,11 +360,7 @@ def _find_shared_settings(
         ConfigError: Two config files differ in a shared setting, two files have the same name, a
             file has the name of a system, or one of *assignments* needs a config file.
     """
-    shared_keys = (
-        (*_SHARED_KEYS, *(f"keywordEvidence.{name}" for name in READING))
-        if is_function_measured
-        else _SHARED_KEYS
-    )
+    shared_keys = (*_SHARED_KEYS, READING) if is_function_measured else _SHARED_KEYS
     # Each config is a system with the name of its file.
     if len(configs) < len(config_paths):
         raise ConfigError(

@@ -66,7 +66,7 @@ def report_command(
     would cost. Your callers got the plain function's results all the time.
 
     With --judge a language model compares both lists of a question, in both
-    orders. The log must then hold the texts of passages (log.passageText).
+    orders. The log must then hold the texts of passages (log.texts: all).
     """
     if report is not None:
         check_report(report, _FORMATS)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
@@ -29,7 +29,6 @@ LABELS: Final = {
     **{field.variant: field.label for field in TEXT_FIELDS.values() if field.variant},
     JOINED: "one text with the question",
     TEXT_CLAUSE: "keywords in a text clause",
-    GLOSSARY: "with the glossary's forms",
 }
 
 

@@ -56,7 +56,7 @@ def preprocess_command(
     rows = []
     for text in read_questions(query):
         prepared = extract_keywords(
-            validate_query(text, "query", settings),
+            validate_query(text, "query"),
             language=language or options.language,
             keep_words=options.keep_words,
             extra_words=options.extra_words,

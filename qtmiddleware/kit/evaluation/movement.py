@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE, TEXT_FIELDS
+from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 from qtmiddleware.retrieval.responses import get_raw_item, read_metadata, read_text
@@ -20,7 +20,6 @@ _SEARCH_LABELS: Final = {
     "original": "the question",
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
-    GLOSSARY: "the question with the glossary's forms",
     **{
         text_field.variant: f"the {text_field.label}"
         for text_field in TEXT_FIELDS.values()

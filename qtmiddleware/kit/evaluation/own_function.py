@@ -68,7 +68,7 @@ class IdCheck:
             f" {next(iter(self.judged))!r}, for example; the function returned {self._example!r},"
             f" and in {self._asked:,} {'answer' if self._asked == 1 else 'answers'} no id that is"
             " judged. Write the function's ids into the judgements, or name the field of its"
-            " results that holds theirs (keywordEvidence.idField)",
+            " results that holds theirs (keywordEvidence.fields.id)",
             path="qrels",
         )
 

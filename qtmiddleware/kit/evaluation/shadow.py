@@ -294,9 +294,8 @@ def judge_lists(
         for shown in (*report.questions[index].plain, *report.questions[index].ours)
     ):
         raise ConfigError(
-            "the log must hold the texts of passages; set log.passageText, keep log.queryText on,"
-            " and log again",
-            path="log.passageText",
+            "the log must hold the texts of passages; set log.texts to all and log again",
+            path="log.texts",
         )
     panel = Judge(LISTS, model, seed=seed, timeout=timeout, concurrency=concurrency)
 

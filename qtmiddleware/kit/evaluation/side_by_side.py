@@ -168,7 +168,7 @@ def ask_systems(
     base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
     listed = _list_questions(questions, reference)
     for question in listed:
-        validate_query(question.text, "question", base.middleware.settings)
+        validate_query(question.text, "question")
     call_arguments = dict(arguments or {})
     if top_k is not None and base.top_k_argument is not None:
         call_arguments[base.top_k_argument] = top_k

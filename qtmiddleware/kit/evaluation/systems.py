@@ -78,7 +78,7 @@ SYSTEMS: Final[Mapping[str, Mapping[str, Any]]] = _Systems(
         "combined, no hyde": {
             "transformationType": "combined",
             **_ALWAYS,
-            "llm": {"hydeInCombined": False},
+            "fusion": {"weights": {"hyde": 0}},
         },
         "combined, no rules": {"transformationType": "combined", **_ALWAYS, **_NO_RULES},
         "hybrid": {"transformationType": "none", "hybrid": {"enabled": True}},
@@ -202,8 +202,8 @@ def run_of(retrieval: Retrieval) -> Run:
     if len(ids) < len(retrieval.matches):
         raise ConfigError(
             "the function's results have no ids, so they cannot be compared with the judgements;"
-            ' return passages with an "id" that the judgements use, or set keywordEvidence.idField'
-            " to their field",
+            ' return passages with an "id" that the judgements use, or set'
+            " keywordEvidence.fields.id to their field",
             path="fn",
         )
     trace = retrieval.trace

@@ -9,7 +9,7 @@ from the question. Without question words, vector searches get worse and word se
   is the sum of both scaled scores times the weights of their searches. If all scores of a search
   are equal, they become 1. A passage gets 0 from a search that did not find the passage.
 - ``rrf``: reciprocal rank fusion (Cormack, Clarke and Büttcher, 2009). The merged score is the sum
-  of weight / (k + rank) over both searches. Ranks begin at 1, and k is ``hybrid.rrfK``.
+  of weight / (k + rank) over both searches. Ranks begin at 1, and k is ``fusion.rrfK``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.config.kit_settings import HybridSettings
+from qtmiddleware.config.kit_settings import HybridMethod, HybridSettings
 from qtmiddleware.config.settings import PreprocessSettings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
@@ -129,7 +129,7 @@ class Hybrid:
 
     Both searches run at the same time. The word search runs in a daemon thread, with a copy of the
     caller's context. If a middleware calls this search, the thread counts towards the middleware's
-    ``limits.maxThreads``. Otherwise at most 256 word searches run at a time. A search with weight 0
+    threads. Otherwise at most 256 word searches run at a time. A search with weight 0
     is not run.
 
     An exception from the vector search is raised to the caller. If the word search fails or takes
@@ -144,6 +144,7 @@ class Hybrid:
             sparse Pinecone index.
         options: the settings group ``hybrid``. Each search is asked for ``fusion_top_k`` passages,
             or for *top_k* passages if that is more. ``search_top_k`` is the default of *top_k*.
+        rrf_k: the constant k of the method ``rrf``.
         preprocess: the rules that extract the keywords for the word search.
         patience: how many seconds to wait for the word search after the vector search has returned.
 
@@ -158,10 +159,12 @@ class Hybrid:
         keyword_search: Search,
         *,
         options: HybridSettings | None = None,
+        rrf_k: int = 60,
         preprocess: PreprocessSettings | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._options = options = options or HybridSettings()
+        self._rrf_k = rrf_k
         self._preprocess = preprocess or PreprocessSettings()
         self._vector_search, self._keyword_search = vector_search, keyword_search
         self._patience = patience
@@ -241,7 +244,9 @@ class Hybrid:
         for name, results in (("vector", vector_results), ("bm25", word_results)):
             if results is not None:
                 record_unmerged_list(name, results.ranking)
-        return _merge_results(vector_results, word_results, self._options, top_k)
+        return _merge_results(
+            vector_results, word_results, self._options.method, self._rrf_k, top_k
+        )
 
     def _extract_keywords(self, query: str) -> str:
         rules = self._preprocess
@@ -308,14 +313,13 @@ def _start_search(
 def _merge_results(
     vector_results: _SearchResults | None,
     word_results: _SearchResults | None,
-    options: HybridSettings,
+    method: HybridMethod,
+    rrf_k: int,
     top_k: int,
 ) -> list[Record]:
     """Merge the results of both searches, and return the best *top_k* passages as records."""
     searches = [results for results in (vector_results, word_results) if results is not None]
-    ranked = sum_weighted_scores(
-        [results.ranking for results in searches], options.method, rrf_k=options.rrf_k
-    )
+    ranked = sum_weighted_scores([results.ranking for results in searches], method, rrf_k=rrf_k)
     return [
         {
             **_merge_passage_records(key, searches),
@@ -352,6 +356,7 @@ class HybridSearch(Hybrid):
         store: the store to search.
         embedder: the embedder for the question; ``None`` if the store embeds texts itself.
         options: the settings group ``hybrid``.
+        rrf_k: the constant k of the method ``rrf``.
         preprocess: the rules that extract the keywords for the word search.
 
     Raises:
@@ -365,6 +370,7 @@ class HybridSearch(Hybrid):
         embedder: Embedder | None,
         *,
         options: HybridSettings | None = None,
+        rrf_k: int = 60,
         preprocess: PreprocessSettings | None = None,
     ) -> None:
         options = options or HybridSettings()
@@ -390,4 +396,6 @@ class HybridSearch(Hybrid):
         word_search: Search = (
             store.keyword_search if isinstance(store, KeywordStore) else search_vectors
         )
-        super().__init__(search_vectors, word_search, options=options, preprocess=preprocess)
+        super().__init__(
+            search_vectors, word_search, options=options, rrf_k=rrf_k, preprocess=preprocess
+        )

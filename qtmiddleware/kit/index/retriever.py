@@ -149,7 +149,11 @@ def _build_search_and_embedder(
     if settings.hybrid.enabled:
         # The word search needs the question's text, so the search embeds the question itself.
         return HybridSearch(
-            store, embedder, options=settings.hybrid, preprocess=settings.preprocess
+            store,
+            embedder,
+            options=settings.hybrid,
+            rrf_k=settings.fusion.rrf_k,
+            preprocess=settings.preprocess,
         ), None
 
     def search(

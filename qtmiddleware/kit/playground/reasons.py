@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from qtmiddleware.catalogue import GLOSSARY, JOINED, TEXT_CLAUSE
+from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE
 from qtmiddleware.kit.evaluation.movement import (
     Movement,
     Movements,
@@ -162,8 +162,6 @@ def _describe_search_text(search_index: int, retrieval: Retrieval) -> str:
     variant = retrieval.rankings[search_index].variant
     if variant.kind in (JOINED, TEXT_CLAUSE):
         return "the model’s text" if variant.kind == JOINED else "the question’s words"
-    if variant.kind == GLOSSARY:
-        return "the glossary’s form of the question"
     labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
     return f"the model’s {labels[search_index].removeprefix('the ')}"
 

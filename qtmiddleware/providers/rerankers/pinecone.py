@@ -27,7 +27,7 @@ class PineconeReranker:
     scored independently. Pinecone cuts texts that are too long. A blank text gets the score 0
     without a request.
 
-    The client retries failed requests. ``rerank.timeoutMs`` limits the total time. Exceptions of
+    The client retries failed requests. ``limits.deadlineMs`` limits the total time. Exceptions of
     the client pass through unchanged.
 
     Args:

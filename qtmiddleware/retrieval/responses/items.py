@@ -339,15 +339,15 @@ def describe_missing_text_and_fix(items: Sequence[Any], text_field: str | None) 
             "the passages are ids without texts",
             "return the texts too, for example as {'id', 'score', 'text'}",
         )
-    place = (
-        "a common field name" if text_field is None else f"keywordEvidence.textField {text_field!r}"
-    )
+    place = "a common field name"
+    if text_field is not None:
+        place = f"keywordEvidence.fields.text {text_field!r}"
     lengths: Counter[str] = Counter()
     for item in items:
         lengths.update(_measure_text_lengths(item))
     if lengths:
         name = max(lengths, key=lambda field: (lengths[field], field))
-        setting = f'config={{"keywordEvidence": {{"textField": "{name}"}}}}'
+        setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{name}"}}}}}}'
         return f"the passages have no text under {place}, but {name!r} holds text", f"set {setting}"
     if not any(read_metadata(item) for item in items):
         return (
@@ -357,7 +357,7 @@ def describe_missing_text_and_fix(items: Sequence[Any], text_field: str | None) 
                 " in a document search"
             ),
         )
-    advice = "store the text in the metadata, or name its field in keywordEvidence.textField"
+    advice = "store the text in the metadata, or name its field in keywordEvidence.fields.text"
     return f"the passages have no text under {place}", advice
 
 

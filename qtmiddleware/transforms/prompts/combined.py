@@ -79,13 +79,13 @@ def choose_reply_fields(settings: Settings) -> tuple[ReplyField, ...]:
         sub_queries = replace(sub_queries, description=ASPECTS)
     elif settings.llm.sub_query_style == "research":
         sub_queries = ReplyField("sub_queries", "list", RESEARCH, min_items=5, max_items=5)
-    passage = (HYDE,) if settings.llm.hyde_in_combined else ()
+    passage = (HYDE,) if settings.fusion.weights["hyde"] else ()
     return (REWRITE, STEP_BACK, sub_queries, *passage)
 
 
 def _format_version_suffix(settings: Settings) -> str:
     """Return a name for the settings that change the prompt, such as ``research+hyde``."""
-    passage = "hyde" if settings.llm.hyde_in_combined else ""
+    passage = "hyde" if settings.fusion.weights["hyde"] else ""
     return "+".join(filter(None, (get_sub_query_style(settings), passage)))
 
 

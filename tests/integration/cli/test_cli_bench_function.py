@@ -156,7 +156,7 @@ def test_a_function_is_measured_on_its_own_index_by_one_command(bench: Run, fold
         pytest.param(("app:wrapped",), id="wrapped"),
         pytest.param(("app:fixed",), id="without a number of passages"),
         pytest.param(
-            ("app:renamed", "--set", "keywordEvidence.idField=doc"),
+            ("app:renamed", "--set", "keywordEvidence.fields.id=doc"),
             id="ids in a field of their own",
         ),
     ],

@@ -106,8 +106,8 @@ def test_questions_of_a_file_are_asked_and_those_whose_first_passage_changes_are
 def test_the_questions_of_a_query_log_are_asked_each_once_and_hashes_are_not(
     qtm: Run, folder: Path
 ) -> None:
-    for query_text in (True, False):
-        log = {"path": str(folder / "log.jsonl"), "queryText": query_text}
+    for texts in ("questions", "none"):
+        log = {"path": str(folder / "log.jsonl"), "texts": texts}
         with qtmiddleware.QueryMiddleware({"log": log}) as middleware:
             search = middleware.wrap(lambda query, top_k=2: [{"id": "a", "text": "Cats sleep"}])
             for question in (QUERY, QUERY, "When is the fee due?", "Do cats sleep?"):

@@ -56,13 +56,15 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
 ) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
     asked = ("compare", QUESTION, "--systems", "rewrite", "--top-k", "1")
-    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false")
+    ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}')
     assert ended.code == 0, ended.err
     table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
     assert [rows_of(table)[f"[{at}]"][-2:] for at in (1, 2)] == [["1", "out"], ["1", "new"]]
     assert "\n  [2] new at 1st: found by the rewrite (1st)" in ended.out
     told = json.loads(
-        qtm(*asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_INCLUDE_ORIGINAL="false").out
+        qtm(
+            *asked, "--json", QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}'
+        ).out
     )
     (row,) = told["questions"]
     movement = row["systems"][1]["movement"]
@@ -114,7 +116,7 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
     asked = ("compare", QUESTION, "--systems", "rewrite", "--reference", "None, says the vet.")
     at = {"QTM_LLM_BASE_URL": service.url, "QTM_TOP_K": "1"}
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    ended = qtm(*asked, QTM_FUSION_INCLUDE_ORIGINAL="false", **at)
+    ended = qtm(*asked, QTM_FUSION_WEIGHTS='{"original": 0}', **at)
     assert ended.code == 0, ended.err
     judged = ended.out.partition("Judged against the ideal answer:\n")[2]
     assert judged.startswith(

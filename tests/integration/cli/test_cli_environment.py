@@ -350,7 +350,7 @@ def test_a_config_that_nobody_named_leaves_the_budget_of_the_environment_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("QTM_CONFIG", raising=False)
-    for budget in ({"maxUsd": None}, {"maxUsd": 1_000}, {"hours": 0.01}):
+    for budget in ({"maxUsd": None}, {"maxUsd": 1_000}, {"maxTokens": 10**9}):
         (tmp_path / CONFIG_FILES[1]).write_text(json.dumps({"budget": budget}))
         monkeypatch.delenv("QTM_BUDGET_MAX_USD", raising=False)
         assert load_config(None)

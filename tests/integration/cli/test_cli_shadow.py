@@ -35,7 +35,7 @@ def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
 @pytest.fixture
 def log(tmp_path: Path) -> str:
     path = tmp_path / "queries.jsonl"
-    qm = QueryMiddleware({"shadow": 1.0, "log": {"path": str(path), "passageText": True}})
+    qm = QueryMiddleware({"shadow": 1.0, "log": {"path": str(path), "texts": "all"}})
     wrapped = qm.wrap(search)
     for at, query in enumerate(
         ("What is Nike's strategy in Europe?", "How did the earnings of Adidas grow?"), 1

@@ -293,7 +293,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize(
-    "config", [{}, {"keywordEvidence": {"textField": "body"}}], ids=["usual", "a text field"]
+    "config", [{}, {"keywordEvidence": {"fields": {"text": "body"}}}], ids=["usual", "a text field"]
 )
 def test_the_sdks_own_error_reaches_the_caller(
     case: str, config: dict[str, Any], world: PineconeWorld, index: Any
@@ -333,7 +333,7 @@ def test_an_empty_namespace_and_a_filter_that_nothing_meets_give_no_passage(inde
 def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
     fields: Any, world: PineconeWorld, index: Any
 ) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(
+    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "body"}}}).wrap(
         index.documents.search
     )
     call = call_with(CLAUSES["embed"](QUERY), include_fields=fields)
@@ -356,7 +356,7 @@ def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
 def test_a_field_that_is_requested_already_stays(
     fields: list[str], world: PineconeWorld, index: Any
 ) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "body"}}).wrap(
+    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "body"}}}).wrap(
         index.documents.search
     )
     response = search(**call_with(CLAUSES["embed"](QUERY), include_fields=fields))
@@ -367,13 +367,13 @@ def test_a_field_that_is_requested_already_stays(
 def test_a_field_whose_text_is_not_stored_is_requested_once(
     world: PineconeWorld, index: Any
 ) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"textField": "secret"}}).wrap(
+    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "secret"}}}).wrap(
         index.documents.search
     )
     call = call_with(CLAUSES["embed"](QUERY), include_fields=["title"])
     plain = list_ids(index.documents.search(**call))
     with pytest.warns(
-        qtm.SetupWarning, match=r"does not return keywordEvidence.textField 'secret'"
+        qtm.SetupWarning, match=r"does not return keywordEvidence.fields.text 'secret'"
     ):
         assert list_ids(search(**call)) == plain
     search(**call)

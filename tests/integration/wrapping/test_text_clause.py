@@ -236,7 +236,7 @@ def test_a_clause_that_is_refused_is_not_tried_again(
 def test_the_field_of_the_texts_is_requested_by_both_and_shown_by_none(
     world: PineconeWorld, index: Any
 ) -> None:
-    config = {**FIELDS, "keywordEvidence": {"textField": "body"}}
+    config = {**FIELDS, "keywordEvidence": {"fields": {"text": "body"}}}
     response = qtm.QueryMiddleware(config).wrap(index.documents.search)(
         **{**CALL, "include_fields": ["title"]}
     )
@@ -290,7 +290,7 @@ def test_check_says_what_to_write_where_the_texts_are_not_requested(
     text = read_findings(check)["text"]
     assert text.state == "problem"
     assert 'add "body" to include_fields' in text.mend
-    assert '"textField": "body"' in text.mend
+    assert '"text": "body"' in text.mend
 
 
 def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> None:

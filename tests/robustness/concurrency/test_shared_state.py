@@ -131,8 +131,9 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
         asked.append(messages[-1]["content"])
         return {"rewrite": REWRITE}
 
-    settings = config("rewrite", cache={"enabled": True}, limits={"maxThreads": 1_000})
+    settings = config("rewrite", cache={"enabled": True})
     with qtm.QueryMiddleware(settings, client=reply) as middleware:
+        middleware._components.bulkhead.limit = 1_000
         search = middleware.wrap(found)
 
         def ask(thread: int) -> list[qtm.Retrieval]:
@@ -154,7 +155,7 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
 
 
 def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
-    meter, budget = Meter(), BudgetSettings(max_tokens=100_000, max_usd=50.0, hours=1.0)
+    meter, budget = Meter(), BudgetSettings(max_tokens=100_000, max_usd=50.0)
 
     def spend(thread: int) -> tuple[int, float, int]:
         drawn, tokens, cents, refused = Random(thread), 0, 0, 0
@@ -167,7 +168,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
                     raise
                 refused += 1
                 continue
-            _, seen, paid = meter.sum_calls_tokens_usd(1.0)
+            _, seen, paid = meter.sum_calls_tokens_usd()
             assert seen <= 100_000
             assert paid <= 50.0
             spent = drawn.randint(0, most)
@@ -177,7 +178,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
         return tokens, cents / 128, refused
 
     spent = run_storm(spend)
-    calls, tokens, usd = meter.sum_calls_tokens_usd(1.0)
+    calls, tokens, usd = meter.sum_calls_tokens_usd()
     # Parts of a dollar that are powers of two, so that sums are exact in any order.
     assert (tokens, usd) == (sum(it[0] for it in spent), sum(it[1] for it in spent))
     assert calls == THREADS * ROUNDS - sum(it[2] for it in spent)
@@ -196,7 +197,7 @@ def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
             granted += 1
         return granted
 
-    assert sum(run_storm(call)) == meter.sum_calls_tokens_usd(1.0)[0] == 777
+    assert sum(run_storm(call)) == meter.sum_calls_tokens_usd()[0] == 777
 
 
 # --- circuit breaker ------------------------------------------------------------------------------

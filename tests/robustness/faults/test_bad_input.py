@@ -59,14 +59,12 @@ def test_the_longest_query_is_searched(caller: Caller) -> None:
     assert day.retrieval.original_query == "dog " * 2_000
 
 
-def test_how_long_a_query_may_be_is_set(caller: Caller) -> None:
-    day = caller.ask({"limits": {"maxQueryChars": 10}}, query=QUERY)
+def test_a_longer_query_goes_to_the_function_unchanged(caller: Caller) -> None:
+    query = "dog " * 2_000 + "?"
+    day = caller.ask({}, query=query)
     (it,) = day.retrieval.degradations
-    assert (it.reason, it.detail) == (
-        "too_long",
-        f"{len(QUERY)} characters; limits.maxQueryChars is 10",
-    )
-    assert day.calls == [(QUERY, 3)]
+    assert (it.reason, it.detail) == ("too_long", "8,001 characters; the limit is 8,000")
+    assert day.calls == [(query, 3)]
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,11 @@ def hanging() -> Iterator[Hanging]:
 
 
 def middleware(config: dict[str, Any], **given: Any) -> qtm.QueryMiddleware:
-    limits = {"deadlineMs": 240, "llmTimeoutMs": 160, "maxThreads": MOST}
-    base = {"limits": limits, "cache": {"enabled": False}, "breaker": {"enabled": False}}
-    return qtm.QueryMiddleware({**base, **config}, **given)
+    limits = {"deadlineMs": 240, "llmTimeoutMs": 160}
+    base = {"limits": limits, "cache": {"enabled": False}, "breaker": {"failures": 0}}
+    qm = qtm.QueryMiddleware({**base, **config}, **given)
+    qm._components.bulkhead.limit = MOST
+    return qm
 
 
 def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
@@ -72,10 +74,8 @@ def by_vector(vector: Sequence[float], top_k: int = 4) -> Any:
 
 
 MULTI: dict[str, Any] = {"transformationType": "multi_query"}
-PATIENT: dict[str, Any] = {
-    "limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000, "maxThreads": MOST}
-}
-RERANK: dict[str, Any] = {"rerank": {"enabled": True, "timeoutMs": 160}}
+PATIENT: dict[str, Any] = {"limits": {"deadlineMs": 20_000, "llmTimeoutMs": 20_000}}
+RERANK: dict[str, Any] = {"rerank": {"enabled": True}}
 IN_VECTORS: dict[str, Any] = {"query_arg": "vector"}
 
 Make = Callable[[Hanging], tuple[qtm.QueryMiddleware, Any]]
@@ -165,7 +165,7 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
             for it in caplog.records
             if "all threads of a middleware" in it.getMessage()
         ]
-        assert f"limits.maxThreads is {MOST}" in warned
+        assert f"the limit is {MOST}" in warned
         assert QUERY not in warned
         # Not that of the test before, whose threads are released when it is over.
         told = f"free again; {bulkhead.refused} calls"
@@ -190,11 +190,15 @@ def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
                 pass
 
     patient = {"answer": {"timeoutMs": 600_000}}
-    with pytest.raises(ModelError, match=r"limits\.maxThreads") as blocking:
+    with pytest.raises(
+        ModelError, match=f"all {MOST} threads of the middleware are busy"
+    ) as blocking:
         list(search.stream_answer(QUERY, config=patient))
-    with pytest.raises(ModelError, match=r"limits\.maxThreads") as awaiting:
+    with pytest.raises(
+        ModelError, match=f"all {MOST} threads of the middleware are busy"
+    ) as awaiting:
         asyncio.run(read())
-    with pytest.raises(ModelError, match=r"limits\.maxThreads") as whole:
+    with pytest.raises(ModelError, match=f"all {MOST} threads of the middleware are busy") as whole:
         search.answer(QUERY, config=patient)
     assert [it.value.reason for it in (blocking, awaiting, whole)] == ["overloaded"] * 3
     assert ids(whole.value.retrieval.response) == ids(plain(QUERY))
@@ -235,12 +239,6 @@ async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_thre
     assert ids(found.response) == ids(plain(QUERY))
     assert (set(seen), bulkhead.refused) == ({"full"}, 0)
     assert len(seen) > 1
-
-
-def test_the_threads_belong_to_the_whole_middleware() -> None:
-    search = qtm.QueryMiddleware().wrap(plain)
-    with pytest.raises(qtm.ConfigError, match=r"limits\.maxThreads cannot be set for one call"):
-        search.retrieve(QUERY, config={"limits": {"maxThreads": 3}})
 
 
 async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original(

@@ -123,8 +123,9 @@ def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
         release.wait(PATIENCE)
         return "{}"
 
-    config = transforming("rewrite", limits={**HASTY, "maxThreads": 1}, breaker={"enabled": False})
+    config = transforming("rewrite", limits=HASTY, breaker={"failures": 0})
     qm = qtm.QueryMiddleware(config, client=hangs)
+    qm._components.bulkhead.limit = 1
     wrapped = qm.wrap(search)
     try:
         # On a busy machine a question may be late before it asks for a thread, and is not counted
@@ -146,7 +147,7 @@ def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
 def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
     service.reply = GOOD  # 120 tokens a reply: 100 asked, 20 answered
     llm = {"inputPrice": 10.0, "outputPrice": 20.0, "baseUrl": service.url}
-    budget = {"maxLlmCallsPerMinute": 10, "maxTokens": 5_000, "maxUsd": 1.0, "hours": 2}
+    budget = {"maxLlmCallsPerMinute": 10, "maxTokens": 5_000, "maxUsd": 1.0}
     with qtm.QueryMiddleware(transforming("rewrite", llm=llm, budget=budget)) as qm:
         for number in range(2):
             assert qm.wrap(search).retrieve(f"{QUERY} ({number})").status == "full"
@@ -155,7 +156,7 @@ def test_what_is_left_of_a_budget_is_told(service: ModelServer) -> None:
     assert (told.tokens.spent, told.tokens.limit, told.tokens.left) == (240, 5_000, 4_760)
     assert (told.usd.spent, told.usd.limit, told.usd.left) == (0.0028, 1.0, 0.9972)
     assert (
-        "2 of 10 calls in the last minute; 240 of 5,000 tokens and 0.0028 of 1 US dollars in the last 2"
+        "2 of 10 calls in the last minute; 240 of 5,000 tokens and 0.0028 of 1 US dollars in the last 24"
         in str(told)
     )
 

@@ -120,7 +120,7 @@ def test_no_passage_reaches_the_log_even_where_it_stands_in_for_an_id(
         {"document_id": "d1", "text": "Jaco has a secret illness", "score": 0.9},
         {"text": "Jaco has another secret", "score": 0.5},
     ]
-    caller.ask({"log": {"path": str(path), "queryText": False}}, respond=lambda query, top_k: rows)
+    caller.ask({"log": {"path": str(path), "texts": "none"}}, respond=lambda query, top_k: rows)
     text = path.read_text(encoding="utf-8")
     assert len(text.splitlines()) == 1
     assert "secret" not in json.dumps(log_lines(path))

@@ -217,7 +217,7 @@ def test_callers_in_a_hurry_do_not_close_the_model_to_others(service: ModelServe
 
 def test_the_breaker_can_be_switched_off(service: ModelServer) -> None:
     service.reply = failure(500)
-    asked(middleware(service, breaker={"enabled": False}).wrap(search), 8)
+    asked(middleware(service, breaker={"failures": 0}).wrap(search), 8)
     assert len(service.bodies) == 8
 
 
@@ -248,7 +248,7 @@ def test_answers_are_refused_with_what_was_found_while_the_model_is_left_alone(
 
 def test_no_call_can_change_what_protects_all(service: ModelServer) -> None:
     wrapped = middleware(service).wrap(search)
-    for group in ({"breaker": {"enabled": False}}, {"budget": {"maxTokens": 5}}):
+    for group in ({"breaker": {"failures": 0}}, {"budget": {"maxTokens": 5}}):
         with pytest.raises(qtm.ConfigError, match="cannot be set for one call"):
             wrapped.retrieve(QUERY, config=group)
 

@@ -236,7 +236,7 @@ def test_a_breaker_stays_open_for_the_same_service_and_not_for_another(
         assert qm.health().model.breaker is BreakerState.CLOSED
         services.a.reply = good
         assert rewrites(wrapped.retrieve(QUERY)) == ["b"]
-        qm.reload(config(services.a, breaker={"enabled": False}))
+        qm.reload(config(services.a, breaker={"failures": 0}))
         assert rewrites(wrapped.retrieve(f"{QUERY} (9)")) == ["a"]
 
 
@@ -259,13 +259,6 @@ def test_what_was_spent_is_not_forgotten() -> None:
     retrieval = wrapped.retrieve(f"{QUERY} (2)")
     assert [it.reason for it in retrieval.degradations] == ["over_budget"]
     assert (qm.health().budget.calls.spent, qm.health().budget.calls.left) == (spent, 0)
-
-
-def test_the_number_of_threads_changes_for_those_in_use_too() -> None:
-    qm = qtm.QueryMiddleware()
-    bulkhead = qm._components.bulkhead
-    qm.reload({"limits": {"maxThreads": 3}})
-    assert (qm._components.bulkhead, qm.health().threads.limit) == (bulkhead, 3)
 
 
 def test_a_client_is_kept_where_address_and_key_are_the_same(services: TwoServices) -> None:
@@ -445,7 +438,7 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
             address,
             transformationModel=f"model-{name}",
             keywordEvidence={"candidates": width},
-            limits={**PATIENT, "maxThreads": 200 + width},
+            limits=PATIENT,
         )
         for name, address, width in (("a", services.a, 11), ("b", services.b, 22))
     }

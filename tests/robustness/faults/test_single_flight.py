@@ -114,7 +114,7 @@ def test_threads_and_loops_share_one_call(service: ModelServer) -> None:
 async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(
     service: ModelServer,
 ) -> None:
-    config = transforming("rewrite", breaker={"enabled": False})
+    config = transforming("rewrite", breaker={"failures": 0})
     seen = await gathered(service, 20, failure(500), config)
     assert len(service.bodies) == 1
     assert {(it.stage, it.reason) for one in seen for it in one.degradations} == {
@@ -129,7 +129,7 @@ async def test_a_failure_is_shared_and_told_to_each_but_not_remembered(
     "answer", [failure(500), completion(""), completion('{"rewrite": "Does Ja', finish="length")]
 )
 def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> None:
-    wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
+    wrapped = middleware(service, breaker={"failures": 0}).wrap(search)
     service.reply = answer
     assert wrapped.retrieve(QUERY).status == "degraded"
     service.reply = GOOD
@@ -137,7 +137,7 @@ def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> N
 
 
 def test_what_is_half_a_success_is_asked_again(service: ModelServer) -> None:
-    wrapped = middleware(service, "all", breaker={"enabled": False}).wrap(search)
+    wrapped = middleware(service, "all", breaker={"failures": 0}).wrap(search)
     replies = iter([GOOD, {"step_back": "What illnesses do dogs have?"}, {}])
     lock = threading.Lock()
 
@@ -181,7 +181,7 @@ def test_when_the_one_who_asks_is_out_of_time_another_asks(service: ModelServer)
         return service.hang(body) if len(service.bodies) == 1 else GOOD
 
     service.reply = answer
-    wrapped = middleware(service, breaker={"enabled": False}).wrap(search)
+    wrapped = middleware(service, breaker={"failures": 0}).wrap(search)
 
     def ask(seconds: float) -> tuple[qtm.Retrieval, qtm.Retrieval | None]:
         """What one in a hurry gets, and who joins it once it has asked."""

@@ -50,7 +50,7 @@ class Backend:
 
 
 def config(kind: str, **more: Any) -> Mapping[str, Any]:
-    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 25_000, "maxQueryChars": 200_000}
+    limits = {"llmTimeoutMs": 20_000, "deadlineMs": 25_000}
     return {"transformationType": kind, "limits": limits, **more}
 
 
@@ -160,7 +160,7 @@ def test_a_function_that_is_left_as_it_is_returns_the_very_same_for_any_query() 
         "keywordEvidence": {"enabled": False},
         "transformationType": "none",
     }
-    with qtm.QueryMiddleware({**off, "limits": {"maxQueryChars": 200_000}}) as middleware:
+    with qtm.QueryMiddleware(off) as middleware:
         wrapped = middleware.wrap(lambda query, top_k=3: [query, top_k])
         for hostile in CORPUS:
             assert wrapped(hostile.text) == [hostile.text, 3]

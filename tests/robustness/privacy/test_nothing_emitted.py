@@ -307,9 +307,9 @@ def test_a_model_whose_reason_quotes_brings_nothing_out(
         config = {
             "transformationType": "combined",
             "limits": PATIENT,
-            "breaker": {"enabled": False},
+            "breaker": {"failures": 0},
         }
-        roads = Roads(emitted, {**config, "log": {"path": str(path), "queryText": False}}, client)
+        roads = Roads(emitted, {**config, "log": {"path": str(path), "texts": "none"}}, client)
         found = roads.retrieved()
         assert [(it.stage, it.reason) for it in found.degradations] == [
             ("transform.combined", reason)
@@ -365,7 +365,7 @@ def test_a_query_log_without_texts_holds_none(tmp_path: Path, search_of: Any, cl
     config = {
         "transformationType": "decompose",
         "limits": PATIENT,
-        "log": {"path": str(path), "queryText": False},
+        "log": {"path": str(path), "texts": "none"},
     }
     with listening() as emitted:
         roads = Roads(emitted, config, client)
@@ -524,7 +524,7 @@ def test_pinecone_brings_nothing_out(monkeypatch: pytest.MonkeyPatch, fault: int
                 failed += 1
         # What answers 200 to everything is believed to have taken what was written.
         assert failed >= (2 if fault == 200 else len(calls))
-        wrapped = {"rerank": {"enabled": True, "timeoutMs": 20_000}, "limits": PATIENT}
+        wrapped = {"rerank": {"enabled": True}, "limits": PATIENT}
         found = Roads(emitted, wrapped, model, reranker=reranker).retrieved()
         assert found.status == "degraded"
 

@@ -91,7 +91,7 @@ def test_nor_is_it_where_all_fails_with_words_that_quote_it(
     def down(*_: Any, **__: Any) -> Any:
         raise OSError(f"{QUERY} {PASSAGE} {REPLY} {ANSWER} {OPENAI_KEY}")
 
-    config = {"transformationType": "combined", "limits": PATIENT, "breaker": {"enabled": False}}
+    config = {"transformationType": "combined", "limits": PATIENT, "breaker": {"failures": 0}}
     with listening() as emitted:
         ask(Telemetry(), emitted, config, search, down)
         ask(Telemetry(), emitted, config, down, model)

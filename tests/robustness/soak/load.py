@@ -87,7 +87,7 @@ class Load:
             config = {
                 "transformationType": kind,
                 "limits": {**plan.limits, "maxConcurrency": cap},
-                "breaker": {"enabled": plan.breaker, "failures": 5, "seconds": 1.0},
+                "breaker": {"failures": 5 if plan.breaker else 0, "seconds": 1.0},
                 "cache": {"maxEntries": 256},
             }
             middleware = qtm.QueryMiddleware(config, client=clients)

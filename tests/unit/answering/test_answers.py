@@ -115,7 +115,7 @@ def test_matches_without_a_text_are_not_taken_for_ignorance(telling: Telling, mo
     assert trouble.stage == "passages"
     assert (
         trouble.detail
-        == "2 matches have no text; set keywordEvidence.textField to the field that holds it"
+        == "2 matches have no text; set keywordEvidence.fields.text to the field that holds it"
     )
 
 

@@ -41,10 +41,11 @@ def test_every_option_has_a_meaning(name: str, field: Field[Any], value: Any) ->
 def test_every_default_lies_inside_its_own_limits(name: str, field: Field[Any], value: Any) -> None:
     meta = field.metadata[META]
     assert set(meta) <= {"description", "ge", "le", "min_length"}
-    if value is not None:
-        assert "ge" not in meta or value >= meta["ge"]
-        assert "le" not in meta or value <= meta["le"]
-        assert "min_length" not in meta or len(value) >= meta["min_length"]
+    for single in value.values() if isinstance(value, dict) else [value]:
+        if single is not None:
+            assert "ge" not in meta or single >= meta["ge"]
+            assert "le" not in meta or single <= meta["le"]
+            assert "min_length" not in meta or len(single) >= meta["min_length"]
 
 
 @pytest.mark.parametrize(("name", "field", "value"), EVERY_FIELD, ids=IDS)

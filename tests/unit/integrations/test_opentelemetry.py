@@ -150,7 +150,7 @@ def test_embeddings_and_reranking_have_spans() -> None:
         return search(QUERY, top_k)
 
     telemetry = Telemetry()
-    config = {**REWRITE, "rerank": {"enabled": True, "timeoutMs": 50_000}}
+    config = {**REWRITE, "rerank": {"enabled": True}}
     wrapped = telemetry.wrap(
         nearest,
         config,
@@ -179,7 +179,7 @@ class Minister:
 
 def test_spans_name_the_model_that_embeds_and_the_one_that_reranks() -> None:
     telemetry = Telemetry(provider_name="vendor")
-    config = {**REWRITE, "rerank": {"enabled": True, "timeoutMs": 50_000}}
+    config = {**REWRITE, "rerank": {"enabled": True}}
     telemetry.wrap(
         lambda vector, top_k=4: search(QUERY, top_k), config, embed=Minister(), reranker=Minister()
     ).retrieve(QUERY)
@@ -582,7 +582,7 @@ async def test_spans_of_others_nest_below_ours_and_ours_below_the_callers(
 ) -> None:
     telemetry = Telemetry()
     house = House(telemetry)
-    config = {**REWRITE, "rerank": {"enabled": True, "timeoutMs": 50_000}}
+    config = {**REWRITE, "rerank": {"enabled": True}}
     wrapped = telemetry.wrap(
         house.asearch if way == "awaiting" else house.search,
         config,
@@ -700,7 +700,7 @@ def test_a_call_given_up_ends_its_span_then_and_its_own_spans_stay_below_it(is_a
             return "{}"
 
         limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
-        config = {**REWRITE, "limits": limits, "breaker": {"enabled": False}}
+        config = {**REWRITE, "limits": limits, "breaker": {"failures": 0}}
         wrapped = telemetry.wrap(aplain if is_async else plain, config, client=hanging)
         found = asyncio.run(wrapped.aretrieve(QUERY)) if is_async else wrapped.retrieve(QUERY)
         assert [it.reason for it in found.degradations] == ["timeout"]
@@ -838,7 +838,7 @@ def test_metrics_tell_what_went_wrong_by_stage_and_reason(telemetry: Telemetry) 
         return search(query, top_k)
 
     wrapped = telemetry.wrap(
-        failing, {**REWRITE, "breaker": {"enabled": False}}, ModelError("rate_limited")
+        failing, {**REWRITE, "breaker": {"failures": 0}}, ModelError("rate_limited")
     )
     wrapped.retrieve(QUERY)
     wrapped.retrieve("")

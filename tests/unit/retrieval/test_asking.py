@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config.settings import EscalationSettings, LlmSettings, Settings
+from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import REASONS, ModelError
 from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
@@ -19,12 +19,8 @@ QUERY = "What did Acme pay for order A-113 in 2023?"
 HISTORY = (Message("user", "Tell me about Acme."), Message("assistant", "Acme is a customer."))
 
 
-def settings(kind: Any = "rewrite", *, calls: int = 4, **llm: Any) -> Settings:
-    return Settings(
-        transformation_type=kind,
-        escalation=EscalationSettings(max_llm_calls_per_query=calls),
-        llm=LlmSettings(**llm),
-    )
+def settings(kind: Any = "rewrite", **llm: Any) -> Settings:
+    return Settings(transformation_type=kind, llm=LlmSettings(**llm))
 
 
 def modes(question: Question) -> list[str]:
@@ -69,11 +65,6 @@ def test_each_type_asks_its_own_prompts(kind: str, expected: list[str]) -> None:
     assert modes(Question(QUERY, (), settings(kind))) == expected
 
 
-@pytest.mark.parametrize(("calls", "expected"), [(1, 1), (2, 2), (3, 3), (9, 3)])
-def test_no_more_is_asked_than_a_query_may_cost(calls: int, expected: int) -> None:
-    assert len(Question(QUERY, (), settings("all", calls=calls)).prompts) == expected
-
-
 def test_in_a_conversation_all_asks_for_the_standalone_form_first() -> None:
     question = Question("And in 2024?", HISTORY, settings("all"))
     assert modes(question) == ["standalone"]
@@ -92,18 +83,6 @@ def test_without_a_standalone_form_the_question_itself_is_asked_about(reply: Any
     question = Question("And in 2024?", HISTORY, settings("all"))
     assert question.read_replies_and_prepare_next_round(came(reply), Trace())
     assert {prompt.query for prompt in question.prompts} == {"And in 2024?"}
-
-
-def test_the_standalone_call_counts_among_what_a_query_may_cost() -> None:
-    question = Question("And in 2024?", HISTORY, settings("all", calls=2))
-    question.read_replies_and_prepare_next_round(
-        came({"standalone": "What did Acme pay in 2024?"}), Trace()
-    )
-    assert modes(question) == ["rewrite"]
-    alone = Question("And in 2024?", HISTORY, settings("all", calls=1))
-    assert not alone.read_replies_and_prepare_next_round(
-        came({"standalone": "What did Acme pay in 2024?"}), Trace()
-    )
 
 
 def test_in_a_conversation_one_prompt_asks_for_both() -> None:

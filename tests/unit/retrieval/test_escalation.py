@@ -68,16 +68,6 @@ def test_what_is_asked_differently_is_asked_again(name: str) -> None:
     assert again.trace.cache_hits == 0
 
 
-def test_a_budget_of_fewer_calls_is_not_remembered_for_more() -> None:
-    searched = Way("sync").wrap(config=transforming("all"))
-    few = searched.retrieve(
-        FOLLOW_UP, history=HISTORY, config={"escalation": {"maxLlmCallsPerQuery": 1}}
-    )
-    many = searched.retrieve(FOLLOW_UP, history=HISTORY)
-    assert kinds(few) == ["original", "standalone"]
-    assert many.trace.llm_calls == 4
-
-
 def test_nothing_is_remembered_where_the_cache_is_off() -> None:
     searched = Way("sync").wrap(config=transforming("rewrite", cache={"enabled": False}))
     searched.retrieve(QUERY)
@@ -153,7 +143,6 @@ def test_small_talk_in_a_conversation_may_well_be_an_answer() -> None:
     [
         ({"mode": "always"}, 1, "always"),
         ({"mode": "never"}, 0, "never"),
-        ({"maxLlmCallsPerQuery": 0}, 0, "never"),
         ({"mode": "auto", "targetCallRate": 1.0}, 1, "target_call_rate_is_one"),
         ({"mode": "auto", "targetCallRate": 0.0}, 0, "target_call_rate_is_zero"),
     ],

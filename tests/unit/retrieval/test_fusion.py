@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FUSION_METHODS
-from qtmiddleware.config.settings import FusionMethod, FusionSettings, FusionWeights
+from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionMethod, FusionSettings
 from qtmiddleware.retrieval.fusion import (
     MOST_SPREADS,
     WHOLE_TO_TAIL,
@@ -62,7 +62,7 @@ def test_a_question_that_weighs_nothing_counts_as_one_list_where_the_others_foun
     weight: float, others: list[float]
 ) -> None:
     question = ranked(("a", 0.9), ("b", 0.8), weight=weight, kind="original")
-    options = FusionSettings(weights=FusionWeights(original=0.0))
+    options = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
     found = select_rankings(question, [ranked(weight=it) for it in others], options)
     assert [it.variant.weight for it in found] == [1.0, *others]
     assert scores_of(fuse_rankings([*found, ranked()], "weighted_rrf")) == {

@@ -50,7 +50,7 @@ def test_the_text_is_found_where_the_settings_say() -> None:
             for name, text in PASSAGES.items()
         ]
 
-    config: dict[str, Any] = {**AUTO, "keywordEvidence": {"textField": "words"}}
+    config: dict[str, Any] = {**AUTO, "keywordEvidence": {"fields": {"text": "words"}}}
     assert "coverage" not in signals_of(Way("sync").wrap(respond, config=AUTO))
     assert signals_of(Way("sync").wrap(respond, config=config))["coverage"] == 1.0
 

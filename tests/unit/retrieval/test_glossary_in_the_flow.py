@@ -74,7 +74,7 @@ def test_a_question_without_a_term_gets_what_it_gets_without_a_glossary(question
     ]
 
 
-@pytest.mark.parametrize("broken", ["find_terms", "add_glossary_terms", "expand_question"])
+@pytest.mark.parametrize("broken", ["find_terms", "add_glossary_terms"])
 def test_a_glossary_that_fails_leaves_the_result_of_the_rules_and_says_so(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_glossary_that_fails_leaves_the_result_of_the_rules_and_says_so(
     monkeypatch.setattr(f"qtmiddleware.retrieval.glossary.{owner}{broken}", fail)
     question = "How long is the CR lunch, from noon?"
     plain, _ = retrieve(question)
-    found, _ = retrieve(question, glossary={"terms": TERMS, "search": True})
+    found, _ = retrieve(question, glossary={"terms": TERMS})
     assert [match.id for match in found.matches] == [match.id for match in plain.matches]
     assert found.degradations == (qtm.Degradation("glossary", "failed", "RuntimeError"),)
 
@@ -96,37 +96,6 @@ def test_the_words_of_the_question_stay_and_their_number_does_not_grow() -> None
     assert found.evidence.keywords == (("approves CR", 1.0),)
     assert found.evidence.coverage == 1.0
     assert found.matches[0].text == PASSAGES["change"]
-
-
-def test_the_expanded_question_is_searched_only_if_asked_and_counted() -> None:
-    found, search = retrieve("Who approves a CR?", glossary={"terms": TERMS, "search": True})
-    assert sorted(search.searched) == ["Who approves a CR (change request)?", "Who approves a CR?"]
-    assert found.trace.searches == 2
-    assert [variant.kind for variant in found.variants] == ["original", "glossary"]
-
-
-@pytest.mark.parametrize(
-    ("question", "settings"),
-    [("Where is lunch?", {}), ("Who approves a CR?", {"limits": {"maxSearches": 1}})],
-)
-def test_nothing_more_is_searched_without_a_term_or_beyond_the_limit(
-    question: str, settings: dict[str, Any]
-) -> None:
-    found, search = retrieve(question, glossary={"terms": TERMS, "search": True}, **settings)
-    assert search.searched == [question]
-    assert found.trace.searches == 1
-
-
-def test_a_failing_search_of_the_expanded_question_costs_nothing_but_itself() -> None:
-    def search(query: str, top_k: int = 2) -> list[dict[str, Any]]:
-        if "(" in query:
-            raise RuntimeError
-        return Search()(query, top_k)
-
-    wrapped = qtm.QueryMiddleware({"glossary": {"terms": TERMS, "search": True}}).wrap(search)
-    found = wrapped.retrieve("Who approves a CR?", top_k=2)
-    assert found.matches[0].id == "change"
-    assert found.status == "degraded"
 
 
 def test_the_model_is_told_the_forms_of_the_terms_in_the_question_and_of_no_others() -> None:
@@ -222,13 +191,10 @@ def test_a_file_that_cannot_be_read_is_told_when_the_middleware_is_made(tmp_path
 
 def test_no_word_of_the_user_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        retrieve("Who approves a CR for Zanzibar?", glossary={"terms": TERMS, "search": True})
+        retrieve("Who approves a CR for Zanzibar?", glossary={"terms": TERMS})
     assert "Zanzibar" not in caplog.text
 
 
 def test_a_term_is_noted_where_keywords_do_not_rerank_too() -> None:
-    found, _ = retrieve(
-        "Who approves a CR?", glossary={"terms": TERMS, "search": True}, keywordEvidence=False
-    )
+    found, _ = retrieve("Who approves a CR?", glossary={"terms": TERMS}, keywordEvidence=False)
     assert notes(found) == ["CR = change request"]
-    assert found.trace.searches == 2

@@ -77,7 +77,7 @@ def test_concat_keeps_every_list_and_says_where_it_begins(way: Way) -> None:
 
 @every_way
 def test_without_the_original_its_list_takes_no_part(way: Way) -> None:
-    retrieval = way.wrap(config=plain(includeOriginal=False)).retrieve(QUERY, top_k=8)
+    retrieval = way.wrap(config=plain(weights={"original": 0})).retrieve(QUERY, top_k=8)
     assert [it.variant.kind for it in retrieval.rankings] == ["sub_query", "sub_query"]
     assert kinds(retrieval) == ["original", "sub_query", "sub_query"]
     assert {kind for match in retrieval.matches for kind in match.found_by} == {"sub_query"}
@@ -87,7 +87,7 @@ def test_without_the_original_its_list_takes_no_part(way: Way) -> None:
 def test_without_the_original_it_is_still_the_answer_where_nothing_else_is(way: Way) -> None:
     searched = way.wrap(
         lambda query, top_k: search(query, top_k) if query == QUERY else [],
-        config=plain(includeOriginal=False),
+        config=plain(weights={"original": 0}),
     )
     retrieval = searched.retrieve(QUERY, top_k=3)
     assert retrieval.response == search(QUERY, 3)

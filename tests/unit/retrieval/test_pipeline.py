@@ -437,10 +437,13 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
 
 
 @every_way
-def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way: Way) -> None:
+def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qtmiddleware.retrieval.request.MAX_CANDIDATE_CHARS", 300)
     config = {
         **transforming("rewrite"),
-        "keywordEvidence": {"maxChars": 300, "candidates": 6},
+        "keywordEvidence": {"candidates": 6},
         "cache": False,
     }
     searched = way.wrap(config=config)
@@ -461,8 +464,11 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(way:
 
 
 @every_way
-def test_never_fewer_passages_are_asked_for_than_by_the_caller(way: Way) -> None:
-    searched = way.wrap(config={"keywordEvidence": {"maxChars": 1}})
+def test_never_fewer_passages_are_asked_for_than_by_the_caller(
+    way: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qtmiddleware.retrieval.request.MAX_CANDIDATE_CHARS", 1)
+    searched = way.wrap()
     retrievals = [searched.retrieve(QUERY, top_k=3) for _ in range(2)]
     assert searched.calls == [(QUERY, WIDE), (QUERY, 3)]
     assert [len(it.response) for it in retrievals] == [3, 3]
@@ -512,7 +518,9 @@ def test_the_field_that_holds_the_text_is_set() -> None:
         ]
 
     named = (
-        Way("sync").wrap(respond, config={"keywordEvidence": {"textField": "a.b"}}).retrieve(QUERY)
+        Way("sync")
+        .wrap(respond, config={"keywordEvidence": {"fields": {"text": "a.b"}}})
+        .retrieve(QUERY)
     )
     assert named.matches[0].text == PASSAGES["health"]
     assert not any("no text" in note for _, note in named.trace.notes)

@@ -11,12 +11,16 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import (
     KeywordEvidenceSettings,
-    LimitSettings,
     PreprocessSettings,
     Settings,
 )
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.request import Request, prepare_query, validate_query
+from qtmiddleware.retrieval.request import (
+    MAX_CANDIDATE_CHARS,
+    Request,
+    prepare_query,
+    validate_query,
+)
 from qtmiddleware.runtime.cache import TransformationCache
 
 QUERY = "Does Jaco have any health concerns?"
@@ -30,13 +34,13 @@ class Text(str):
 
 def test_a_text_is_given_back_as_it_is() -> None:
     own = Text("Jaco")
-    assert validate_query(own, "query", Settings()) is own
+    assert validate_query(own, "query") is own
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000", "\u2028"])
 def test_a_blank_text_is_refused(blank: str) -> None:
     with pytest.raises(qtm.InvalidQuery, match=r"^question must not be blank$") as caught:
-        validate_query(blank, "question", Settings())
+        validate_query(blank, "question")
     assert caught.value.argument == "question"
 
 
@@ -52,23 +56,20 @@ def test_a_blank_text_is_refused(blank: str) -> None:
 )
 def test_what_is_no_text_is_refused_without_showing_it(value: Any) -> None:
     with pytest.raises(qtm.InvalidQuery) as caught:
-        validate_query(value, "query", Settings())
+        validate_query(value, "query")
     assert str(caught.value) == f"query must be text, not {type(value).__name__}"
 
 
 def test_the_length_is_counted_in_characters() -> None:
-    settings = Settings(limits=LimitSettings(max_query_chars=5))
-    assert validate_query("🐶🐶🐶🐶🐶", "query", settings)
-    with pytest.raises(
-        qtm.InvalidQuery, match=r"query has 6 characters; limits\.maxQueryChars is 5"
-    ):
-        validate_query("🐶" * 6, "query", settings)
+    assert validate_query("🐶" * 8_000, "query")
+    with pytest.raises(qtm.InvalidQuery, match="query has 8,001 characters; the limit is 8,000"):
+        validate_query("🐶" * 8_001, "query")
 
 
 @given(st.text())
 def test_any_text_is_searchable_or_refused(text: str) -> None:
     try:
-        assert validate_query(text, "query", Settings()) is text
+        assert validate_query(text, "query") is text
     except qtm.InvalidQuery:
         assert not text.strip()
 
@@ -132,18 +133,17 @@ def list_passages(*lengths: int) -> list[dict[str, str]]:
     st.lists(st.lists(st.integers(0, 10**5), max_size=60), max_size=3),
     st.integers(1, 60),
     st.integers(1, 60),
-    st.integers(1, 10**6),
 )
 def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set(
-    lists: list[list[int]], top_k: int, candidates: int, most: int
+    lists: list[list[int]], top_k: int, candidates: int
 ) -> None:
-    request = make_request(top_k, candidates=candidates, max_chars=most)
+    request = make_request(top_k, candidates=candidates)
     for lengths in lists:
         request.learned.update_average_length(list_passages(*lengths))
         assert request.search_width is None or top_k < request.search_width <= candidates
         assert (
             request.search_width is None
-            or request.search_width * request.learned.passage_chars <= most + 1
+            or request.search_width * request.learned.passage_chars <= MAX_CANDIDATE_CHARS + 1
         )
 
 

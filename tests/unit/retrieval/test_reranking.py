@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
-from tests.support.waiting import PATIENCE, with_enough_time
+from tests.support.waiting import PATIENCE
 
 QUESTION = "Which lamp is red?"
 PASSAGES = [
@@ -143,7 +142,7 @@ def test_where_it_is_late_the_order_stays() -> None:
         return by_number(texts)
 
     try:
-        found = retrieved(Judge(slow), {"rerank": {"enabled": True, "timeoutMs": 30}})
+        found = retrieved(Judge(slow), {"limits": {"deadlineMs": 100}})
     finally:
         over.set()
     assert ids(found)[0] == "p0"
@@ -187,34 +186,3 @@ def test_the_reranked_order_is_part_of_the_record(tmp_path: Any) -> None:
     found = retrieved(Judge(by_number), {"log": str(log)})
     assert [key[1] for key in found.reranked] == ids(found)
     assert '"rerank": [{"id": "p7"' in log.read_text()
-
-
-class Unread(Judge):
-    """A reranker that takes three times as long as its timeout of *seconds* to read its model."""
-
-    is_unread = True
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(by_number)
-        self._seconds = 3 * seconds
-
-    def rerank(self, query: str, texts: Sequence[str]) -> Any:
-        if self.is_unread:
-            time.sleep(self._seconds)
-            self.is_unread = False
-        return super().rerank(query, texts)
-
-
-def test_reading_its_model_does_not_count_against_its_timeout() -> None:
-    def ask(seconds: float) -> qtm.Retrieval:
-        hasty = {
-            "rerank": {"enabled": True, "timeoutMs": int(1e3 * seconds)},
-            "limits": {"deadlineMs": 600_000},
-        }
-        return retrieved(Unread(seconds), hasty)
-
-    assert with_enough_time(ask, lambda found: found.status == "full").status == "full"
-    late = retrieved(
-        Unread(0.1), {"rerank": {"enabled": True, "timeoutMs": 100}, "limits": {"deadlineMs": 100}}
-    )
-    assert [(it.stage, it.reason) for it in late.degradations] == [("rerank", "timeout")]

@@ -87,7 +87,7 @@ def test_fused_scores_are_given_where_nothing_is_weighed_too(way: Way) -> None:
 @every_way
 def test_fused_scores_follow_a_reranker(way: Way) -> None:
     model = ScriptedModel(REWRITE)
-    config = {"scores": "fused", "rerank": {"enabled": True, "rerankTopK": 3, "timeoutMs": 50_000}}
+    config = {"scores": "fused", "rerank": {"enabled": True, "rerankTopK": 3}}
 
     def judge(query: str, texts: list[str]) -> list[float]:
         return [float(-place) for place in reversed(range(len(texts)))]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qtmiddleware.config.settings import FusionSettings, FusionWeights
+from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings
 from qtmiddleware.retrieval.searching import (
     build_variants_and_notes,
     prefer_hypothetical_passage,
@@ -16,9 +16,15 @@ from qtmiddleware.retrieval.searching import (
 )
 from qtmiddleware.types import Transformation
 
-WEIGHTS = FusionWeights(
-    standalone=1.1, rewrite=0.7, hyde=0.9, sub_queries=1.2, paraphrases=0.8, step_back=0.3
-)
+WEIGHTS = {
+    **DEFAULT_WEIGHTS,
+    "standalone": 1.1,
+    "rewrite": 0.7,
+    "hyde": 0.9,
+    "sub_queries": 1.2,
+    "paraphrases": 0.8,
+    "step_back": 0.3,
+}
 OPTIONS = FusionSettings(weights=WEIGHTS)
 QUESTION = "Does the old dog have health concerns?"
 
@@ -129,7 +135,7 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
     made = Transformation(
         rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
     )
-    alone = FusionSettings(include_original=False)
+    alone = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
     assert [it.kind for it in build_variants_and_notes(made, QUESTION, FusionSettings())[0]] == [
         "sub_query"
     ]
@@ -316,7 +322,7 @@ def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
         "step_back",
     ]
     assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
-    silent = FusionSettings(weights=replace(WEIGHTS, hyde=0.0))
+    silent = FusionSettings(weights={**WEIGHTS, "hyde": 0.0})
     variants, _ = build_variants_and_notes(replace(FORMS, standalone=ALONE), "And now?", silent)
     assert prefer_hypothetical_passage(variants, silent) == (variants, ())
 

@@ -279,9 +279,9 @@ def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the
         release.wait(PATIENCE)
 
     async def ask() -> list[qtm.Retrieval]:
-        wrapped = qtm.QueryMiddleware({"limits": {"maxThreads": 1}}, on_retrieval=blocking).wrap(
-            aplain
-        )
+        qm = qtm.QueryMiddleware(on_retrieval=blocking)
+        qm._components.bulkhead.limit = 1
+        wrapped = qm.wrap(aplain)
 
         async def turn() -> None:
             for _ in range(10):

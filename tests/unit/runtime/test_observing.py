@@ -213,7 +213,7 @@ def test_a_late_model_is_told_as_late_while_it_still_hangs(is_async: bool) -> No
         begun.clear()
         limits = {"llmTimeoutMs": int(1e3 * seconds), "deadlineMs": 600_000}
         wrapped, observer = observed(
-            config={**REWRITE, "limits": limits, "breaker": {"enabled": False}}, client=hanging
+            config={**REWRITE, "limits": limits, "breaker": {"failures": 0}}, client=hanging
         )
         found = asyncio.run(wrapped.aretrieve(QUERY)) if is_async else wrapped.retrieve(QUERY)
         assert [it.reason for it in found.degradations] == ["timeout"]

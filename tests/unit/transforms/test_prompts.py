@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.settings import LlmSettings, Settings
+from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings, LlmSettings, Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms import PROMPTS, build_prompts, build_standalone_prompt
 from qtmiddleware.types import Message
@@ -20,12 +21,21 @@ MODES = [name for name, row in TRANSFORMS.items() if row.fields]
 HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Wile E. Coyote did."))
 
 
-def settings(mode: str, **llm: object) -> Settings:
-    return Settings(transformation_type=mode, llm=LlmSettings(**llm))  # type: ignore[arg-type]
+NO_PASSAGE = FusionSettings(weights={**DEFAULT_WEIGHTS, "hyde": 0.0})
 
 
-def prompt(mode: str, query: str = "q", history: tuple[Message, ...] = (), **llm: object) -> Prompt:
-    (only,) = build_prompts(settings(mode, **llm), query, history)
+def settings(mode: str, fusion: FusionSettings | None = None, **llm: object) -> Settings:
+    return Settings(
+        transformation_type=mode,
+        fusion=fusion or FusionSettings(),
+        llm=LlmSettings(**llm),  # type: ignore[arg-type]
+    )
+
+
+def prompt(
+    mode: str, query: str = "q", history: tuple[Message, ...] = (), **options: Any
+) -> Prompt:
+    (only,) = build_prompts(settings(mode, **options), query, history)
     return only
 
 
@@ -82,7 +92,7 @@ def test_research_asks_for_exactly_five_sub_queries_whatever_the_maximum(mode: s
 
 
 def test_combined_leaves_the_passage_out_where_it_is_not_wanted() -> None:
-    assert names(prompt("combined", hyde_in_combined=False)) == [
+    assert names(prompt("combined", fusion=NO_PASSAGE)) == [
         "rewrite",
         "step_back",
         "sub_queries",
@@ -217,9 +227,9 @@ def digests() -> dict[str, str]:
             (
                 " research, no passage",
                 (),
-                {"sub_query_style": "research", "hyde_in_combined": False},
+                {"sub_query_style": "research", "fusion": NO_PASSAGE},
             ),
-            (" no passage", (), {"hyde_in_combined": False}),
+            (" no passage", (), {"fusion": NO_PASSAGE}),
         ):
             one = PROMPTS[mode].build_prompt(settings("none", **llm), "q", history)
             found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = (

@@ -327,7 +327,7 @@ TEXTLESS: Final = {
             {"id": "a", "score": 0.9, "metadata": {"page": {"blurb": "Jaco is well"}}},
             {"id": "b", "score": 0.8},
         ],
-        '"textField": "page.blurb"',
+        '"text": "page.blurb"',
     ),
 }
 UNREADABLE: Final = {

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware import Hybrid, QueryMiddleware, preprocess
+from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import (
@@ -240,7 +241,7 @@ def test_a_document_id_is_recorded_without_the_text_that_follows_it() -> None:
 
 
 def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
-    entry = build_record(retrieval("secret question"), TextWriter(query_text=False))
+    entry = build_record(retrieval("secret question"), TextWriter(texts="none"))
     assert not any("secret question" in it for it in strings(entry))
     assert entry["queries"] == [entry["variants"][0]["text"]]
     assert all(
@@ -248,7 +249,7 @@ def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
     )
     assert entry["variants"][0]["text"] != entry["variants"][1]["text"]
     assert (
-        build_record(retrieval("secret question"), TextWriter(query_text=False))["queries"]
+        build_record(retrieval("secret question"), TextWriter(texts="none"))["queries"]
         == entry["queries"]
     )
 
@@ -340,7 +341,7 @@ def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> Non
 
 
 def test_redact_is_not_asked_where_texts_are_hashed_anyway(path: Path) -> None:
-    QueryLog(path, query_text=False, redact=raises).write_record(retrieval())
+    QueryLog(path, texts="none", redact=raises).write_record(retrieval())
     assert log_lines(path)[0]["queries"] == [hash_text("What about Jaco?")]
 
 
@@ -363,7 +364,7 @@ def test_no_keyword_outlives_the_word_it_was_made_of(before: str, secret: str) -
 
 
 def test_a_log_is_printed_without_what_it_redacts_with(path: Path) -> None:
-    assert repr(QueryLog(path, redact=secret_out)) == f"QueryLog({str(path)!r}, query_text=True)"
+    assert repr(QueryLog(path, redact=secret_out)) == f"QueryLog({str(path)!r}, texts='questions')"
 
 
 # --- odd values -----------------------------------------------------------------------------------
@@ -400,9 +401,9 @@ def test_any_text_is_one_line(path: Path, query: str, title: str) -> None:
     assert [it["queries"] for it in log_lines(path)] == [[written]] * 2
 
 
-@pytest.mark.parametrize("query_text", [True, False])
-def test_a_lone_surrogate_is_no_reason_to_fail(query_text: bool, path: Path) -> None:
-    QueryLog(path, query_text=query_text).write_record(retrieval("broken \ud800 text"))
+@pytest.mark.parametrize("texts", ["questions", "none"])
+def test_a_lone_surrogate_is_no_reason_to_fail(texts: LogTexts, path: Path) -> None:
+    QueryLog(path, texts=texts).write_record(retrieval("broken \ud800 text"))
     assert len(log_lines(path)) == 1
 
 

@@ -262,7 +262,7 @@ def test_what_is_no_share_is_refused(share: Any) -> None:
 def test_texts_of_passages_are_written_where_that_is_set_and_as_redact_leaves_them(
     log: Path,
 ) -> None:
-    config = {"shadow": 1.0, "log": {"path": str(log), "passageText": True}}
+    config = {"shadow": 1.0, "log": {"path": str(log), "texts": "all"}}
     qm = qtm.QueryMiddleware(config, redact=lambda text: text.replace("Nike", "[name]"))
     qm.wrap(search)(QUERY)
     finished(qm, 1)

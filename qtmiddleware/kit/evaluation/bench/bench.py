@@ -50,7 +50,7 @@ from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.providers.llms.openai import OpenAIModel, find_temperatures
+from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
 from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
@@ -149,7 +149,7 @@ def build_config(settings: Mapping[str, Any]) -> Config:
     return (
         Config.load(MEASURED, environ={})
         .overridden(settings)
-        .overridden({"breaker": {"enabled": False}})
+        .overridden({"breaker": {"failures": 0}})
     )
 
 
@@ -543,7 +543,7 @@ def open_model(
     address = llm.base_url or [
         os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)
     ]
-    temperature_options = [temperatures] if (temperatures := find_temperatures(settings)) else []
+    temperature_options = [llm.temperatures] if llm.temperatures else []
     options = json.dumps(
         [
             address,

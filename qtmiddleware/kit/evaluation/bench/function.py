@@ -19,8 +19,8 @@ from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
 
-READING: Final = ("textField", "idField", "scoreField")
-"""The keys of ``keywordEvidence`` that say how to read results. All systems use the same values."""
+READING: Final = "keywordEvidence.fields"
+"""The key that says how to read results. All systems use the same value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +86,10 @@ def _build_base_config(settings: Settings) -> Config:
 
     The circuit breaker is off, so that a model is still asked after failures.
     """
-    values = {name: value for name, value, _ in Config.load(settings).rows()}
-    reading = {name: values[f"keywordEvidence.{name}"] for name in READING}
+    reading = {"fields": settings.keyword_evidence.fields}
     price = {"readPrice": settings.store.read_price}
     return Config.load(
-        {"keywordEvidence": reading, "store": price, "breaker": {"enabled": False}}, environ={}
+        {"keywordEvidence": reading, "store": price, "breaker": {"failures": 0}}, environ={}
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -341,22 +341,13 @@ def make_model(client: Any, settings: Settings) -> OpenAIModel:
         client=client,
         base_url=llm.base_url,
         temperature=llm.temperature,
-        temperatures=find_temperatures(settings),
+        temperatures=llm.temperatures,
         max_tokens=llm.max_tokens,
         structured_output=llm.structured_output,
         reasoning_effort=llm.reasoning_effort,
         input_price=llm.input_price,
         output_price=llm.output_price,
     )
-
-
-def find_temperatures(settings: Settings) -> dict[str, float]:
-    """Return the temperature per prompt mode, for the modes that have one in *settings*."""
-    return {
-        name: value
-        for name, value in asdict(settings.llm.temperatures).items()
-        if value is not None
-    }
 
 
 def _is_openai_client(candidate: Any) -> bool:

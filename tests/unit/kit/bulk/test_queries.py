@@ -23,7 +23,7 @@ SETTINGS = Settings()
 
 
 def read(data: bytes, *, has_json: bool | None = True) -> list[InputQuery | BrokenLine]:
-    return list(read_queries(io.BytesIO(data), SETTINGS, has_json=has_json))
+    return list(read_queries(io.BytesIO(data), has_json=has_json))
 
 
 def read_one(record: object) -> InputQuery | BrokenLine:
@@ -62,7 +62,7 @@ def test_the_layout_of_beir_and_bare_strings_are_read_too() -> None:
         (b'"\xff"', "not UTF-8"),
         (
             json.dumps("x" * 9_000).encode(),
-            "the query has 9,000 characters; limits.maxQueryChars is 8,000",
+            "the query has 9,000 characters; the limit is 8,000",
         ),
         (b'{"query": "a", "id": [1]}', "an id that is neither text nor a whole number"),
         (b'{"query": "a", "id": true}', "an id that is neither text nor a whole number"),

@@ -188,7 +188,7 @@ def test_no_more_are_judged_than_asked_for_and_the_same_ones_by_the_same_seed(lo
 
 def test_without_texts_of_passages_nothing_is_judged_and_it_is_said_what_to_set(log: Path) -> None:
     write(log, record("abc", "abd", text=False))
-    with pytest.raises(qtm.ConfigError, match=r"log\.passageText"):
+    with pytest.raises(qtm.ConfigError, match=r"log\.texts"):
         judge_lists(read_shadow_log(log), prefers("d"))
 
 

@@ -101,8 +101,11 @@ def test_weights_are_shares_of_their_sum() -> None:
 
 
 def test_by_rank_scores_are_weights_over_k_plus_rank() -> None:
-    options = weighing(0.75, 0.25, method="rrf", rrf_k=10)
-    found = Hybrid(hits({"a": 0.9, "b": 0.8}), hits({"b": 7.0, "c": 3.0}), options=options)("q")
+    options = weighing(0.75, 0.25, method="rrf")
+    search = Hybrid(
+        hits({"a": 0.9, "b": 0.8}), hits({"b": 7.0, "c": 3.0}), options=options, rrf_k=10
+    )
+    found = search("q")
     assert [(record["id"], record["score"]) for record in found] == [
         ("b", pytest.approx(0.75 / 12 + 0.25 / 11)),
         ("a", pytest.approx(0.75 / 11)),
@@ -149,8 +152,7 @@ def test_lists_without_scores_are_fused_by_rank() -> None:
     def unscored(_query: str, _top_k: int) -> list[dict[str, Any]]:
         return [{"id": "a", "text": "one"}, {"id": "b", "text": "two"}]
 
-    options = weighing(0.8, 0.2, rrf_k=10)
-    found = Hybrid(unscored, hits({"b": 3.0}), options=options)("q")
+    found = Hybrid(unscored, hits({"b": 3.0}), options=weighing(0.8, 0.2), rrf_k=10)("q")
     assert [(record["id"], record["score"]) for record in found] == [
         ("b", pytest.approx(0.8 / 12 + 0.2 / 11)),
         ("a", pytest.approx(0.8 / 11)),
@@ -532,8 +534,9 @@ def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     words = Recorder()
-    config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000, "maxThreads": 1}}
+    config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000}}
     qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
+    qm._components.bulkhead.limit = 1
     search = Hybrid(hits({"a": 0.9, "b": 0.8}), words)
     with caplog.at_level(logging.WARNING, "qtmiddleware"):
         retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)

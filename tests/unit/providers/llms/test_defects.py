@@ -241,7 +241,7 @@ def test_whatever_a_model_function_raises_is_explained_at_debug_every_time_and_w
         complete = acomplete = fails
 
     client = {"function": fails, "async function": afails, "model": Own()}[way]
-    settings = {**SETTINGS, "breaker": {"enabled": False}}
+    settings = {**SETTINGS, "breaker": {"failures": 0}}
     with (
         caplog.at_level(logging.DEBUG, "qtmiddleware"),
         qtm.QueryMiddleware(settings, client=client) as middleware,

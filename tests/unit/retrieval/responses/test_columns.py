@@ -124,8 +124,9 @@ def read_one_by_one(items: Sequence[Any], options: KeywordEvidenceSettings) -> A
 def test_a_list_of_any_items_has_the_ids_namespaces_and_scores_of_each_read_alone(
     items: list[Any], id_field: str | None, score_field: str | None, text_field: str | None
 ) -> None:
+    named = {"id": id_field, "score": score_field, "text": text_field}
     options = KeywordEvidenceSettings(
-        id_field=id_field, score_field=score_field, text_field=text_field
+        fields={name: field for name, field in named.items() if field is not None}
     )
     expected = outcome(lambda: read_one_by_one(items, options))
     assert outcome(lambda: read_columns(items, options, "outer")) == expected

@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 NUMBERS = [0.75, 0.71875, 0.25]
 ROWS = list(zip("abc", TEXTS, NUMBERS, strict=True))
-USUAL = {"idField": "key", "textField": "blurb", "scoreField": "near"}
+USUAL = {"id": "key", "text": "blurb", "score": "near"}
 NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     "dicts": ([{"key": i, "blurb": t, "near": s} for i, t, s in ROWS], USUAL),
     "metadata": ([{"metadata": {"key": i, "blurb": t, "near": s}} for i, t, s in ROWS], USUAL),
@@ -119,11 +119,11 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
             {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}
             for i, t, s in ROWS
         ],
-        {"idField": "about.key", "textField": "about.text.blurb", "scoreField": "ranks.near.all"},
+        {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
     ),
     "dots in a name": (
         [{"@x.key": i, "blurb": t, "@x.near": s} for i, t, s in ROWS],
-        {"idField": "@x.key", "textField": "blurb", "scoreField": "@x.near"},
+        {"id": "@x.key", "text": "blurb", "score": "@x.near"},
     ),
     "beside usual names": (
         [{"id": 7, "key": i, "blurb": t, "score": 0.5, "near": s} for i, t, s in ROWS],
@@ -131,12 +131,12 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
     ),
     "data classes": (
         [Legacy(ord(i), t, s) for i, t, s in ROWS],
-        {"idField": "uid", "textField": "blurb", "scoreField": "closeness"},
+        {"id": "uid", "text": "blurb", "score": "closeness"},
     ),
     "payloads": ([Wrapped(s, {"key": i, "blurb": t}) for i, t, s in ROWS], USUAL),
     "models": (
         [Hit(key=i, blurb=t, rank={"near": s}) for i, t, s in ROWS],
-        {**USUAL, "scoreField": "rank.near"},
+        {**USUAL, "score": "rank.near"},
     ),
     "named tuples": ([Found(*row) for row in ROWS], USUAL),
     "nodes": (
@@ -152,7 +152,7 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
         [({"key": i, "blurb": t, "near": s}, 0.5) for i, t, s in ROWS],
         USUAL,
     ),
-    "plain tuples": ([(i, t, 7.5, None, s) for i, t, s in ROWS], {"scoreField": "4"}),
+    "plain tuples": ([(i, t, 7.5, None, s) for i, t, s in ROWS], {"score": "4"}),
     "columns": (
         {"ids": [1, 2, 3], "key": list("abc"), "blurb": TEXTS, "near": NUMBERS},
         USUAL,
@@ -161,7 +161,7 @@ NAMED: dict[str, tuple[Any, dict[str, str]]] = {
 
 
 def read_ranking(response: Any, named: dict[str, str]) -> tuple[Any, KeywordEvidenceSettings]:
-    options = qtm.Config.load({"keywordEvidence": named}).settings.keyword_evidence
+    options = qtm.Config.load({"keywordEvidence": {"fields": named}}).settings.keyword_evidence
     return read_response(Variant("original", "q"), response, options=options).ranking, options
 
 
@@ -170,14 +170,14 @@ def test_the_fields_that_the_user_names_hold_the_id_the_text_and_the_score(
     response: Any, named: Any
 ) -> None:
     ranking, options = read_ranking(response, named)
-    ids = [str(ord(it)) for it in "abc"] if named.get("idField") == "uid" else list("abc")
+    ids = [str(ord(it)) for it in "abc"] if named.get("id") == "uid" else list("abc")
     assert [read_id(item, options.id_field) for item in ranking.items] == ids
     assert list(ranking.scores) == NUMBERS
     if options.id_field is not None:
         assert ranking.keys == [(DEFAULT, id_) for id_ in ids]
-    found = qtm.middleware(lambda query: response, config={"keywordEvidence": named}).retrieve(
-        QUESTION
-    )
+    found = qtm.middleware(
+        lambda query: response, config={"keywordEvidence": {"fields": named}}
+    ).retrieve(QUESTION)
     assert found.status == "full"
     assert [match.id for match in found.matches] == [ids[place] for place in (1, 0, 2)]
     assert [match.score for match in found.matches] == [NUMBERS[place] for place in (1, 0, 2)]
@@ -202,7 +202,7 @@ def test_fused_scores_stand_in_the_field_that_the_user_names(name: str) -> None:
     response, named = NAMED[name]
     before = copy.deepcopy(response)
     search = qtm.middleware(
-        lambda query: response, config={"keywordEvidence": named, "scores": "fused"}
+        lambda query: response, config={"keywordEvidence": {"fields": named}, "scores": "fused"}
     )
     scores = read_ranking(search(QUESTION), named)[0].scores
     assert sorted(scores, reverse=True) == list(scores) != NUMBERS
@@ -213,7 +213,7 @@ def test_a_field_that_is_not_there_gives_no_id_and_no_score() -> None:
     item = {"id": "a", "text": "the text", "score": 0.5}
     assert read_id(item, "uid") is None
     assert read_score(item, "near") is None
-    ranking, _ = read_ranking([item], {"idField": "uid", "scoreField": "near"})
+    ranking, _ = read_ranking([item], {"id": "uid", "score": "near"})
     assert (ranking.keys, list(ranking.scores)) == ([(DEFAULT, "\0the text")], [None])
 
 
@@ -225,20 +225,20 @@ def test_ids_that_the_user_names_tell_apart_what_several_searches_found() -> Non
             for place, text in enumerate(TEXTS)
         ][:top_k]
 
-    named = {"idField": "uid", "textField": "blurb", "scoreField": "near"}
+    named = {"id": "uid", "text": "blurb", "score": "near"}
     reply = {"rewrite": "Is the dog Jaco ill?", "step_back": "", "sub_queries": [], "hyde": ""}
-    config = transforming("combined", keywordEvidence=named)
+    config = transforming("combined", keywordEvidence={"fields": named})
     model = qtm.testing.ScriptedModel(reply)
     found = qtm.QueryMiddleware(config, client=model).wrap(search).retrieve(QUESTION)
     assert len(found.variants) > 1
     assert sorted(match.id for match in found.matches) == ["0", "1", "2"]  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("name", ["idField", "scoreField"])
+@pytest.mark.parametrize("name", ["id", "score"])
 @pytest.mark.parametrize("value", ["", 3, ["id"]])
 def test_a_field_is_named_by_a_text(name: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"keywordEvidence.{name}"):
-        qtm.Config.load({"keywordEvidence": {name: value}})
+    with pytest.raises(ConfigError, match=f"keywordEvidence.fields.{name}"):
+        qtm.Config.load({"keywordEvidence": {"fields": {name: value}}})
 
 
 # --- what check says of them ----------------------------------------------------------------------
@@ -246,7 +246,9 @@ def test_a_field_is_named_by_a_text(name: str, value: Any) -> None:
 
 def say(rows: list[Any]) -> tuple[str, str]:
     """What a check advises of ids and scores."""
-    search = qtm.middleware(lambda query: rows, config={"keywordEvidence": {"textField": "blurb"}})
+    search = qtm.middleware(
+        lambda query: rows, config={"keywordEvidence": {"fields": {"text": "blurb"}}}
+    )
     check = search.check(QUESTION)
     ids, scores = (
         next(it for it in check.findings if it.subject == name) for name in ("ids", "scores")
@@ -272,10 +274,12 @@ def test_check_names_the_fields_that_seem_to_hold_ids_and_scores(
         [{"metadata": row} for row in rows],
         [{"about": row, "blurb": row["blurb"]} for row in rows],
     ):
-        advice = [json.loads(mend.partition("=")[2])["keywordEvidence"] for mend in say(inside)]
+        advice = [
+            json.loads(mend.partition("=")[2])["keywordEvidence"]["fields"] for mend in say(inside)
+        ]
         prefix = "about." if "about" in inside[0] else ""
-        assert advice == [{"idField": prefix + id_name}, {"scoreField": prefix + score_name}]
-        config = {"keywordEvidence": {"textField": "blurb", **advice[0], **advice[1]}}
+        assert advice == [{"id": prefix + id_name}, {"score": prefix + score_name}]
+        config = {"keywordEvidence": {"fields": {"text": "blurb", **advice[0], **advice[1]}}}
         found = qtm.middleware(lambda query, rows=inside: rows, config=config).retrieve(QUESTION)
         assert {match.id for match in found.matches} == set("abc")
         assert {match.score for match in found.matches} == set(NUMBERS)
@@ -283,8 +287,8 @@ def test_check_names_the_fields_that_seem_to_hold_ids_and_scores(
 
 def test_check_says_where_to_name_a_field_if_none_seems_to_hold_them() -> None:
     ids, scores = say([{"blurb": text, "page": 1} for text in TEXTS])
-    assert ids == "if a field holds them, name the field in keywordEvidence.idField"
-    assert scores == "if a field holds them, name the field in keywordEvidence.scoreField"
+    assert ids == "if a field holds them, name the field in keywordEvidence.fields.id"
+    assert scores == "if a field holds them, name the field in keywordEvidence.fields.score"
 
 
 def test_check_has_nothing_to_say_of_fields_if_ids_and_scores_are_read_or_passages_are_texts() -> (

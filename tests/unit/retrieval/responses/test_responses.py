@@ -678,7 +678,9 @@ def test_the_field_that_is_named_where_texts_are_missing_is_the_one_that_holds_t
     assert not has_text(item, None)
     what, mend = describe_missing_text_and_fix([item, {"id": "b"}], None)
     assert text not in what + mend
-    assert json.loads(mend.partition("=")[2]) == {"keywordEvidence": {"textField": ".".join(path)}}
+    assert json.loads(mend.partition("=")[2]) == {
+        "keywordEvidence": {"fields": {"text": ".".join(path)}}
+    }
     assert read_text(item, ".".join(path)) == text
     assert has_text(item, ".".join(path))
 

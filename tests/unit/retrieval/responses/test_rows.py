@@ -75,7 +75,7 @@ Scored = namedtuple("Scored", ["chunk", "near"])
 
 def read(items: Sequence[Any], **options: Any) -> list[tuple[Any, ...]]:
     """The id, score and text of each of *items*, as a list of them is read."""
-    config = qtm.Config.load({"keywordEvidence": options}).settings.keyword_evidence
+    config = qtm.Config.load({"keywordEvidence": {"fields": options}}).settings.keyword_evidence
     ranking = read_response(Variant("original", "q"), items, options=config).ranking
     ids = [read_id(item, config.id_field) for item in ranking.items]
     return [
@@ -145,9 +145,9 @@ def test_a_row_whose_text_has_an_unusual_name_says_how_to_name_it() -> None:
     assert not has_text(row, None)
     assert (
         describe_missing_text_and_fix([row], None)[1]
-        == 'set config={"keywordEvidence": {"textField": "blurb"}}'
+        == 'set config={"keywordEvidence": {"fields": {"text": "blurb"}}}'
     )
-    named = {"idField": "chunk_key", "textField": "blurb", "scoreField": "near"}
+    named = {"id": "chunk_key", "text": "blurb", "score": "near"}
     assert read([row], **named) == [("a", 0.5, "Jaco is well")]
 
 
@@ -306,10 +306,8 @@ def test_a_place_of_a_plain_tuple_can_be_named_by_its_number() -> None:
         (8, "Is Jaco well?", "Yes.", 0.25),
     ]
     assert read(faq) == [("7", 0.5, faq[0][1]), ("8", 0.25, faq[1][1])]
-    assert read(faq, textField="2") == [("7", 0.5, "Nothing at all."), ("8", 0.25, "Yes.")]
-    assert read(faq, idField="1", textField="2", scoreField="0") == [
-        (row[1], row[0], row[2]) for row in faq
-    ]
+    assert read(faq, text="2") == [("7", 0.5, "Nothing at all."), ("8", 0.25, "Yes.")]
+    assert read(faq, id="1", text="2", score="0") == [(row[1], row[0], row[2]) for row in faq]
 
 
 def test_read_and_write_of_a_shape_of_your_own_see_the_very_tuples() -> None:
@@ -369,11 +367,11 @@ def test_a_hit_whose_text_is_in_its_payload_alone_is_read() -> None:
 
 def test_a_hit_whose_text_has_an_unusual_name_in_its_payload_is_told_of() -> None:
     hits = [PayloadHit(row.score, {"blurb": row.text}) for row in ROWS]
-    with pytest.warns(qtm.SetupWarning, match='"textField": "blurb"'):
+    with pytest.warns(qtm.SetupWarning, match='"text": "blurb"'):
         found = qtm.middleware(lambda query: hits).retrieve(QUESTION)
     assert [(it.stage, it.reason) for it in found.degradations] == []
     assert {id(hit) for hit in found.response} == {id(hit) for hit in hits}
-    config = {"keywordEvidence": {"textField": "blurb"}}
+    config = {"keywordEvidence": {"fields": {"text": "blurb"}}}
     assert qtm.middleware(lambda query: hits, config=config)(QUESTION)[0] is hits[1]
 
 
@@ -424,7 +422,7 @@ alike = st.tuples(st.integers(), st.text(), st.floats() | st.none(), st.text() |
 @given(
     rows=st.one_of(st.lists(anything, max_size=9), same_length, st.lists(alike, max_size=9)),
     config=st.sampled_from(
-        [{}, {"scores": "fused"}, {"keywordEvidence": {"scoreField": "dist", "idField": "x"}}]
+        [{}, {"scores": "fused"}, {"keywordEvidence": {"fields": {"score": "dist", "id": "x"}}}]
     ),
 )
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")

@@ -119,7 +119,9 @@ def test_a_full_bulkhead_refuses_at_once_and_tells_of_it_once(
         for _ in range(4):
             bulkhead.start(lambda: release.wait(PATIENCE) and None)
         for _ in range(100):
-            with pytest.raises(ModelError, match=r"limits\.maxThreads is 4") as refused:
+            with pytest.raises(
+                ModelError, match="all 4 threads of the middleware are busy"
+            ) as refused:
                 bulkhead.start(lambda: None)
             assert (refused.value.reason, refused.value.was_asked) == ("overloaded", False)
         assert (bulkhead.in_use, bulkhead.refused) == (4, 100 * turn)
