@@ -21,7 +21,7 @@ from typer.main import get_command
 
 import qtmiddleware
 from qtmiddleware.config.keys import list_all_keys
-from qtmiddleware.config.reading import list_presets
+from qtmiddleware.config.reading import PRESETS
 from qtmiddleware.kit.cli.app import COMMANDS, app
 
 ROOT: Final = Path(__file__).parents[1]
@@ -167,7 +167,7 @@ def main() -> int:
     counts = {
         "templates, CSS and scripts": f"{sum(it.stat().st_size for it in page):,} bytes",
         "config keys": f"{len(list_all_keys()):,}",
-        "presets": f"{len(list_presets()):,}",
+        "presets": f"{len(PRESETS):,}",
         "commands": f"{len(COMMANDS):,}",
         "options": f"{len(options):,}",
         "public names": f"{len(qtmiddleware.__all__):,}",

@@ -34,6 +34,19 @@ Layer = tuple[str, Mapping[Any, Any]]
 MOST_BYTES: Final = 10_000_000
 """The largest size of a config file, in bytes."""
 
+PRESETS: Final = (
+    "off",
+    "rules",
+    "words",
+    "balanced",
+    "thorough",
+    "auto",
+    "research",
+    "seed-parity",
+    "strip-as-text",
+)
+"""The names of the presets."""
+
 PRESET_ENDING: Final = ".config.json"
 
 _BOOLEANS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
@@ -65,43 +78,15 @@ def read_preset(name: str) -> Layer:
     """
     preset = _find_preset_name(name)
     if preset is None:
-        names = list_presets()
         raise ConfigError(
             f"there is no preset {format_value(name)}; {_suggest_preset(name)}the presets are"
-            f" {', '.join(names)}",
+            f" {', '.join(PRESETS)}",
             path="preset",
-            allowed="one of " + ", ".join(names),
+            allowed="one of " + ", ".join(PRESETS),
             source="preset",
         )
-    return f"preset {preset}", _read_preset_values(preset)
-
-
-def list_presets() -> list[str]:
-    """Return the names of all presets, sorted.
-
-    Each preset file and each transformation except ``none`` is a preset.
-    """
-    return sorted({*_find_preset_files(), *TRANSFORMS} - {"none"})
-
-
-def _read_preset_values(name: str) -> Mapping[Any, Any]:
-    """Return the settings of the preset *name*, including its comment.
-
-    If there is no preset file, *name* is a transformation, and the preset sets only
-    ``transformationType``.
-    """
-    if (file := _find_preset_files().get(name)) is not None:
-        return read_config_file(file)[1]
-    return {
-        "$schema": "./schema.json",
-        "$comment": TRANSFORMS[name].label,
-        "transformationType": name,
-    }
-
-
-def _find_preset_files() -> dict[str, Path]:
-    files = find_presets_folder().glob(f"*{PRESET_ENDING}")
-    return {file.name.removesuffix(PRESET_ENDING): file for file in files}
+    file = find_presets_folder() / f"{preset}{PRESET_ENDING}"
+    return f"preset {preset}", read_config_file(file)[1]
 
 
 def find_presets_folder() -> Path:
@@ -121,11 +106,14 @@ def _find_preset_name(written_name: object) -> str | None:
     Returns ``None`` if there is no such preset.
     """
     folded_name = fold_name(written_name) if isinstance(written_name, str) else None
-    return next((preset for preset in list_presets() if fold_name(preset) == folded_name), None)
+    return next((preset for preset in PRESETS if fold_name(preset) == folded_name), None)
 
 
 def _suggest_preset(name: object) -> str:
-    nearest = find_nearest_name(name, list_presets()) if isinstance(name, str) else None
+    """Return what *name* may mean: the most similar preset or transformation."""
+    nearest = find_nearest_name(name, (*PRESETS, *TRANSFORMS)) if isinstance(name, str) else None
+    if nearest in TRANSFORMS:
+        return f'for this transformation set {{"transformationType": "{nearest}"}}; '
     return f"did you mean {nearest}? " if nearest else ""
 
 
@@ -190,17 +178,16 @@ def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
                 " fusion.method=rrf"
             )
             raise ConfigError(message, source=source)
+        camel_path = list(map(to_camel_case, path))
+        key, mapping = by_name.get(".".join(camel_path)), by_name.get(".".join(camel_path[:-1]))
+        if key is not None:
+            parsed = _parse_assignment(key, value)
+        else:
+            parsed = _parse_json_or_text(value)
+            if mapping is not None and mapping.kind == "object" and not isinstance(parsed, str):
+                parsed = value
         # An unknown key is reported later, together with all other errors.
-        key = by_name.get(".".join(map(to_camel_case, path)))
-        layers.append(
-            (
-                source,
-                _nest_value(
-                    path,
-                    _parse_json_or_text(value) if key is None else _parse_assignment(key, value),
-                ),
-            )
-        )
+        layers.append((source, _nest_value(path, parsed)))
     return layers
 
 

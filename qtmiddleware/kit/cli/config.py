@@ -9,7 +9,13 @@ from typing import Annotated, Final
 import typer
 
 from qtmiddleware.config import build_json_schema
-from qtmiddleware.config.reading import PRESET_ENDING, list_presets, read_preset
+from qtmiddleware.config.reading import (
+    PRESET_ENDING,
+    PRESETS,
+    find_presets_folder,
+    read_config_file,
+    read_preset,
+)
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import (
@@ -27,7 +33,7 @@ from qtmiddleware.runtime.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 
-_DEFAULT_PRESET: Final = "query-transform"
+_DEFAULT_FILE: Final = f"query-transform{PRESET_ENDING}"
 _SCHEMA: Final = "qtmiddleware.schema.json"
 """The name of the JSON schema that ``qtm config init`` writes beside a config."""
 
@@ -46,7 +52,7 @@ def presets(json_output: AsJson = False) -> None:
 
     You can use the name of a preset wherever a config file is expected.
     """
-    rows = {name: read_preset(name)[1]["$comment"] for name in list_presets()}
+    rows = {name: read_preset(name)[1]["$comment"] for name in PRESETS}
     if json_output:
         write_json(
             [{"name": name, "description": description} for name, description in rows.items()]
@@ -61,27 +67,37 @@ def presets(json_output: AsJson = False) -> None:
 def init(
     path: Annotated[
         Path, typer.Argument(help="File to write, or an existing folder.", show_default=True)
-    ] = Path(_DEFAULT_PRESET + PRESET_ENDING),
+    ] = Path(_DEFAULT_FILE),
     preset: Annotated[
-        str, typer.Option("--preset", "-p", help="Preset to copy; see qtm config presets.")
-    ] = _DEFAULT_PRESET,
+        str | None,
+        typer.Option(
+            "--preset",
+            "-p",
+            help="Preset to copy; see qtm config presets. Default: settings for documents.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json_output: AsJson = False,
 ) -> None:
-    """Write a preset to a config file.
+    """Write a config file to start from.
 
     A JSON schema is written beside the file, so that editors can complete and check keys.
     """
     # In `qtm config init rules`, the user probably means the preset and not a file.
-    if str(path) in list_presets():
+    if str(path) in PRESETS:
         message = (
             f"{path} is the name of a preset; write --preset {path}, and name a file that ends in"
             " .json"
         )
         raise ConfigError(message, path="PATH", value=str(path))
-    origin, values = read_preset(preset)
-    name = origin.removeprefix("preset ")
-    target = path / f"{name}{PRESET_ENDING}" if path.is_dir() else path
+    if preset is None:
+        file_name = _DEFAULT_FILE
+        values = read_config_file(find_presets_folder() / file_name)[1]
+    else:
+        origin, values = read_preset(preset)
+        preset = origin.removeprefix("preset ")
+        file_name = preset + PRESET_ENDING
+    target = path / file_name if path.is_dir() else path
     schema_file = target.with_name(_SCHEMA)
     if target.name.lower().endswith((".toml", ".yaml", ".yml")):
         raise ConfigError(
@@ -99,13 +115,10 @@ def init(
             replace_file(schema_file, f"{schema_text}\n".encode())
         replace_file(target, f"{config_text}\n".encode())
     if json_output:
-        write_json({"preset": name, "config": str(target), "schema": str(schema_file)})
+        write_json({"preset": preset, "config": str(target), "schema": str(schema_file)})
         return
     out.print(str(target))
-    message = (
-        f"It holds the {origin}; {schema_file.name} beside it is for editors. Use it as --config"
-        f" {target}."
-    )
+    message = f"{schema_file.name} beside it is for editors. Use the file as --config {target}."
     write_note(escape_line(message))
 
 

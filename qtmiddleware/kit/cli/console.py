@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.reading import list_presets
+from qtmiddleware.config.reading import PRESETS
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
 from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters, write_note
@@ -103,12 +103,7 @@ Queries = Annotated[
 def refuse_ambiguous_config(config: str | None) -> str | None:
     """Return *config*. Raise `ConfigError` if *config* names both a preset and a file."""
     # Without this check, a file in a folder of somebody else could replace a preset.
-    if (
-        config is not None
-        and config.isprintable()
-        and config in list_presets()
-        and Path(config).is_file()
-    ):
+    if config is not None and config.isprintable() and config in PRESETS and Path(config).is_file():
         raise ConfigError(
             f"{config} is both a preset and a file in this folder; write ./{config} for the file",
             path="--config",

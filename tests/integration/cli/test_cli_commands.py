@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.catalogue import TRANSFORMS
+from qtmiddleware.config.reading import PRESETS
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer
 
@@ -242,11 +242,10 @@ def test_presets_are_listed_and_taken_as_a_config(qtm: Run) -> None:
         row["name"]: row["description"]
         for row in json.loads(qtm("config", "presets", "--json").out)
     }
-    files = {it.name.removesuffix(".config.json") for it in (ROOT / "config").glob("*.config.json")}
-    assert listed.keys() == files | TRANSFORMS.keys() - {"none"}
+    assert tuple(listed) == PRESETS
     assert all(listed.values())
-    assert '"all"  (preset all)' in qtm("config", "show", "all").out
-    assert '"all"  (preset all)' in qtm("config", "show", QTM_CONFIG="all").out
+    assert '"combined"  (preset words)' in qtm("config", "show", "words").out
+    assert '"combined"  (preset words)' in qtm("config", "show", QTM_CONFIG="words").out
     assert (
         qtm("preprocess", "--config", "rules", "Does Jaco have any health concerns?").out
         == "jaco health concerns\n"

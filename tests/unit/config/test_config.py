@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, asdict, replace
+from dataclasses import FrozenInstanceError, asdict
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -24,9 +24,15 @@ from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import FILLED_BY, TRANSFORMS
 from qtmiddleware.config import Config, build_json_schema, build_markdown_reference, list_key_names
-from qtmiddleware.config.keys import PROMPT_NAMES, Key, build_settings, list_all_keys, to_camel_case
-from qtmiddleware.config.reading import list_presets
-from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
+from qtmiddleware.config.keys import Key, build_settings, list_all_keys, to_camel_case
+from qtmiddleware.config.reading import PRESETS
+from qtmiddleware.config.settings import (
+    DEFAULT_WEIGHTS,
+    PROMPT_NAMES,
+    FusionSettings,
+    LlmSettings,
+    Settings,
+)
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
 
 ROOT = Path(__file__).parents[3]
@@ -70,11 +76,7 @@ def refused(values: Any, **environ: str) -> ConfigError:
 
 # What is refused, and in which words
 
-NO_WEIGHTS = {
-    key.name.rpartition(".")[2]: 0
-    for key in list_all_keys()
-    if key.name.startswith("fusion.weights.")
-}
+NO_WEIGHTS = dict.fromkeys(DEFAULT_WEIGHTS, 0)
 BAD: list[tuple[Any, str, str]] = [
     ({"topK": 0}, "topK", "topK must be a whole number from 1 to 10000, not 0 (decorator)"),
     ({"top_k": 0}, "topK", "not 0"),
@@ -126,13 +128,26 @@ BAD: list[tuple[Any, str, str]] = [
     ({"keywordEvidence": {"weight": "0.5"}}, "keywordEvidence.weight", '"0.5"'),
     ({"keywordEvidence": {"weight": False}}, "keywordEvidence.weight", "not false"),
     ({"keywordEvidence": 3}, "keywordEvidence", "not 3"),
-    ({"keywordEvidence": {"textField": 3}}, "keywordEvidence.textField", "a text, or null"),
+    ({"keywordEvidence": {"fields": {"text": 3}}}, "keywordEvidence.fields.text", "a text"),
     ({"escalation": "sometimes"}, "escalation.mode", "one of always, never, auto"),
     ({"escalation": {"targetCallRate": 35}}, "escalation.targetCallRate", "a number from 0 to 1"),
     ({"fusion": "best"}, "fusion.method", "one of anchored, rrf, weighted_rrf, max, concat"),
     ({"fusion": ["max"]}, "fusion", "not a list"),
     ({"fusion": None}, "fusion", "not null"),
-    ({"fusion": {"weights": 1}}, "fusion.weights", "must be an object"),
+    ({"fusion": {"weights": 1}}, "fusion.weights", "an object of numbers from 0 to 100"),
+    ({"fusion": {"weights": {"rewrit": 1}}}, "fusion.weights.rewrit", "did you mean rewrite?"),
+    (
+        {"fusion": {"weights": {"stepBack": 1, "step_back": 1}}},
+        "fusion.weights.stepBack",
+        "set twice, as stepBack and step_back",
+    ),
+    ({"llm": {"temperatures": {"hyde": 3}}}, "llm.temperatures.hyde", "a number from 0 to 2"),
+    (
+        {"llm": {"temperatures": {"multyQuery": 1}}},
+        "llm.temperatures.multyQuery",
+        "did you mean multiQuery?",
+    ),
+    ({"keywordEvidence": {"fields": {"txt": "a"}}}, "keywordEvidence.fields.txt", "mean text?"),
     ({"fusion": {"weights": {"hyde": math.nan}}}, "fusion.weights.hyde", "not a finite number"),
     ({"fusion": {"weights": {"hyde": -math.inf}}}, "fusion.weights.hyde", "a number from 0 to 100"),
     ({"fusion": {"weights": {"stepBack": -0.1}}}, "fusion.weights.stepBack", "not -0.1"),
@@ -302,9 +317,8 @@ TEXTS = [key for key in list_all_keys() if key.kind in ("str", "list", "object")
 def test_a_key_is_refused_in_every_text_setting_and_not_repeated(key: Key) -> None:
     for secret in KEYS:
         for text in (secret, f"https://host/{secret}/v1", f"say {secret}."):
-            value: Any = {"str": text, "list": ["word", text], "object": {"rewrite": text}}[
-                key.kind
-            ]
+            name = key.names[0] if key.names else "CR"
+            value: Any = {"str": text, "list": ["word", text], "object": {name: text}}[key.kind]
             for part in reversed(key.path):
                 value = {part: value}
             error = refused(value)
@@ -390,17 +404,21 @@ def test_the_stronger_of_two_layers_wins(low: str, high: str, tmp_path: Path) ->
 
 def test_every_value_knows_where_it_came_from(tmp_path: Path) -> None:
     file = write(tmp_path, '{"chunkSize": 900, "fusion": {"rrfK": 30}}')
-    environ = {"QTM_FUSION_WEIGHTS_STEP_BACK": "0.1", "QTM_CONFIG": file, "QTM_CHUNK_SIZE": "700"}
+    environ = {
+        "QTM_FUSION_WEIGHTS": '{"stepBack": 0.1}',
+        "QTM_CONFIG": file,
+        "QTM_CHUNK_SIZE": "700",
+    }
     config = Config.load({"fusion": {"method": "rrf"}}, environ=environ).overridden({"topK": 9})
     assert {key: origin for key, origin in config.origins.items() if origin != "default"} == {
         "topK": "call",
         "chunkSize": f"file {file}",
         "fusion.method": "config",
         "fusion.rrfK": f"file {file}",
-        "fusion.weights.stepBack": "environment QTM_FUSION_WEIGHTS_STEP_BACK",
+        "fusion.weights": "environment QTM_FUSION_WEIGHTS",
     }
     assert config.settings.fusion == FusionSettings(
-        method="rrf", rrf_k=30, weights=replace(FusionSettings().weights, step_back=0.1)
+        method="rrf", rrf_k=30, weights={**DEFAULT_WEIGHTS, "step_back": 0.1}
     )
     assert tuple(config.origins) == list_key_names()
 
@@ -465,14 +483,14 @@ def test_an_override_merges_deeply_and_leaves_the_config_as_it_was() -> None:
     changed = config.overridden(
         {"fusion": {"weights": {"hyde": 0}}, "llm": {"prompts": {"hyde": "B"}}}
     )
-    assert (changed.settings.fusion.rrf_k, changed.settings.fusion.weights.hyde) == (30, 0.0)
+    assert (changed.settings.fusion.rrf_k, changed.settings.fusion.weights["hyde"]) == (30, 0.0)
     assert changed.settings.llm.prompts == {"rewrite": "A", "hyde": "B"}
-    assert (config.settings.fusion.weights.hyde, config.settings.llm.prompts) == (
+    assert (config.settings.fusion.weights["hyde"], config.settings.llm.prompts) == (
         0.8,
         {"rewrite": "A"},
     )
     assert changed.origins["fusion.rrfK"] == "decorator"
-    assert changed.origins["fusion.weights.hyde"] == "call"
+    assert changed.origins["fusion.weights"] == "call"
 
 
 def test_an_override_names_its_own_origin() -> None:
@@ -560,7 +578,9 @@ def test_a_friendly_spelling_means_the_plain_one(
 
 
 def snake_cased(values: Mapping[str, Any]) -> dict[str, Any]:
-    names = {to_camel_case(part): part for key in list_all_keys() for part in key.path}
+    names = {
+        to_camel_case(part): part for key in list_all_keys() for part in (*key.path, *key.names)
+    }
     return {
         names.get(key, key): snake_cased(v) if isinstance(v, Mapping) else v
         for key, v in values.items()
@@ -597,6 +617,7 @@ DEFINITIONS = st.fixed_dictionaries(
 def value_of(key: Key) -> st.SearchStrategy[Any]:
     low, high = key.limits.get("ge"), key.limits.get("le")
     text = st.text(min_size=key.limits.get("min_length", 0), max_size=20)
+    names = st.sampled_from(key.names or ("CR", "rewrite"))
     by_kind: dict[str, st.SearchStrategy[Any]] = {
         "bool": st.booleans(),
         "int": st.integers(low, high),
@@ -604,7 +625,8 @@ def value_of(key: Key) -> st.SearchStrategy[Any]:
         "str": text,
         "choice": st.sampled_from(key.choices or ("",)),
         "list": st.lists(text, max_size=3).map(tuple),
-        "object": st.dictionaries(st.sampled_from(PROMPT_NAMES), text, max_size=3),
+        "object": st.dictionaries(names, text, max_size=3),
+        "numbers": st.dictionaries(names, st.floats(low, high), max_size=3),
         "objects": st.dictionaries(st.sampled_from(("jargon", "trade")), DEFINITIONS, max_size=2),
     }
     strategy = st.just(ADDRESSES[key.name]) if key.name in ADDRESSES else by_kind[key.kind]
@@ -622,6 +644,7 @@ def any_settings(draw: st.DrawFn) -> Settings:
             holder = holder[part]
         holder[key.path[-1]] = draw(value_of(key))
     values["chunk_overlap"] = min(values["chunk_overlap"], values["chunk_size"] - 1)
+    values["fusion"]["weights"] = {**DEFAULT_WEIGHTS, **values["fusion"]["weights"]}
     values["fusion"]["weights"]["original"] = values["fusion"]["weights"]["original"] or 1.0
     values["hybrid"]["vector_weight"] = values["hybrid"]["vector_weight"] or 1.0
     values["store"]["index"] = values["store"]["index"] or "passages"
@@ -704,11 +727,12 @@ ASSIGNED = [
     ('store.namespace="a b"', "store.namespace", "a b"),
     ("store.namespace=null", "store.namespace", "null"),
     ("chatModel=a=b", "chatModel", "a=b"),
-    ("llm.temperatures.stepback=.1", "llm.temperatures.stepback", 0.1),
+    ("llm.temperatures.stepback=0.1", "llm.temperatures", {"stepback": 0.1}),
+    ("keywordEvidence.fields.text=2", "keywordEvidence.fields", {"text": "2"}),
     ("preprocess.keepWords=not,who", "preprocess.keepWords", ["not", "who"]),
     ("rerank=true", "rerank.enabled", True),
     ("rerank.enabled=on", "rerank.enabled", True),
-    ('llm={"temperatures": {"stepback": 0.1}}', "llm.temperatures.stepback", 0.1),
+    ('llm={"temperatures": {"multiQuery": 1}}', "llm.temperatures", {"multiQuery": 1.0}),
     ("llm.prompts.rewrite=Do it: well.", "llm.prompts", {"rewrite": "Do it: well."}),
     ("topK", "", ConfigError),
     ("=8", "", ConfigError),
@@ -757,7 +781,7 @@ PARSED: list[tuple[str, str, str, Any]] = [
     ("QTM_LLM_TEMPERATURE", "", "llm.temperature", None),
     ("QTM_LLM_TEMPERATURE", "null", "llm.temperature", None),
     ("QTM_LLM_PROMPTS", '{"rewrite": "A"}', "llm.prompts", {"rewrite": "A"}),
-    ("QTM_FUSION_WEIGHTS_STEP_BACK", "0", "fusion.weights.stepBack", 0.0),
+    ("QTM_LLM_TEMPERATURES", '{"hyde": 1}', "llm.temperatures", {"hyde": 1.0}),
     ("QTM_FUSION_METHOD", "Weighted-RRF", "fusion.method", "weighted_rrf"),
     ("QTM_TRANSFORMATION_TYPE", "step_back", "transformationType", "stepback"),
     ("QTM_PREPROCESS_KEEP_WORDS", "not, who ,", "preprocess.keepWords", ["not", "who"]),
@@ -791,7 +815,8 @@ BAD_ENVIRONMENT = [
     ("QTM_TOP_K", "true", "not true"),
     ("QTM_TOP_K", "[8]", "not a list"),
     ("QTM_TOP_K", '"8"', 'not "8"'),
-    ("QTM_FUSION_WEIGHTS_HYDE", "NaN", "not a finite number"),
+    ("QTM_FUSION_WEIGHTS", '{"hyde": NaN}', "not a finite number"),
+    ("QTM_FUSION_WEIGHTS", "2", "an object of numbers from 0 to 100"),
     ("QTM_CACHE_ENABLED", "maybe", "true or false"),
     ("QTM_LLM_PROMPTS", "rewrite", "an object of texts"),
     ("QTM_LLM_PROMPTS", '{"rewrite": "A", "rewrite": "B"}', "must be set once"),
@@ -999,28 +1024,22 @@ def test_every_ready_file_loads_and_follows_the_schema(path: Path) -> None:
 # Presets
 
 
-@pytest.mark.parametrize("path", READY, ids=lambda path: path.name)
-def test_a_preset_is_its_file_whatever_way_it_is_named(path: Path) -> None:
-    name, settings = (
-        path.name.removesuffix(".config.json"),
-        Config.from_file(path, environ={}).settings,
-    )
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_its_file_whatever_way_it_is_named(name: str) -> None:
     assert (
         load(name).settings
         == Config.preset(name, environ={}).settings
         == load(QTM_CONFIG=name).settings
-        == settings
+        == ready(name)
     )
     assert Config.preset(name, environ={}).origins["transformationType"] == f"preset {name}"
 
 
 def test_a_preset_lies_over_the_environment_and_a_mapping_over_the_preset() -> None:
-    assert load("Step_Back", QTM_TRANSFORMATION_TYPE="hyde", QTM_TOP_K="9").settings.top_k == 9
+    assert load("Seed_Parity", QTM_TRANSFORMATION_TYPE="hyde", QTM_TOP_K="9").settings.top_k == 9
+    assert load("auto", QTM_TRANSFORMATION_TYPE="hyde").settings.transformation_type == "combined"
     assert (
-        load("step-back", QTM_TRANSFORMATION_TYPE="hyde").settings.transformation_type == "stepback"
-    )
-    assert (
-        load({"transformationType": "rewrite"}, QTM_CONFIG="hyde").settings.transformation_type
+        load({"transformationType": "rewrite"}, QTM_CONFIG="auto").settings.transformation_type
         == "rewrite"
     )
 
@@ -1029,8 +1048,8 @@ def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_fo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "hybrid").mkdir()
-    assert load("hybrid").settings.hybrid.enabled
+    (tmp_path / "off").mkdir()
+    assert not load("off").settings.keyword_evidence.enabled
     write(tmp_path, '{"topK": 9}', "auto")
     assert (load("auto").settings.top_k, load("auto").origins["topK"]) == (9, "file auto")
     assert Config.preset("auto", environ={}).settings.escalation.mode == "auto"
@@ -1039,7 +1058,7 @@ def test_a_file_goes_before_the_preset_of_its_name_unless_the_preset_is_asked_fo
 def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> None:
     with pytest.raises(
         ConfigError,
-        match=r'no preset "atuo"; did you mean auto\? the presets are all, auto, .*, synthesis',
+        match=r'no preset "atuo"; did you mean auto\? the presets are off, rules, .*, strip-as-text',
     ):
         Config.preset("atuo")
     assert "no preset has this name; did you mean auto? `qtm config presets` lists them" in str(
@@ -1051,33 +1070,27 @@ def test_a_preset_that_is_none_is_refused_with_the_nearest_and_all_names() -> No
         Config.from_file("auto")
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("combined", "combined"), ("step-back", "stepback"), ("ALL", "all"), ("rewrit", "rewrite")],
+)
+def test_the_name_of_a_transformation_in_place_of_a_preset_leads_to_the_key(
+    name: str, meant: str
+) -> None:
+    hint = f'for this transformation set {{"transformationType": "{meant}"}}'
+    with pytest.raises(ConfigError, match=re.escape(hint)):
+        Config.preset(name)
+    assert hint in str(refused(name))
+
+
 def ready(name: str) -> Settings:
     return Config.from_file(ROOT / f"config/{name}.config.json", environ={}).settings
 
 
 def test_the_ready_files_are_these() -> None:
-    budgets = ["words", "balanced", "thorough"]
-    others = [
-        "query-transform",
-        "rules",
-        "auto",
-        "research",
-        "strip-as-text",
-        "seed-parity",
-        "off",
-        *budgets,
-    ]
-    own_store = ["hybrid", "rerank", "synthesis", "contextual", "pinecone"]
     assert sorted(path.name for path in READY) == sorted(
-        f"{name}.config.json" for name in others + own_store
+        f"{name}.config.json" for name in (*PRESETS, "query-transform")
     )
-
-
-@pytest.mark.parametrize("name", [name for name in TRANSFORMS if name != "none"])
-def test_every_transformation_is_a_preset_that_sets_it_alone(name: str) -> None:
-    assert name in list_presets()
-    for spelling in (name, name.replace("_", "-"), name.upper()):
-        assert Config.preset(spelling, environ={}).settings == Settings(transformation_type=name)
 
 
 def test_the_ready_files_do_what_they_are_named_for() -> None:
@@ -1091,9 +1104,9 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     strip = ready("strip-as-text")
     assert (strip.preprocess.apply_to, strip.keyword_evidence.enabled) == ("text", False)
     seed = ready("seed-parity")
-    assert (seed.fusion.method, seed.fusion.include_original, seed.keyword_evidence.enabled) == (
+    assert (seed.fusion.method, seed.fusion.weights["original"], seed.keyword_evidence.enabled) == (
         "max",
-        False,
+        0.0,
         False,
     )
     research = ready("research")
@@ -1101,14 +1114,6 @@ def test_the_ready_files_do_what_they_are_named_for() -> None:
     assert (research.fusion.method, research.fusion.min_successes) == ("concat", 2)
     budgets = [ready(name).limits.max_searches for name in ("words", "balanced", "thorough")]
     assert budgets == [1, TRANSFORMS["combined"].max_searches, 20]
-    assert ready("hybrid").hybrid.enabled
-    assert ready("rerank").rerank.enabled
-    assert ready("contextual").contextual_chunks
-    assert (ready("synthesis").answer.mode, ready("synthesis").transformation_type) == (
-        "synthesis",
-        "decompose",
-    )
-    assert (ready("pinecone").store.kind, ready("pinecone").store.index) == ("pinecone", "passages")
     for name in ("auto", "query-transform"):
         assert (ready(name).transformation_type, ready(name).escalation.mode) == (
             "combined",
@@ -1125,11 +1130,11 @@ def test_the_reference_is_up_to_date() -> None:
     assert all(f"| `{key}` |" in reference for key in list_key_names())
 
 
-def test_the_reference_names_every_ready_file_and_prompt() -> None:
+def test_the_reference_names_every_preset_and_prompt() -> None:
     text = (ROOT / "docs/configuration.md").read_text("utf-8")
     comments = {
-        path.name.removesuffix(".config.json"): json.loads(path.read_text("utf-8"))["$comment"]
-        for path in READY
+        name: json.loads((ROOT / f"config/{name}.config.json").read_text("utf-8"))["$comment"]
+        for name in PRESETS
     }
     assert all(f"\n| `{name}` | {said} |\n" in text for name, said in comments.items())
     assert all(f"`{name}`" in text for name in PROMPT_NAMES)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
@@ -21,17 +21,11 @@ from qtmiddleware.wrapping.signatures import read_signature
 from tests.support.retrieval_world import HISTORY, QUERY, WIDE, scripted
 
 QUESTION: Final = "a question"
-PRESETS: Final = (
-    "rules",
-    "words",
-    "balanced",
-    "thorough",
-    "rerank",
-    "research",
-    "rewrite",
-    "all",
-    "stepback",
-)
+CONFIGS: Final[Mapping[str, Any]] = {
+    **{name: name for name in ("rules", "words", "balanced", "thorough", "research")},
+    **{name: {"transformationType": name} for name in ("rewrite", "all", "stepback")},
+    "rerank": {"rerank": True},
+}
 PATIENT: Final = {"llmTimeoutMs": 50_000, "deadlineMs": 55_000}
 ROWS: Final = [{"id": str(n), "score": 1 - n / 200, "text": f"Note {n} on dogs"} for n in range(97)]
 PLANTED: Final = 7
@@ -43,8 +37,8 @@ def page_of(fn: Callable[..., Any], *args: Any, page_arg: Any = None, **kwargs: 
     return read_signature(fn, page_arg=page_arg).paging.find_page_argument(args, kwargs)
 
 
-def middleware(preset: str = "rules", **more: Any) -> qtm.QueryMiddleware:
-    config = qtm.Config.load(preset).overridden({"limits": PATIENT, **more})
+def middleware(name: str = "rules", **more: Any) -> qtm.QueryMiddleware:
+    config = qtm.Config.load(CONFIGS[name]).overridden({"limits": PATIENT, **more})
     return qtm.QueryMiddleware(
         config, client=ScriptedModel(scripted), reranker=lambda query, texts: [*map(len, texts)]
     )
@@ -165,14 +159,14 @@ def turn_pages(
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("name", CONFIGS)
 @settings(max_examples=8, deadline=None)
 @given(size=st.integers(1, 30), count=st.integers(0, 97))
 def test_all_pages_together_are_the_plain_ones_without_repeats(
-    preset: str, is_async: bool, size: int, count: int
+    name: str, is_async: bool, size: int, count: int
 ) -> None:
     calls = Calls(ROWS[:count])
-    wrapped = middleware(preset).wrap(calls.asearch if is_async else calls.search)
+    wrapped = middleware(name).wrap(calls.asearch if is_async else calls.search)
     pages = turn_pages(wrapped, size, is_async=is_async)
     for number, page in enumerate(pages):
         assert Counter(row["id"] for row in page) == Counter(
@@ -194,7 +188,7 @@ def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
     config = {
         "transformationType": "rewrite",
         "limits": PATIENT,
-        "fusion": {"includeOriginal": False},
+        "fusion": {"weights": {"original": 0}},
     }
     rows = [*ROWS[20:24], {"id": "x", "score": 0.5, "text": "medical conditions"}]
     calls = Calls(rows)
@@ -228,11 +222,11 @@ def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> 
     assert model.prompts
 
 
-@pytest.mark.parametrize("preset", ["rules", "balanced", "all"])
-def test_a_follow_up_stays_within_its_page(preset: str) -> None:
+@pytest.mark.parametrize("name", ["rules", "balanced", "all"])
+def test_a_follow_up_stays_within_its_page(name: str) -> None:
     calls = Calls()
     found = (
-        middleware(preset)
+        middleware(name)
         .wrap(calls.search)
         .retrieve("And his health?", limit=5, offset=5, history=HISTORY)
     )
