@@ -168,7 +168,7 @@ def ranking(text, *ids):
 fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
-    "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["anyOf"][0]["enum"],
+    "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
     "docs": "first_only" in build_markdown_reference(),
     "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
 }))
