@@ -141,17 +141,17 @@ def test_a_dead_model_gets_as_many_calls_as_a_breaker_allows_from_each_worker(
 
 
 def test_the_budgets_of_all_workers_together_are_the_total(
-    start: Start, model: ModelServer
+    start: Start, model: ModelServer, redis_server: RedisServer
 ) -> None:
     model.usage = {"prompt_tokens": 2_000, "completion_tokens": 1_000, "total_tokens": 3_000}
     usd_a_call = Prices(MODEL).compute_cost(2_000, 1_000)
     assert usd_a_call is not None
     total = 3 * WORKERS * usd_a_call
-    _, workers = start({}, maxUsd=f"{total:.6f}")
+    _, workers = start(shared(redis_server), maxUsd=f"{total:.6f}")
     with ThreadPoolExecutor(WORKERS) as pool:
-        questions = new_questions(6)
+        # Each worker has its own, so that none reads in Redis what another one asked.
         answers = list(
-            pool.map(lambda it: [it.search(question) for question in questions], workers)
+            pool.map(lambda it: [it.search(question) for question in new_questions(6)], workers)
         )
     states = [it["status"] for own in answers for it in own]
     assert set(states) == {"full", "degraded"}
