@@ -18,6 +18,7 @@ signals work.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from math import isfinite
 from typing import Final
 
@@ -62,6 +63,13 @@ class Standings:
     def __init__(self) -> None:
         self._percentiles = {name: Percentiles() for name in WEIGHTS}
         self._lock = make_lock()
+
+    def copy(self) -> Standings:
+        """Return an object that starts with the results that this one remembers."""
+        standings = Standings()
+        with self._lock:
+            standings._percentiles = deepcopy(self._percentiles)
+        return standings
 
     def measure_confidence(
         self,

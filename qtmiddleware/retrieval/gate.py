@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from heapq import nlargest
 from itertools import islice
 from typing import Final
@@ -154,6 +155,14 @@ class Gate:
         # How many fewer calls were made than wanted; negative if there were more.
         self._unused_calls = 0.0
         self._lock = make_lock()
+
+    def copy(self) -> Gate:
+        """Return a gate that starts with what this one has learned."""
+        gate = Gate()
+        with self._lock:
+            gate._percentiles = deepcopy(self._percentiles)
+            gate._unused_calls = self._unused_calls
+        return gate
 
     def record_forced_call(self, target_call_rate: float) -> None:
         """Count a model call that was made without asking the gate.

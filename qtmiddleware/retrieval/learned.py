@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from qtmiddleware.retrieval.confidence import Standings
@@ -48,6 +48,10 @@ class Learned:
     holds_text: bool | None = None
     page: str = ""
     problem: str = ""
+
+    def copy(self) -> Learned:
+        """Return the same facts, to which later calls of the function add nothing."""
+        return replace(self, gate=self.gate.copy(), standings=self.standings.copy())
 
     def record_problem(self, problem: str) -> None:
         """Remember *problem*, unless a problem is already known.

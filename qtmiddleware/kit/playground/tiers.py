@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -227,7 +227,7 @@ class Tiers:
         function = next(tier.function for tier in self.all if tier.name == "rules")
         for example in examples or (Question("", "warm up"),):
             function.retrieve(example.text, **{**self._arguments, "history": list(example.history)})
-        self._learned = deepcopy(function._context.learned)
+        self._learned = function._context.learned.copy()
 
     def build_config_values(self, tier: Tier, state: PageState) -> dict[str, Any]:
         """Return the values of a config that gives the same result as *tier* in other programs.
@@ -321,6 +321,6 @@ def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
     """
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
-    source._learned, source._latest = deepcopy(learned_state), (None, None)
+    source._learned, source._latest = learned_state.copy(), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch
