@@ -38,7 +38,7 @@ def test_the_commands_lead_from_a_function_to_a_measured_change(folder: Path) ->
     assert list(BLOCKS) == ["check", "measure", "wrap", "prove"]
     assert run(folder, BLOCKS["check"]).returncode == 0
     assert run(folder, BLOCKS["measure"]).returncode == 0
-    assert (folder / "report/report.md").is_file()
+    assert (folder / "report.md").is_file()
     app = folder / "app.py"
     app.write_text(f"{app.read_text()}\n\n{BLOCKS['wrap']}", encoding="utf-8")
     proved = run(folder, BLOCKS["prove"])

@@ -183,7 +183,18 @@ def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None
     )
     assert given == {
         "transformationType": "combined",
-        "fusion": {"weights": {"hyde": 2.0}},
+        "fusion": {
+            "weights": {
+                "original": 1.0,
+                "originalInConversation": 0.0,
+                "standalone": 1.0,
+                "rewrite": 0.6,
+                "hyde": 2.0,
+                "subQueries": 0.8,
+                "paraphrases": 0.8,
+                "stepBack": 0.25,
+            }
+        },
         "cache": {"enabled": False},
         "log": {"path": None},
     }
