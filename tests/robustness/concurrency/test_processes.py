@@ -55,7 +55,8 @@ def work():
     query = f"{QUERY[:-1]} in year {next(numbers)}?"
     found = [plain.retrieve(query), plain.retrieve(query, config={"topK": 3}), asyncio.run(awaited.aretrieve(query))]
     found.append(asyncio.run(plain.aretrieve(query)))
-    return all(len(it.variants) == 4 and it.status == "full" for it in found)
+    # On a busy machine the shared cache may be late, which is said and changes no result.
+    return all(len(it.variants) == 4 and {bad.stage for bad in it.degradations} <= {"cache"} for it in found)
 
 def busy():
     while not stop.is_set():
