@@ -33,36 +33,36 @@ _METHOD: Final = (
 )
 
 
-def ranking_page(found: SideBySide) -> str:
-    """Return the judge's ranking in *found* as one HTML page with ranks, figures and reasons.
+def ranking_page(side_by_side: SideBySide) -> str:
+    """Return the judge's ranking as one HTML page with ranks, figures and reasons.
 
     The page's content security policy forbids scripts and loading other files. Raises `ConfigError`
     if nothing was ranked, and `MissingExtra` if jinja2 is not installed.
     """
-    return render_page(_build_report(found))
+    return render_page(_build_report(side_by_side))
 
 
-def ranking_markdown(found: SideBySide) -> str:
-    """Return the judge's ranking in *found* as GitHub Markdown, with the same content as the page.
+def ranking_markdown(side_by_side: SideBySide) -> str:
+    """Return the judge's ranking as GitHub Markdown, with the same content as the page.
 
     Raises `ConfigError` if nothing was ranked.
     """
-    return render_markdown(_build_report(found))
+    return render_markdown(_build_report(side_by_side))
 
 
-def _build_report(found: SideBySide) -> Report:
-    ranked = found.ranked
+def _build_report(side_by_side: SideBySide) -> Report:
+    ranked = side_by_side.ranked
     if ranked is None:
-        raise ConfigError("a report needs a question with an ideal answer", path="found")
+        raise ConfigError("a report needs a question with an ideal answer", path="side_by_side")
     sections = [
         Section(
             "Question by question",
             "The answers, what the judge found right (+) and wrong (-) with them, and its reasons.",
-            entries=list(_build_ranked_entries(found)),
+            entries=list(_build_ranked_entries(side_by_side)),
         )
     ]
     if ranked.standings:
-        sections.insert(0, _build_standings_section(found, ranked))
+        sections.insert(0, _build_standings_section(side_by_side, ranked))
     return Report(
         headline=describe_ranking(ranked),
         details=ranked.summary(),
@@ -73,7 +73,7 @@ def _build_report(found: SideBySide) -> Report:
     )
 
 
-def _build_standings_section(found: SideBySide, ranked: RankedSystems) -> Section:
+def _build_standings_section(side_by_side: SideBySide, ranked: RankedSystems) -> Section:
     """Return the table of all systems, with their places, scores and costs."""
     criteria = [
         name for name in CRITERIA if any(name in standing.scores for standing in ranked.standings)
@@ -85,7 +85,10 @@ def _build_standings_section(found: SideBySide, ranked: RankedSystems) -> Sectio
         f" {figures.SIGNIFICANT} marks what is more than chance. Scores are the judge's, from 1 to"
         " 10. Searches and calls are per question, including the answer.",
         ("system", "place", f"before {BASELINE}", "best", "of", *criteria, *costs),
-        [_build_standing_row(standing, criteria, found.questions) for standing in ranked.standings],
+        [
+            _build_standing_row(standing, criteria, side_by_side.questions)
+            for standing in ranked.standings
+        ],
     )
 
 
