@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -57,6 +58,19 @@ def pytest_collection_finish() -> None:
     """Leave out of every later collection of garbage what was imported: half a second each time a test asks for one."""
     gc.collect()
     gc.freeze()
+
+
+# What imports these at its head is left to `scripts/test --thorough`, whose environment has them.
+collect_ignore = (
+    []
+    if find_spec("llama_index")
+    else [
+        "integration/integrations/test_otlp.py",
+        "integration/test_llamaindex_page.py",
+        "unit/integrations/test_llamaindex.py",
+        "unit/integrations/test_langchain_standard.py",
+    ]
+)
 
 
 @pytest.hookimpl(wrapper=True)

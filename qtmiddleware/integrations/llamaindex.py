@@ -35,7 +35,7 @@ with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
     from llama_index.core.callbacks import CallbackManager
     from llama_index.core.indices.base import BaseIndex
-    from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
+    from llama_index.core.instrumentation import get_dispatcher
     from llama_index.core.instrumentation.event_handlers import NullEventHandler
     from llama_index.core.instrumentation.events import BaseEvent
     from llama_index.core.memory import BaseMemory
@@ -231,8 +231,8 @@ class QueryTransformRetriever(BaseRetriever):
         return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
 
     def __copy__(self) -> QueryTransformRetriever:
-        retriever_copy = object.__new__(type(self))
-        vars(retriever_copy).update(vars(self))
+        retriever_copy: QueryTransformRetriever = object.__new__(type(self))
+        retriever_copy.__dict__.update(self.__dict__)
         return retriever_copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> QueryTransformRetriever:

@@ -57,8 +57,9 @@ def test_every_recipe_of_the_page_is_run() -> None:
     assert set(RECIPES) == {"openai_agents", "pydantic_ai", "langchain", "llamaindex", "anthropic"}
 
 
+@pytest.mark.thorough
 def test_openais_agents_sdk_takes_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    agents = pytest.importorskip("agents")
+    import agents
     from agents.items import ModelResponse
     from agents.usage import Usage
     from openai.types.responses import (
@@ -94,10 +95,10 @@ def test_openais_agents_sdk_takes_the_tool(monkeypatch: pytest.MonkeyPatch) -> N
     assert run("openai_agents", model=Scripted())["answer"] == "sick"
 
 
+@pytest.mark.thorough
 # The framework leaves a generator to a loop that it has closed.
 @pytest.mark.filterwarnings("ignore:asynchronous generator:ResourceWarning")
 def test_pydantic_ai_takes_the_tool() -> None:
-    pytest.importorskip("pydantic_ai")
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
     from pydantic_ai.models.function import FunctionModel
 
@@ -122,6 +123,7 @@ def test_langchain_takes_the_tool() -> None:
     assert first_id(asyncio.run(tool.ainvoke(call)).content) == "sick"
 
 
+@pytest.mark.thorough
 def test_llamaindex_takes_the_tool() -> None:
     left = run("llamaindex")
     assert first_id(str(left["found"])) == "sick"

@@ -38,8 +38,9 @@ SAMPLES = {
 
 def load_tokenizer() -> Callable[[str], list[int]]:
     """What makes tokens of a text as cl100k_base does, whose file llama-index-core brings along."""
-    tiktoken = pytest.importorskip("tiktoken")
-    core = pytest.importorskip("llama_index.core")
+    import llama_index.core as core
+    import tiktoken
+
     folder = Path(core.__file__).parent / "_static" / "tiktoken_cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TIKTOKEN_CACHE_DIR", str(folder))

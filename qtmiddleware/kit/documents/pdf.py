@@ -118,7 +118,7 @@ def _open_pdf_reader(path: Path, file: BinaryIO) -> Any:
     try:
         import pypdf
     except ImportError:
-        raise MissingExtra("pypdf", "pdf") from None
+        raise MissingExtra("pypdf", "documents") from None
     logger = logging.getLogger("pypdf")
     if not logger.handlers:
         # If no logger has a handler, Python writes warnings to the terminal.

@@ -259,7 +259,7 @@ def _convert_to_rem(pixels: float) -> str:
 
 @cache
 def _load_template_environment() -> jinja2.Environment:
-    return build_environment(_read_page_file, "web")
+    return build_environment(_read_page_file, "cli")
 
 
 @cache

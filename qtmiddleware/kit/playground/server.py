@@ -68,7 +68,7 @@ def require_web() -> None:
     """Raise `MissingExtra` if a package that renders or serves the page is missing."""
     for name in ("starlette", "uvicorn", "jinja2"):
         if find_spec(name) is None:
-            raise MissingExtra(name, "web")
+            raise MissingExtra(name, "cli")
 
 
 def open_socket(port: int | None, *, default_port: int = PORT) -> socket.socket:

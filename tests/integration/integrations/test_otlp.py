@@ -193,6 +193,7 @@ assert observer.flush(30)
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="gevent is not tested there")
 def test_greenlets_keep_their_traces_apart(tmp_path: Path) -> None:
     patch = "from gevent import monkey\nmonkey.patch_all()\n"

@@ -17,7 +17,6 @@ from unittest.mock import MagicMock
 
 import openai
 import pytest
-import uvloop
 from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import ModelError
@@ -95,6 +94,12 @@ def shut_down(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
+def new_uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 # A loop of uvloop that was used and is not closed stays for good, with whatever refers to it and
@@ -105,8 +110,8 @@ def shut_down(loop: asyncio.AbstractEventLoop) -> None:
         (asyncio.new_event_loop, drop),
         (asyncio.new_event_loop, close),
         (asyncio.new_event_loop, shut_down),
-        (uvloop.new_event_loop, close),
-        (uvloop.new_event_loop, shut_down),
+        pytest.param(new_uvloop, close, marks=pytest.mark.thorough),
+        pytest.param(new_uvloop, shut_down, marks=pytest.mark.thorough),
     ],
 )
 @pytest.mark.parametrize("given", Given)

@@ -13,7 +13,6 @@ from typing import Any
 
 import openai
 import pytest
-import uvloop
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
@@ -85,11 +84,19 @@ def kept() -> Iterator[str]:
 
 
 def run_by_uvloop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    import uvloop
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(coroutine)
 
 
-every_loop = pytest.mark.parametrize("run", [asyncio.run, run_by_uvloop], ids=["asyncio", "uvloop"])
+every_loop = pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(asyncio.run, id="asyncio"),
+        pytest.param(run_by_uvloop, id="uvloop", marks=pytest.mark.thorough),
+    ],
+)
 
 
 @pytest.fixture
@@ -245,13 +252,14 @@ def test_one_async_client_serves_its_owner_and_a_blocking_function_in_threads_an
     gc.collect()
 
 
+@every_loop
 @pytest.mark.usefixtures("own_account")
-def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
+def test_loops_in_several_threads_share_one_middleware_at_once(run: Run) -> None:
     middleware = qtm.QueryMiddleware(config("rewrite"))
     functions = middleware.wrap(awaited), middleware.wrap(plain)
     together, made, failed = threading.Barrier(6, timeout=PATIENCE), [], []
 
-    def caller(run: Run) -> None:
+    def caller() -> None:
         async def many() -> Any:
             return await asyncio.gather(
                 *(fn.aretrieve(QUERY) for fn in functions for _ in range(4))
@@ -263,9 +271,7 @@ def test_loops_in_several_threads_share_one_middleware_at_once() -> None:
         except BaseException as error:
             failed.append(error)
 
-    threads = [
-        threading.Thread(target=caller, args=(run,)) for run in (asyncio.run, run_by_uvloop) * 3
-    ]
+    threads = [threading.Thread(target=caller) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -21,12 +21,14 @@ def encode() -> Any:
     return load_tokenizer()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SAMPLES)
 def test_no_fewer_tokens_are_counted_than_a_models_tokenizer_makes(name: str, encode: Any) -> None:
     text = SAMPLES[name]
     assert len(encode(text)) <= count_tokens(text) <= 2.5 * len(encode(text)) + 4
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "page", ["README.md", "SECURITY.md", "config/schema.json", "qtmiddleware/wrapping/wrapped.py"]
 )

@@ -210,7 +210,7 @@ def test_without_pypdf_the_error_says_what_to_install(
 ) -> None:
     path.write_bytes(pdf([ONE]))
     monkeypatch.setitem(sys.modules, "pypdf", None)
-    with pytest.raises(MissingExtra, match=r'pip install "qtmiddleware\[pdf\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install "qtmiddleware\[documents\]"'):
         list(read_document(path))
 
 
