@@ -10,7 +10,7 @@ import os
 import re
 import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -66,32 +66,6 @@ def make_client(*, is_async: bool = False, address: str | None, **options: Any) 
         # it. Asynchronous clients end with their loop.
         finalize(client, http.close).atexit = False
     return client
-
-
-class ClientPerProcess:
-    """Holds one synchronous client per process, because sockets do not survive a fork.
-
-    Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        # `setdefault` is atomic. A lock could be held by another thread at the moment of a fork.
-        # The parent's client stays here unused, because closing it would wait for the parent's
-        # locks.
-        self._by_process: dict[int, Any] = {}
-
-    def get_client(self, build_client: Callable[[], Any]) -> Any:
-        """Return this process's client. The first call in each process runs *build_client*."""
-        process = os.getpid()
-        client = self._by_process.get(process)
-        # If two threads make a client at the same time, one client is dropped, which closes it.
-        return self._by_process.setdefault(process, build_client()) if client is None else client
-
-    def close(self) -> None:
-        """Close this process's client. The next `get_client` makes a new client."""
-        client = self._by_process.pop(os.getpid(), None)
-        if client is not None:
-            client.close()
 
 
 def read_host(address: str) -> str:
@@ -186,10 +160,9 @@ def make_http_client(*, is_async: bool, **options: Any) -> Any:
     import openai
 
     kind: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
-    # The arguments are a cache key. A new context is made in a forked process, and if the
-    # environment names other authorities.
-    authorities = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    context = _make_tls_context(os.getpid(), authorities)
+    # The arguments are a cache key: a new context is made if the environment names other
+    # authorities.
+    context = _make_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
     http = kind(**{"verify": context, "follow_redirects": False, **options})
     limit_error_bodies(http)
     return http

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
-from threading import Lock
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
-from qtmiddleware.runtime.forking import register_fork_reset
+from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0
 """The number of seconds after a record in which the same event and reason are not logged again."""
@@ -91,8 +90,7 @@ class LogSampler:
     """Logs each reason for an event at most once per interval, and counts the skipped records.
 
     The interval is *min_interval_seconds*. A later call of `log` or `flush` logs how many records
-    were skipped, so that no count is lost. Thread-safe; a forked process begins with all counts
-    at 0.
+    were skipped, so that no count is lost. Thread-safe.
     """
 
     def __init__(
@@ -103,12 +101,7 @@ class LogSampler:
     ) -> None:
         self._seconds = min_interval_seconds
         self._clock = clock
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Set all counts to 0 after a fork, because the parent process logs them."""
-        self._lock = Lock()
+        self._lock = make_lock()
         # By event and reason: the time of the last record, and how many were skipped since.
         self._last_records: dict[tuple[str, str], tuple[float, int]] = {}
 
@@ -269,12 +262,7 @@ class Outage:
     ) -> None:
         self._seconds = min_interval_seconds
         self._clock = clock
-        self.reset_state()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Forget the outage after a fork, because the parent process logs it."""
-        self._lock = Lock()
+        self._lock = make_lock()
         self._is_logged = False
         self._logged_at = float("-inf")
         self._count = 0

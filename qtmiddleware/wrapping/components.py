@@ -17,7 +17,7 @@ from qtmiddleware.providers.llms import has_language_model, make_language_model,
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead
-from qtmiddleware.runtime.forking import Draining, make_lock
+from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.wrapping.shadow import ShadowRuns
@@ -40,8 +40,8 @@ class ComponentCache(Generic[T]):
     """A thread-safe cache of components, such as models. The key is a component's settings.
 
     The cache always keeps the components for the middleware's settings. For calls that override
-    settings, it keeps the `MOST_KEPT` most recently used components. It closes a dropped component
-    as soon as no call is using the component.
+    settings, it keeps the `MOST_KEPT` most recently used components. A dropped component is
+    garbage-collected, and its connections with it, as soon as no call is using the component.
     """
 
     def __init__(self, previous_cache: ComponentCache[T] | None = None) -> None:
@@ -77,13 +77,8 @@ class ComponentCache(Generic[T]):
             if component is None:
                 component = create_component()
             (self._default if has_default_settings else self._recent)[key] = component
-            dropped = (
-                self._recent.pop(next(iter(self._recent)))
-                if len(self._recent) > MOST_KEPT
-                else None
-            )
-        # Closing a client may take long, so it happens outside the lock.
-        close_when_unused(dropped)
+            if len(self._recent) > MOST_KEPT:
+                del self._recent[next(iter(self._recent))]
         return component
 
     def list_components(self) -> list[T]:
@@ -96,26 +91,9 @@ class ComponentCache(Generic[T]):
                 }.values()
             )
 
-    def close_previous_components(self) -> None:
-        """Close the components that only the previous cache holds, as soon as no call uses them.
-
-        The previous cache is the cache before a reload.
-        """
-        previous, self._previous = self._previous, None
-        kept_ids = {id(component) for component in self.list_components()}
-        for component in previous.list_components() if previous is not None else ():
-            if id(component) not in kept_ids:
-                close_when_unused(component)
-
-
-def close_when_unused(component: object) -> None:
-    """Close *component* as soon as no call is using it.
-
-    Does nothing if *component* does not count the calls that use it (``component.in_use``), because
-    such a component needs no closing.
-    """
-    if isinstance(in_use := getattr(component, "in_use", None), Draining):
-        in_use.close_when_unused()
+    def drop_previous_cache(self) -> None:
+        """Drop the components that only the cache before a reload holds."""
+        self._previous = None
 
 
 class Components:
@@ -217,16 +195,12 @@ class Components:
         return Components(config, *constructor_arguments, previous_components=self)
 
     def replace_previous_components(self) -> None:
-        """Apply the new limits, and close the previous clients, models and rerankers.
-
-        Each previous component is closed as soon as no call uses it. Components that the new
-        settings share stay open.
-        """
+        """Apply the new limits, and drop the clients, models and rerankers of the old settings."""
         settings = self.config.settings
         for breaker in self._breakers.list_components():
             breaker.change_limits(*_read_breaker_limits(settings))
         for cache in (self._clients, self._inner_models, self._rerankers):
-            cache.close_previous_components()
+            cache.drop_previous_cache()
 
     @property
     def has_model(self) -> bool:
@@ -416,8 +390,7 @@ class Components:
     def _close_rerankers(self) -> None:
         reranker: Any
         for reranker in self._rerankers.list_components():
-            if isinstance(getattr(reranker, "in_use", None), Draining):
-                # A client that the user passed to the reranker stays open.
+            if reranker is not self._reranker and hasattr(reranker, "close"):
                 reranker.close()
 
 

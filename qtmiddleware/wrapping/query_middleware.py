@@ -737,12 +737,9 @@ def _transform_queries(
 
     *requests_by_query* holds the request for each distinct query.
     """
-    distinct = list(requests_by_query)
-    transformations: dict[str, Transformation] = {}
-    for start in range(0, len(distinct), concurrency):
-        batch = distinct[start : start + concurrency]
-        results = yield from gather_flows(
-            [build_transform_flow(requests_by_query[text]) for text in batch], max_steps=concurrency
-        )
-        transformations.update(zip(batch, results, strict=True))
-    return [transformations[text] for text in queries]
+    requests, results = list(requests_by_query.values()), []
+    for start in range(0, len(requests), concurrency):
+        flows = [build_transform_flow(it) for it in requests[start : start + concurrency]]
+        results += yield from gather_flows(flows, max_steps=concurrency)
+    results_by_query = dict(zip(requests_by_query, results, strict=True))
+    return [results_by_query[query] for query in queries]

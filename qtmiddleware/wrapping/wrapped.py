@@ -214,20 +214,12 @@ class Wrapped(Generic[P, R]):
             InvalidQuery: if the queries are not a list or tuple. Exceptions from any of the calls
                 pass through.
         """
-        calls = [
-            partial(self.retrieve, *call_args, **call_kwargs)
-            for call_args, call_kwargs in self._iterate_call_arguments(args, kwargs)
-        ]
-        return call_all(
-            calls, self._context.bulkhead, self._context.settings.limits.max_concurrency
-        )
+        calls, context = self._make_calls(self.retrieve, args, kwargs), self._context
+        return call_all(calls, context.bulkhead, context.settings.limits.max_concurrency)
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Search for each query as `retrieve_many` does, without blocking the event loop."""
-        calls = [
-            partial(self.aretrieve, *call_args, **call_kwargs)
-            for call_args, call_kwargs in self._iterate_call_arguments(args, kwargs)
-        ]
+        calls = self._make_calls(self.aretrieve, args, kwargs)
         return await acall_all(calls, self._context.settings.limits.max_concurrency)
 
     @_type_as_ask_method
@@ -389,24 +381,25 @@ class Wrapped(Generic[P, R]):
             )
         return build_check_flow(request, invocation, questions), invocation
 
-    def _iterate_call_arguments(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Yield the arguments of one call per query. The caller passed the queries as a list."""
+    def _make_calls(
+        self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Callable[[], T]]:
+        """Return one call of *method* per query. The caller passed the queries as a list."""
         signature = self._signature.choose_signature(args, kwargs)
         queries = signature.read_passed_query(args, kwargs)
         if not isinstance(queries, list | tuple):
-            name = signature.argument
             raise InvalidQuery(
-                f"{name} must be a list of queries, not {type(queries).__name__}; for one query use"
-                " retrieve"
+                f"{signature.argument} must be a list of queries, not {type(queries).__name__}; for"
+                " one query use retrieve"
             )
-        history = kwargs.get("history")
         # The first call would exhaust an iterator, and the others would see no history.
-        if isinstance(history, Iterator):
+        if isinstance(history := kwargs.get("history"), Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
-        for query in queries:
-            yield signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
+        arguments = (
+            signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
+            for query in queries
+        )
+        return [partial(method, *call_args, **call_kwargs) for call_args, call_kwargs in arguments]
 
     def _build_request_and_invocation(
         self,

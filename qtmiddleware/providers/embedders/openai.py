@@ -31,7 +31,6 @@ from qtmiddleware.providers.openai_client import (
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
     TIMEOUTS,
-    ClientPerProcess,
     convert_client_error,
     copy_without_retries,
     find_provider,
@@ -46,6 +45,7 @@ from qtmiddleware.providers.openai_client import (
     read_retry_after,
     read_status,
 )
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 from qtmiddleware.types import NEVER, Deadline
 
 DIMENSIONS: Final = {
@@ -125,12 +125,19 @@ class OpenAIEmbedder:
         self._model = model
         self._user_client = client
         self._base_url = base_url
-        self._made_clients = ClientPerProcess()
+        self._lock = make_lock()
+        self._made_client: Any = None
         self._dimensions = dimensions
         self._dimension = dimensions or DIMENSIONS.get(model)
         self._batch_size = max(1, batch_size)
         self._timeout = timeout
         _check_dimensions(model, dimensions)
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the client to the parent process after a fork."""
+        leave_to_parent(self._made_client)
+        self._made_client = None
 
     def __repr__(self) -> str:
         return (
@@ -179,7 +186,10 @@ class OpenAIEmbedder:
 
     def close(self) -> None:
         """Close the client that the embedder made. The next use makes a new client."""
-        self._made_clients.close()
+        with self._lock:
+            client, self._made_client = self._made_client, None
+        if client is not None:
+            client.close()
 
     @property
     def _host(self) -> str:
@@ -202,7 +212,10 @@ class OpenAIEmbedder:
         Raises `EmbeddingError` if the user's client is async or there is no key.
         """
         if self._user_client is None:
-            return self._made_clients.get_client(self._make_client)
+            with self._lock:
+                if self._made_client is None:
+                    self._made_client = self._make_client()
+                return self._made_client
         if is_async_client(self._user_client):
             raise EmbeddingError(
                 "the client must be synchronous for a synchronous call; pass openai.OpenAI()"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.reranking import check_rerank_scores
-from qtmiddleware.runtime.forking import Draining, make_lock
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
@@ -45,7 +45,12 @@ class PineconeReranker:
         self._user_client = client
         self._made_client: Any = None
         self._lock = make_lock()
-        self.in_use: Final = Draining(self.close)
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the client to the parent process after a fork."""
+        leave_to_parent(self._made_client)
+        self._made_client = None
 
     def __repr__(self) -> str:
         return f"PineconeReranker({self._name!r})"
@@ -64,8 +69,7 @@ class PineconeReranker:
         most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
         for start in range(0, len(positions), most):
             batch = positions[start : start + most]
-            with self.in_use:
-                scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
+            scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
             for position, score in scores_of_batch.items():
                 scores[batch[position]] = score
         return scores

@@ -25,6 +25,7 @@ from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
 from qtmiddleware.providers.embedders import openai as openai_module
 from tests.support.embeddings_server import EmbeddingsServer
+from tests.support.living import count_new, objects
 from tests.support.model_server import as_json, failure
 
 SECRET = "sk-verysecret0123456789"
@@ -485,13 +486,18 @@ def test_a_client_whose_create_was_replaced_is_called_through_that(
     assert seen == ["m"]
 
 
+def is_client(it: object) -> bool:
+    return type(it) is openai.OpenAI
+
+
 def test_threads_share_one_client(server: EmbeddingsServer) -> None:
     texts = [f"text {number}" for number in range(24)]
+    before = objects(is_client)
     with made(server) as embedder, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda text: embedder.embed([text])[0], texts)) == server.expected(
             texts
         )
-        assert len(embedder._made_clients._by_process) == 1
+        assert count_new(is_client, before) == 1
 
 
 def test_after_close_it_can_be_used_again(server: EmbeddingsServer) -> None:

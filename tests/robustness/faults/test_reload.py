@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import sleep
 from typing import Any, NamedTuple
+from weakref import ref
 
 import openai
 import pytest
@@ -18,7 +20,6 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.providers.llms.openai.clients import _find_loop_clients
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
@@ -286,71 +287,68 @@ def test_a_new_key_is_read_though_the_config_is_the_same(
         wrapped.retrieve(QUERY)
         monkeypatch.setenv("OPENAI_API_KEY", f"{SECRET}-new")
         qm.reload(config(services.a))
-        assert client.is_closed()
         wrapped.retrieve(f"{QUERY} (2)")
+        former = ref(client)
+        del client
+        gc.collect()
+        assert former() is None
         assert services.a.keys == [f"Bearer {SECRET}", f"Bearer {SECRET}-new"]
 
 
 # --- what is closed -------------------------------------------------------------------------------
 
 
+def is_open_client(it: Any) -> bool:
+    # By their real types: the vendor's module has objects that are made when they are looked at.
+    return type(it) in (openai.OpenAI, openai.AsyncOpenAI) and not it.is_closed()
+
+
 @pytest.mark.parametrize("kind", ["blocking", "awaiting", "streamed"])
 def test_a_client_is_closed_after_the_last_call_in_it(kind: str, services: TwoServices) -> None:
     services.a.holds = True
+    before = objects(is_open_client)
     qm = qtm.QueryMiddleware(config(services.a, limits=PATIENT))
-    wrapped, clients = qm.wrap(search), qm.model.inner._clients  # type: ignore[attr-defined]
-    was_open: list[bool] = []
-
-    async def awaiting() -> qtm.Retrieval:
-        asked = asyncio.create_task(wrapped.aretrieve(QUERY))
-        await asyncio.to_thread(services.a.asked.wait, 20)
-        client, _ = _find_loop_clients(asyncio.get_running_loop())[clients]
-        qm.reload(config(services.b, limits=PATIENT))
-        was_open.append(not client.is_closed())
-        services.a.released.set()
-        found = await asked
-        while not client.is_closed():
-            await asyncio.sleep(0)
-        assert clients not in _find_loop_clients(asyncio.get_running_loop())
-        return found
+    wrapped = qm.wrap(search)
 
     def ask() -> qtm.Retrieval:
         if kind == "blocking":
             return wrapped.retrieve(QUERY)
+        if kind == "awaiting":
+            return asyncio.run(wrapped.aretrieve(QUERY))
         with wrapped.stream_answer(QUERY) as stream:
             list(stream)
             return stream.retrieval
 
-    if kind == "awaiting":
-        found = asyncio.run(awaiting())
-    else:
-        client = clients.get_sync_client()
-        with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(ask)
-            services.a.asked.wait(20)
-            qm.reload(config(services.b, limits=PATIENT))
-            was_open.append(not client.is_closed())
-            services.a.released.set()
-            found = asked.result()
-        assert client.is_closed()
-    assert (found.status, rewrites(found), was_open) == ("full", ["a"], [True])
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        services.a.asked.wait(20)
+        qm.reload(config(services.b, limits=PATIENT))
+        services.a.released.set()
+        found = asked.result()
+    assert (found.status, rewrites(found)) == ("full", ["a"])
     assert rewrites(wrapped.retrieve(f"{QUERY} (2)")) == ["b"]
-    assert not clients._per_process._by_process
+    del found, asked
+    assert count_new(is_open_client, before) == 1
     qm.close()
+    assert count_new(is_open_client, before) == 0
 
 
 def test_the_client_of_a_loop_is_closed_by_a_reload_in_another_thread(
     services: TwoServices,
 ) -> None:
+    def is_async_client(it: Any) -> bool:
+        return type(it) is openai.AsyncOpenAI and not it.is_closed()
+
     async def serve() -> None:
+        before = objects(is_async_client)
         qm = qtm.QueryMiddleware(config(services.a))
         wrapped = qm.wrap(asearch)
         await wrapped.aretrieve(QUERY)
-        client, _ = _find_loop_clients(asyncio.get_running_loop())[qm.model.inner._clients]  # type: ignore[attr-defined]
+        assert count_new(is_async_client, before) == 1
         await asyncio.to_thread(qm.reload, config(services.b))
-        while not client.is_closed():
-            await asyncio.sleep(0)
         assert rewrites(await wrapped.aretrieve(f"{QUERY} (2)")) == ["b"]
+        while count_new(is_async_client, before) > 1:
+            await asyncio.sleep(0)
         await qm.aclose()
 
     asyncio.run(serve())
@@ -369,10 +367,11 @@ def test_a_client_that_was_given_stays_open_and_in_use(services: TwoServices) ->
 
 
 def test_a_closed_middleware_that_is_reloaded_leaves_nothing_open(services: TwoServices) -> None:
+    before = objects(is_open_client)
     qm = qtm.QueryMiddleware(config(services.a))
     qm.close()
     qm.reload(config(services.b))
-    assert not qm.model.inner._clients._per_process._by_process  # type: ignore[attr-defined]
+    assert count_new(is_open_client, before) == 0
     assert not qm.ready()
 
 
@@ -424,11 +423,6 @@ def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_w
 
 
 # --- many at once ---------------------------------------------------------------------------------
-
-
-def is_open_client(it: Any) -> bool:
-    # By their real types: the vendor's module has objects that are made when they are looked at.
-    return type(it) in (openai.OpenAI, openai.AsyncOpenAI) and not it.is_closed()
 
 
 @pytest.mark.thorough
@@ -507,7 +501,9 @@ def test_eight_threads_ask_while_two_configs_take_turns(services: TwoServices) -
     assert services.b.bodies
     # A thread is free a moment after its result is there.
     wait_until(lambda: not qm.health().threads.in_use)
-    # The sync client of the last configuration.
+    # A wrapped function leaves the former client with its next question.
+    wrapped.retrieve(QUERY)
+    asyncio.run(awaited.aretrieve(QUERY))
     assert count_new(is_open_client, open_before) <= 1
     qm.close()
     assert count_new(is_open_client, open_before) == 0

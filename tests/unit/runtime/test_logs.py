@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.logs import LogSampler, Outage, get_logger, quote_text
+from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
 from qtmiddleware.testing import ScriptedModel
 from tests.support.clock import Clock
 
@@ -342,23 +342,6 @@ def test_a_handler_that_asks_the_breaker_does_not_wait_for_itself() -> None:
     with raising(lambda _: breaker.wait_seconds and None) as seen:
         try_once(breaker, works=False)
     assert len(seen) == 1
-
-
-def test_an_outage_begins_anew_in_a_forked_process() -> None:
-    outage = Outage(clock=Clock())
-    assert (outage.record_failure(), outage.record_failure()) == (1, None)
-    outage.reset_state()
-    assert (
-        outage.record_success(),
-        outage.record_failure(),
-        outage.record_failure(),
-        outage.record_success(),
-    ) == (
-        None,
-        1,
-        None,
-        2,
-    )
 
 
 # --- handlers and filters that raise --------------------------------------------------------------

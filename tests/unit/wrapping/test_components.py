@@ -1,7 +1,8 @@
-"""What is made for overridden settings is kept while it is used, and closed when it is dropped."""
+"""What is made for overridden settings is kept while it is used, and freed when it is dropped."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -13,9 +14,9 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 
-def client_of(factory: Components, settings: Settings) -> Any:
+def connections_of(factory: Components, settings: Settings) -> Any:
     inner: Any = factory.get_model(settings).inner
-    return inner._clients.get_sync_client()
+    return inner._clients.get_sync_client()._client
 
 
 def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_never(
@@ -27,7 +28,7 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     own_model, own_chat, own_client = (
         factory.get_model(own),
         factory.get_chat_model(own),
-        client_of(factory, own),
+        connections_of(factory, own),
     )
     others = [
         factory.resolve_settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
@@ -35,42 +36,21 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     ]
     clients = []
     for settings in others:
-        clients.append(client_of(factory, settings))
-        assert client_of(factory, others[0]) is clients[0]
-    assert [client.is_closed() for client in clients] == [
-        False,
-        True,
-        True,
-        *[False] * (MOST_KEPT - 1),
-    ]
-    assert (factory.get_model(own), factory.get_chat_model(own), client_of(factory, own)) == (
+        clients.append(connections_of(factory, settings))
+        assert connections_of(factory, others[0]) is clients[0]
+    gc.collect()
+    assert [client.is_closed for client in clients[:2]] == [False, True]
+    assert not clients[-1].is_closed
+    assert (factory.get_model(own), factory.get_chat_model(own), connections_of(factory, own)) == (
         own_model,
         own_chat,
         own_client,
     )
-    assert not own_client.is_closed()
+    assert not own_client.is_closed
     # One that was dropped is made again.
-    assert not client_of(factory, others[1]).is_closed()
+    assert not connections_of(factory, others[1]).is_closed
     factory.close()
-    assert own_client.is_closed()
-
-
-def test_a_dropped_client_is_closed_only_when_no_call_is_inside_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
-    factory = Components(Config.load(None, environ={}), None)
-    others = [
-        factory.resolve_settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
-        for n in range(MOST_KEPT + 1)
-    ]
-    inner: Any = factory.get_model(others[0]).inner
-    client = inner._clients.get_sync_client()
-    with inner._clients.in_use:
-        for settings in others[1:]:
-            factory.get_model(settings)
-        assert not client.is_closed()
-    assert client.is_closed()
+    assert own_client.is_closed
 
 
 def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:

@@ -24,7 +24,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     open_file,
     set_connection_options,
 )
-from qtmiddleware.runtime.forking import register_fork_reset
+from qtmiddleware.runtime.forking import leave_to_parent, register_fork_reset
 
 # The full-text table has no copy of the texts, only the words from `extract_index_words`. A change
 # of this function therefore needs a new version. "changes" in "meta" counts the writes, so that
@@ -82,10 +82,6 @@ def open_database(path: str, *, embedding_model: str, dimension: int) -> sqlite3
     )
 
 
-_LEFT: Final[list[sqlite3.Connection | None]] = []
-"""After a fork, the connections of the parent process; this list keeps Python from closing them."""
-
-
 class Connections:
     """Lets many threads read a store's file while one thread writes to the file.
 
@@ -120,7 +116,7 @@ class Connections:
         """
         self._create_locks()
         if not self.is_in_memory:
-            _LEFT.extend((*self._idle, self._writer))
+            leave_to_parent(*self._idle, self._writer)
             self._idle, self._writer = [], None
 
     @property

@@ -164,8 +164,7 @@ class OpenAIModel:
         If *should_stream* is true, the requests ask for a stream.
         """
         reader = StreamReader(deadline, is_stream=should_stream)
-        # A reload may retire the clients at any time. They close when the last call has ended.
-        with self._clients.in_use, ExitStack() as stack:
+        with ExitStack() as stack:
             negotiation = self._negotiator.negotiate_response(prompt, should_stream=should_stream)
             response = drive_generator(
                 negotiation, partial(self._send_request, deadline=deadline, stack=stack)
@@ -193,27 +192,24 @@ class OpenAIModel:
         If *should_stream* is true, the requests ask for a stream.
         """
         reader = StreamReader(deadline, is_stream=should_stream)
-        with self._clients.in_use:
-            async with AsyncExitStack() as stack:
-                negotiation = self._negotiator.negotiate_response(
-                    prompt, should_stream=should_stream
-                )
-                response = await adrive_generator(
-                    negotiation, partial(self._asend_request, deadline=deadline, stack=stack)
-                )
-                while not reader.is_done:
-                    try:
-                        async with asyncio.timeout(find_request_timeout(deadline)):
-                            chunk = await anext(response.answer, None)
-                    except Exception as error:
-                        # As in `_yield_pieces`: the answer is complete, so the error is harmless.
-                        if reader.is_whole:
-                            break
-                        raise self._negotiator.convert_error(error) from None
-                    if chunk is None:
+        async with AsyncExitStack() as stack:
+            negotiation = self._negotiator.negotiate_response(prompt, should_stream=should_stream)
+            response = await adrive_generator(
+                negotiation, partial(self._asend_request, deadline=deadline, stack=stack)
+            )
+            while not reader.is_done:
+                try:
+                    async with asyncio.timeout(find_request_timeout(deadline)):
+                        chunk = await anext(response.answer, None)
+                except Exception as error:
+                    # As in `_yield_pieces`: the answer is complete, so the error is harmless.
+                    if reader.is_whole:
                         break
-                    for piece in reader.read_chunk(chunk):
-                        yield self._add_costs(response, piece)
+                    raise self._negotiator.convert_error(error) from None
+                if chunk is None:
+                    break
+                for piece in reader.read_chunk(chunk):
+                    yield self._add_costs(response, piece)
         for piece in reader.yield_rest_and_reply():
             yield self._add_costs(response, piece)
 

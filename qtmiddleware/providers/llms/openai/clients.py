@@ -9,14 +9,13 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any, Final
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from qtmiddleware.errors import ModelError, explain_client_errors
 from qtmiddleware.providers.openai_client import (
     DEFAULT_ADDRESS,
     KEY_VARIABLE,
     SDK_ADDRESS_VARIABLE,
-    ClientPerProcess,
     copy_without_retries,
     is_async_client,
     is_vendor_client,
@@ -32,7 +31,7 @@ from qtmiddleware.runtime.background_loop import (
     is_in_background_loop,
     run_in_background_loop,
 )
-from qtmiddleware.runtime.forking import Draining
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 _RESOURCE: Final = "chat.completions"
@@ -41,24 +40,21 @@ _CLOSE_SECONDS: Final = 5.0
 
 _LoopClients = WeakKeyDictionary["Clients", tuple[Any, AsyncGenerator[None, None]]]
 """One event loop's async clients, each with the generator that closes the client."""
-# Event loops hold their tasks weakly, so running tasks are kept here.
-_closing: Final[set[asyncio.Task[None]]] = set()
 
 
 class Clients:
     """Holds a sync and an async client, given by the user or made on first use.
 
-    The user's clients are never closed. Clients that this object makes belong to one process,
-    because sockets do not survive a fork. An async client also belongs to one event loop, and is
-    closed when that loop shuts down. If the user gave only an async client, synchronous calls use a
-    copy in the background loop until `close`.
+    The user's clients are never closed. A forked process makes new clients, because sockets do not
+    survive a fork. An async client belongs to one event loop, and is closed when that loop shuts
+    down. If the user gave only an async client, synchronous calls use a copy in the background loop
+    until `close`. Clients that nobody refers to any more, such as those of a former config, are
+    closed by the garbage collector.
 
     A user's client is copied in each forked process. An async client is also copied in each event
     loop. The copy has its own connections: if two loops shared connections, an idle connection of
     one loop could make the next call in the other loop fail or hang. A client that cannot be copied
     (`can_copy`) is used directly.
-
-    Use a client only within ``with clients.in_use:``. Then no client is closed during a call.
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
@@ -73,13 +69,16 @@ class Clients:
         self._user_async_client = next(
             (member for member in members if is_async_client(member)), None
         )
-        self._process = os.getpid()
-        # The process whose background loop has a client to close.
-        self._background_process: int | None = None
-        self._per_process = ClientPerProcess()
-        # Weak references to the loops that have a client made here, to close it from elsewhere.
-        self._loops: dict[int, ref[asyncio.AbstractEventLoop]] = {}
-        self.in_use: Final = Draining(self._close_clients_without_waiting)
+        self._lock = make_lock()
+        self._sync_client: Any = None
+        self._is_forked = False
+        self._has_background_client = False
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the clients to the parent process after a fork."""
+        leave_to_parent(self._sync_client)
+        self._sync_client, self._is_forked, self._has_background_client = None, True, False
 
     @property
     def has_sync_client(self) -> bool:
@@ -123,11 +122,14 @@ class Clients:
         """Return the client for a synchronous call.
 
         This is a copy of the user's client that does not retry. A client that cannot be copied is
-        returned unchanged. If the user gave no client, the client of this process is returned.
+        returned unchanged. If the user gave no client, a client made here is returned.
         """
         client = self._user_sync_client
-        if client is None or (os.getpid() != self._process and can_copy(client)):
-            return self._per_process.get_client(self._make_sync_client)
+        if client is None or (self._is_forked and can_copy(client)):
+            with self._lock:
+                if self._sync_client is None:
+                    self._sync_client = self._make_sync_client()
+                return self._sync_client
         if not can_stream(client) or client.is_closed():
             # A copy of a closed client would open its connections again.
             return client
@@ -160,59 +162,44 @@ class Clients:
                     else copy_with_own_connections(given_client)
                 )
             client_and_lifetime = clients[self] = client, _manage_client_lifetime(client)
-            self._loops = {
-                key: loop_ref for key, loop_ref in self._loops.items() if loop_ref() is not None
-            } | {id(loop): ref(loop)}
-            if is_in_background_loop():
-                self._background_process = os.getpid()
+            self._has_background_client |= is_in_background_loop()
             # Started here, so that this loop closes the generator, and with it the client, when it
             # shuts down.
             await anext(client_and_lifetime[1])
         return client_and_lifetime[0]
 
     def close(self) -> None:
-        """Close the clients that this object made for this process and for the background loop.
+        """Close the sync client that this object made, and the background loop's client.
 
         The user's clients stay open. The next call makes new clients.
         """
-        self._per_process.close()
+        self._close_sync_client()
         if self._forget_background_client():
             with suppress(TimeoutError):
                 run_in_background_loop(self._close_client_in_running_loop, _CLOSE_SECONDS)
 
     async def aclose(self) -> None:
-        """Close the clients of this process, of the background loop and of the running event loop.
+        """Close the sync client, and the clients of the background loop and the running event loop.
 
         The user's clients stay open. The next call makes new clients.
         """
-        self._per_process.close()
+        self._close_sync_client()
         await self._close_client_in_running_loop()
         if self._forget_background_client():
             with suppress(TimeoutError):
                 async with asyncio.timeout(_CLOSE_SECONDS):
                     await await_in_background_loop(self._close_client_in_running_loop)
 
-    def _close_clients_without_waiting(self) -> None:
-        """Close the sync client of this process, and ask each event loop to close its client."""
-        self._per_process.close()
-        for loop_ref in self._loops.values():
-            loop = loop_ref()
-            _, lifetime = (
-                (None, None) if loop is None else _find_loop_clients(loop).pop(self, (None, None))
-            )
-            # A loop that has ended has closed its client already.
-            with suppress(RuntimeError):
-                if loop is not None and lifetime is not None:
-                    loop.call_soon_threadsafe(_schedule_client_close, lifetime)
+    def _close_sync_client(self) -> None:
+        with self._lock:
+            client, self._sync_client = self._sync_client, None
+        if client is not None:
+            client.close()
 
     def _forget_background_client(self) -> bool:
-        """Forget the client in the background loop, and return whether there was one to close.
-
-        A client of the parent process does not count.
-        """
-        # A forked process inherits the entry, but not the loop with the client.
-        process, self._background_process = self._background_process, None
-        return process == os.getpid()
+        """Forget the client in the background loop, and return whether there was one to close."""
+        has_client, self._has_background_client = self._has_background_client, False
+        return has_client
 
     async def _close_client_in_running_loop(self) -> None:
         """Close the client that was made for the running event loop."""
@@ -252,17 +239,6 @@ def _find_loop_clients(loop: asyncio.AbstractEventLoop) -> _LoopClients:
         clients: _LoopClients = WeakKeyDictionary()
         loop._qtmiddleware_clients = clients  # type: ignore[attr-defined]
         return clients
-
-
-def _schedule_client_close(client_lifetime: AsyncGenerator[None, None]) -> None:
-    async def close() -> None:
-        # The generator may be closed already if the loop is about to end.
-        with suppress(RuntimeError):
-            await client_lifetime.aclose()
-
-    task = asyncio.get_running_loop().create_task(close())
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
 
 
 async def _manage_client_lifetime(client: Any) -> AsyncGenerator[None, None]:
