@@ -12,14 +12,17 @@ from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Degradation, Message, Query
 
-# The names that libraries give to roles. "" drops the message: a tool's output is not a message.
+# The names that libraries give to roles. "" drops the message: nobody said a tool's output.
 _ROLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("user", "human"), "user"),
     **dict.fromkeys(("assistant", "ai", "model", "bot", "chatbot"), "assistant"),
     **dict.fromkeys(("system", "developer"), "system"),
-    **dict.fromkeys(("tool", "function"), ""),
+    **dict.fromkeys(("tool", "function", "remove"), ""),
 }
-_TEXT_PARTS: Final = frozenset({"", "text", "input_text", "output_text"})
+_PART_ROLES: Final = {"user-prompt": "user", "system-prompt": "system", "text": "assistant"}
+_CONTENTS: Final = ("content", "parts", "blocks", "text", "message")
+_TOOL_CALLS: Final = ("tool_calls", "function_call")
+_TEXT_KINDS: Final = frozenset({"text", "input_text", "output_text", "text-content"})
 
 # A question opens a new topic if at least this many of its keywords, and at least this fraction of
 # them, do not occur in the conversation.
@@ -45,14 +48,14 @@ class History:
 def read_history(history: Any) -> History:
     """Return the messages of *history*, and a problem if some messages cannot be read.
 
-    Blank messages, tool outputs and unreadable messages are left out. Never raises.
+    Blank messages, tool calls, tool outputs and unreadable messages are left out. Never raises.
 
     Args:
         history: An iterable of turns, or an object with turns in its ``messages``. A turn is one
             of:
 
-            - a mapping or object with a role and a content, such as a message from OpenAI,
-              LangChain or LlamaIndex
+            - a mapping or object with a role and a content, such as a message or item of OpenAI,
+              LangChain, LlamaIndex, pydantic-ai, Anthropic, Bedrock or Google
             - a (role, content) pair
             - a (user, assistant) pair
     """
@@ -64,18 +67,10 @@ def read_history(history: Any) -> History:
     unread_types: list[str] = []
     for turn in turns:
         try:
-            turn_messages = _read_turn(turn)
+            messages += (it for it in _read_turn(turn) if it.role and it.content.strip())
+        # Reading somebody else's object may raise anything.
         except Exception:
-            # Reading somebody else's object may raise anything.
-            turn_messages = None
-        if turn_messages is None:
             unread_types.append(type(turn).__name__)
-        else:
-            messages.extend(
-                message
-                for message in turn_messages
-                if message.role and message.content and not message.content.isspace()
-            )
     if not unread_types:
         return History(tuple(messages))
     kinds = ", ".join(dict.fromkeys(unread_types[:3]))
@@ -107,103 +102,93 @@ def is_new_topic(query: Query, history: Sequence[Message]) -> bool:
     return len(new_words) >= max(NEW_WORDS, NEW_SHARE * len(words))
 
 
-def _list_turns(history: Any) -> Sequence[Any]:
-    """Return the turns of *history*, which may have any format that `read_history` accepts."""
-    if history is None:
-        return ()
-    if isinstance(history, str | bytes):
-        return (history,)
+def _list_turns(history: Any) -> tuple[Any, ...]:
     messages = read_field(history, "messages")
-    if isinstance(messages, Iterable):
-        return tuple(messages)
-    return (
-        (history,)
-        if isinstance(history, Mapping) or not isinstance(history, Iterable)
-        else tuple(history)
-    )
+    turns = messages if isinstance(messages, Iterable) else history
+    if turns is None:
+        return ()
+    # A single message of LangChain or LlamaIndex is iterable too: over its fields.
+    is_single = isinstance(turns, str | bytes | Mapping) or not isinstance(turns, Iterable)
+    return (turns,) if is_single or hasattr(turns, "content") else tuple(turns)
 
 
-def _read_turn(turn: Any) -> list[Message] | None:
-    """Return the messages of one *turn*; ``None`` if the turn cannot be read.
-
-    A (user, assistant) pair gives two messages. Any other turn gives one message.
-    """
+def _read_turn(turn: Any) -> list[Message]:
+    """Return the messages of one *turn*. Raises an exception if the turn cannot be read."""
     if isinstance(turn, tuple | list):
-        return _read_pair(turn) if len(turn) == 2 else None
-    data = read_field(turn, "data")  # LangChain's own JSON nests the message in "data".
-    holder = data if isinstance(data, Mapping) and read_field(turn, "content") is None else turn
-    role = _read_role(turn)
-    contents = (read_field(holder, name) for name in ("content", "parts", "blocks", "text"))
-    content = next((content for content in contents if content is not None), None)
-    if role is None or (content is None and not _has_content(holder)):
-        return None
-    text = _read_text(content)
-    return None if text is None else [Message(role, text)]
+        first, second = turn
+        role = _ROLES.get(_read_name(first))
+        if role is not None:
+            return [Message(role, _read_text(second))]
+        return [Message("user", _read_text(first)), Message("assistant", _read_text(second))]
+    content = next(filter(None, (read_field(turn, name) for name in _CONTENTS)), None)
+    for wrapper in ("data", "raw_item"):
+        # LangChain's own JSON, and the items of a run in OpenAI's Agents SDK
+        if content is None and (inner := read_field(turn, wrapper)) is not None:
+            return _read_turn(inner)
+    # A request of pydantic-ai holds the parts of several roles.
+    if read_field(turn, "kind") in ("request", "response"):
+        roles = ((part, _PART_ROLES.get(read_field(part, "part_kind"))) for part in content or ())
+        return [Message(it, _read_text(read_field(part, "content"))) for part, it in roles if it]
+    role = _read_role(turn, content)
+    has_content = any(
+        name in turn if isinstance(turn, Mapping) else hasattr(turn, name)
+        for name in (*_CONTENTS, *_TOOL_CALLS)
+    )
+    if role and not has_content:
+        raise TypeError("the message has no content")
+    return [Message(role, _read_text(content))] if role else []
 
 
-def _read_pair(turn: Sequence[Any]) -> list[Message] | None:
-    """Return the messages of a (role, content) or (user, assistant) pair.
-
-    Returns ``None`` if the pair cannot be read.
-    """
-    first, second = turn
-    role = _ROLES.get(first.casefold()) if isinstance(first, str) else None
-    if role is None and isinstance(getattr(first, "value", None), str):
-        role = _ROLES.get(first.value.casefold())
+def _read_role(turn: Any, content: Any) -> str:
+    """Return the role of *turn*, such as ``user``; ``""`` if nobody said it, as a tool's output."""
+    if (role := read_field(turn, "role")) is not None:
+        if name := _read_name(role):
+            return _ROLES.get(name, name)
+        raise TypeError("the role is no text")
+    kind = _read_name(read_field(turn, "type"))
+    # Chunks of a LangChain stream say "AIMessageChunk".
+    role = _ROLES.get(kind.removesuffix("chunk").removesuffix("message"))
     if role is not None:
-        text = _read_text(second)
-        return None if text is None else [Message(role, text)]
-    question, answer = _read_text(first), _read_text(second)
-    if question is None or answer is None:
-        return None
-    return [Message("user", question), Message("assistant", answer)]
+        return role
+    # AutoGen's messages and Google's events name the agent.
+    if speaker := _read_name(read_field(turn, "source") or read_field(turn, "author")):
+        return _ROLES.get(speaker, "assistant")
+    # Reasoning and tool calls are items of OpenAI's Responses API.
+    if kind not in ("", "message") and not isinstance(content, str):
+        return ""
+    if isinstance(turn, Mapping):
+        return "user"
+    raise TypeError("the message has no role")
 
 
-def _read_role(turn: Any) -> str | None:
-    """Return the role of *turn*, such as ``user``.
-
-    - If *turn* is a tool's output, the role is ``""``.
-    - If *turn* is a mapping without a role, the role is ``user``.
-    - If *turn* is any other object without a role, ``None`` is returned.
-    """
-    role = read_field(turn, "role")
-    if role is None:
-        kind = read_field(turn, "type")
-        role = kind if isinstance(kind, str) and kind.casefold() in _ROLES else None
-        if role is None:
-            return "user" if isinstance(turn, Mapping) else None
-    role = getattr(role, "value", role)
-    return _ROLES.get(role.casefold(), role) if isinstance(role, str) and role else None
+def _read_name(value: Any) -> str:
+    """Return the name *value*, a text or an enum's member, in lower case; ``""`` for others."""
+    value = getattr(value, "value", value)
+    return value.casefold() if isinstance(value, str) else ""
 
 
-def _has_content(holder: Any) -> bool:
-    """Return whether *holder* has a field ``content``, even if its value is ``None``."""
-    return "content" in holder if isinstance(holder, Mapping) else hasattr(holder, "content")
-
-
-def _read_text(content: Any) -> str | None:
-    """Return the text of a message's *content*; ``None`` if it cannot be read.
-
-    *content* is a string or a list of content parts, such as texts and images.
-    """
+def _read_text(content: Any) -> str:
+    """Return the text of *content*, a text or a list of parts, such as texts and images."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list | tuple):
-        return None
-    texts = [_read_content_part(part) for part in content]
-    return None if None in texts else "\n".join(text for text in texts if text)
+        content = read_field(content, "parts")
+    return "\n".join(filter(None, map(_read_part, content)))
 
 
-def _read_content_part(part: Any) -> str | None:
-    """Return the text of *part*, one of the content parts of a message.
-
-    Returns ``""`` for a part that is not text, such as an image, and ``None`` for a part that
-    cannot be read.
-    """
+def _read_part(part: Any) -> str:
+    """Return the text of *part*; ``""`` for a part without text, such as an image or a call."""
     if isinstance(part, str):
         return part
-    text = read_field(part, "text")
-    kind = read_field(part, "type") or read_field(part, "block_type") or ""
-    if isinstance(text, str) and str(getattr(kind, "value", kind)) in _TEXT_PARTS:
-        return text
-    return "" if kind or isinstance(text, str) else None
+    kinds = (_read_name(read_field(part, name)) for name in ("type", "block_type", "kind"))
+    kind = next(filter(None, kinds), "")
+    text = read_field(part, "content" if kind == "text-content" else "text")
+    if isinstance(text, str) and (not kind or kind in _TEXT_KINDS):
+        # Google marks what the model thought.
+        return "" if read_field(part, "thought") is True else text
+    # A part of Bedrock or Google is named by its only key, such as {"image": {...}}. AutoGen's
+    # calls have only a name.
+    is_keyed = isinstance(part, Mapping) and not any(isinstance(it, str) for it in part.values())
+    if kind or is_keyed or hasattr(part, "text") or read_field(part, "name"):
+        return ""
+    raise TypeError("the part is of unknown kind")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,61 +20,16 @@ from qtmiddleware.types import Message
 HI = (Message("user", "Hi"),)
 
 
-class Role(StrEnum):
-    """A role as LlamaIndex has it."""
-
-    USER = "user"
-
-
-@dataclass
-class Turn:
-    """A message as some libraries have it."""
-
-    role: Any
-    content: Any
-
-
-@dataclass
-class HumanMessage:
-    """A message as LangChain has it: its type says who speaks."""
-
-    content: Any
-    type: str = "human"
-    additional_kwargs: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class TextBlock:
-    """A part of a message as LlamaIndex has it."""
-
-    text: str
-    block_type: str = "text"
-
-
 @pytest.mark.parametrize(
     "turn",
     [
         {"role": "user", "content": "Hi"},
-        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "Hi"}, {"type": "image_url", "image_url": {}}],
-        },
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
-        {"role": "user", "parts": [{"text": "Hi"}]},
-        {"type": "human", "data": {"content": "Hi", "type": "human"}},
         {"content": "Hi"},
         ("user", "Hi"),
         ("human", "Hi"),
         ["user", "Hi"],
-        Turn("user", "Hi"),
-        Turn(Role.USER, "Hi"),
-        Turn(Role.USER, [TextBlock("Hi")]),
-        SimpleNamespace(role=Role.USER, blocks=[TextBlock("Hi")]),
         Message("user", "Hi"),
-        HumanMessage("Hi"),
-        HumanMessage(["Hi"]),
-        HumanMessage([{"type": "text", "text": "Hi"}]),
+        SimpleNamespace(role="user", content=["Hi"]),
         ("Hi", None),
     ],
     ids=repr,
@@ -87,6 +42,130 @@ def test_a_message_may_have_any_usual_form(turn: Any) -> None:
 @pytest.mark.parametrize("pair", [("Hi", "Hello"), ["Hi", "Hello"]])
 def test_a_pair_without_a_role_is_what_the_user_and_what_the_assistant_said(pair: Any) -> None:
     assert read_history([pair]).messages == (*HI, Message("assistant", "Hello"))
+
+
+QUESTION = "What did Nike earn this year?"
+ANSWER = "12 billion."
+SAID = (Message("user", QUESTION), Message("assistant", ANSWER))
+
+
+def langchain() -> list[Any]:
+    lc = pytest.importorskip("langchain_core.messages")
+    chunks = lc.AIMessageChunk(content="12 ") + lc.AIMessageChunk(content="billion.")
+    call = {"name": "search", "args": {}, "id": "1"}
+    tool = lc.ToolMessage("found", tool_call_id="1")
+    messages = [lc.HumanMessage(QUESTION), lc.AIMessage("", tool_calls=[call]), tool, chunks]
+    return [messages, lc.messages_to_dict([messages[0], lc.AIMessage(ANSWER)])]
+
+
+def llama_index() -> list[Any]:
+    llms = pytest.importorskip("llama_index.core.llms")
+    asked = llms.ChatMessage(QUESTION, role=llms.MessageRole.USER)
+    picture = llms.ImageBlock(url="https://example.org/shoe.png")
+    blocks = [llms.TextBlock(text=ANSWER), picture]
+    return [[asked, llms.ChatMessage(role="assistant", blocks=blocks)]]
+
+
+def pydantic_ai() -> list[Any]:
+    ai = pytest.importorskip("pydantic_ai.messages")
+    picture = ai.ImageUrl("https://example.org/shoe.png")
+    returned = ai.ToolReturnPart("search", "found", tool_call_id="1")
+    run = [
+        ai.ModelRequest(parts=[ai.UserPromptPart([QUESTION, picture])]),
+        ai.ModelResponse(parts=[ai.ThinkingPart("Let me see."), ai.ToolCallPart("search", {})]),
+        ai.ModelRequest(parts=[returned]),
+        ai.ModelResponse(parts=[ai.TextPart(ANSWER)]),
+    ]
+    return [run, ai.ModelMessagesTypeAdapter.dump_python(run, mode="json")]
+
+
+def haystack() -> list[Any]:
+    chat = pytest.importorskip("haystack.dataclasses").ChatMessage
+    return [[chat.from_user(QUESTION), chat.from_assistant(ANSWER)]]
+
+
+def openai_items() -> list[Any]:
+    responses, chat = pytest.importorskip("openai.types.responses"), openai.types.chat
+    text = responses.ResponseOutputText(text=ANSWER, type="output_text", annotations=[])
+    call = {"name": "search", "arguments": "{}", "call_id": "1", "type": "function_call"}
+    output = [
+        responses.ResponseReasoningItem(id="r", summary=[], type="reasoning"),
+        responses.ResponseFunctionToolCall(**call),
+        responses.ResponseOutputMessage(
+            id="m", content=[text], role="assistant", status="completed", type="message"
+        ),
+    ]
+    returned = {"type": "function_call_output", "call_id": "1", "output": "found"}
+    asked = {"type": "message", "role": "user", "content": [input_text(QUESTION)]}
+    dumped = [item.model_dump() for item in output]
+    answered = chat.ChatCompletionMessage(role="assistant", content=ANSWER)
+    calling = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "search"}}]}
+    tool = {"role": "tool", "tool_call_id": "1", "content": "found"}
+    return [
+        [asked, *output[:2], returned, output[2]],
+        [asked, *dumped[:2], returned, dumped[2]],
+        [{"role": "user", "content": QUESTION}, calling, tool, answered],
+    ]
+
+
+def input_text(text: str) -> dict[str, str]:
+    return {"type": "input_text", "text": text}
+
+
+def written_as_dicts() -> list[Any]:
+    """Messages of packages that are not installed, as their SDKs send and return them."""
+    picture = {"type": "image", "source": {"type": "base64", "data": ""}}
+    use = {"type": "tool_use", "id": "1", "name": "search", "input": {}}
+    anthropic = [
+        {"role": "user", "content": [{"type": "text", "text": QUESTION}, picture]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "Hm"}, use]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "x"}]},
+        {"role": "assistant", "content": [{"type": "text", "text": ANSWER}]},
+    ]
+    bedrock = [
+        {"role": "user", "content": [{"text": QUESTION}, {"image": {"format": "png"}}]},
+        {"role": "assistant", "content": [{"toolUse": {"toolUseId": "1", "name": "search"}}]},
+        {"role": "user", "content": [{"toolResult": {"toolUseId": "1", "content": []}}]},
+        {"role": "assistant", "content": [{"reasoningContent": {}}, {"text": ANSWER}]},
+    ]
+    google = [
+        {"role": "user", "parts": [{"text": QUESTION}, {"inline_data": {"data": b""}}]},
+        {"role": "model", "parts": [{"function_call": {"name": "search"}}]},
+        {"role": "function", "parts": [{"function_response": {"name": "search"}}]},
+        {"role": "model", "parts": [{"text": "Hm", "thought": True}, {"text": ANSWER}]},
+    ]
+    agent_event = {
+        "author": "shop_agent",
+        "content": {"role": "model", "parts": [{"text": ANSWER}]},
+    }
+    autogen = [
+        {"type": "TextMessage", "source": "user", "content": QUESTION},
+        {"type": "ToolCallRequestEvent", "source": "clerk", "content": [{"name": "search"}]},
+        {"type": "TextMessage", "source": "clerk", "content": ANSWER},
+    ]
+    cohere = [{"role": "USER", "message": QUESTION}, {"role": "CHATBOT", "message": ANSWER}]
+    return [anthropic, bedrock, google, [google[0], agent_event], autogen, cohere]
+
+
+@pytest.mark.parametrize(
+    "make", [langchain, llama_index, pydantic_ai, haystack, openai_items, written_as_dicts]
+)
+def test_the_messages_of_a_package_are_what_was_said_without_calls_tools_and_pictures(
+    make: Any,
+) -> None:
+    for history in make():
+        read = read_history(history)
+        assert (read.messages, read.problem) == (SAID, None)
+
+
+@pytest.mark.parametrize("keep", [deque, iter, tuple, lambda turns: (turn for turn in turns)])
+def test_a_history_may_be_any_iterable(keep: Any) -> None:
+    assert read_history(keep([("user", QUESTION), ("assistant", ANSWER)])).messages == SAID
+
+
+def test_one_message_alone_is_a_history() -> None:
+    message = pytest.importorskip("langchain_core.messages").HumanMessage(QUESTION)
+    assert read_history(message).messages == SAID[:1]
 
 
 def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
@@ -105,18 +184,6 @@ def test_roles_have_one_name_each_whatever_a_library_calls_them() -> None:
         "system",
         "moderator",
     ]
-
-
-def test_what_a_tool_gave_is_nothing_anybody_said() -> None:
-    calls = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "1", "function": {"name": "search"}}],
-    }
-    read = read_history(
-        [calls, {"role": "tool", "tool_call_id": "1", "content": "{}"}, ("user", "Hi")]
-    )
-    assert (read.messages, read.problem) == (HI, None)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +250,8 @@ def test_no_history_is_no_conversation(nothing: Any) -> None:
 
 
 def test_a_history_may_be_kept_by_an_object() -> None:
-    assert read_history(SimpleNamespace(messages=[HumanMessage("Hi")])).messages == HI
-    assert read_history({"messages": [HumanMessage("Hi")]}).messages == HI
+    assert read_history(SimpleNamespace(messages=[("user", "Hi")])).messages == HI
+    assert read_history({"messages": [("user", "Hi")]}).messages == HI
     assert read_history({"role": "user", "content": "Hi"}).messages == HI
 
 
