@@ -23,7 +23,7 @@ from benchmarks.quality.sets import MODEL, records
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, Question, evaluate
-from qtmiddleware.providers.llms.recorded import RecordedModel
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 

@@ -100,7 +100,7 @@ def ask(place: Place) -> list[Asked]:
     from benchmarks.quality.report import SEED
     from benchmarks.quality.sets import prepared_with, records
     from qtmiddleware.kit.evaluation import Dataset, chosen
-    from qtmiddleware.providers.llms.recorded import RecordedModel
+    from qtmiddleware.kit.evaluation.recorded import RecordedModel
     from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
 
     assert place.recording is not None

@@ -13,8 +13,8 @@ from typing import Any, Final
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, open_index
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.llms.recorded import RecordedModel
 
 MODEL: Final = "all-MiniLM-L6-v2"
 KEPT: Final = Path(".tmp/quality")

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware import errors
-from qtmiddleware.providers.llms.recorded import RecordedModel
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 
 CLASSES = {
     name: cls

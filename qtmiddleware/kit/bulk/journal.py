@@ -19,6 +19,7 @@ from typing import Any, Final, TypeGuard
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.fingerprint import describe_changes, parse_fingerprint
 from qtmiddleware.kit.bulk.queries import MOST_BYTES, InputQuery, read_lines
+from qtmiddleware.kit.files import open_regular_file, replace_file
 from qtmiddleware.kit.stores.sqlite.files import (
     FAILURES,
     FileType,
@@ -26,12 +27,7 @@ from qtmiddleware.kit.stores.sqlite.files import (
     limit_value_size,
     open_file,
 )
-from qtmiddleware.runtime.files import (
-    open_for_writing,
-    open_regular_file,
-    refuse_link,
-    replace_file,
-)
+from qtmiddleware.runtime.files import open_for_writing, refuse_link
 
 SYNC_SECONDS: Final = 5.0
 """How many seconds of work a power failure may lose. A killed process loses no written line."""

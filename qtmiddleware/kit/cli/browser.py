@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from qtmiddleware.runtime.files import open_privately
+from qtmiddleware.kit.files import open_privately
 
 _REDIRECT: Final = """<!DOCTYPE html>
 <meta charset="utf-8">

@@ -29,7 +29,7 @@ from qtmiddleware.kit.cli.console import (
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.reports import name_option_in_errors
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.runtime.files import replace_file
+from qtmiddleware.kit.files import replace_file
 
 app = typer.Typer(help="Create, show and check a config.", no_args_is_help=True)
 

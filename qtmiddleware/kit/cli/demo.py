@@ -44,13 +44,13 @@ from qtmiddleware.kit.evaluation import (
 )
 from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
 from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 

@@ -15,7 +15,7 @@ from qtmiddleware.config.keys import find_marked_keys, list_all_keys
 from qtmiddleware.config.reading import MOST_BYTES
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.runtime.files import read_trusted_file
+from qtmiddleware.kit.files import read_trusted_file
 
 CREDENTIALS: Final = (
     "OPENAI_API_KEY",

@@ -14,7 +14,7 @@ from qtmiddleware.kit.cli.reports import check_file_writable, name_option_in_err
 from qtmiddleware.kit.cli.terminal import write_note
 from qtmiddleware.kit.evaluation import Comparison, Dataset
 from qtmiddleware.kit.evaluation.gate import Baseline, GateResult, Rule, compare_with_baseline
-from qtmiddleware.runtime.files import replace_file
+from qtmiddleware.kit.files import replace_file
 
 Against = Annotated[
     Path | None,

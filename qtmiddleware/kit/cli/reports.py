@@ -11,8 +11,9 @@ from typing import Any
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import write_note
+from qtmiddleware.kit.files import replace_file
 from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.runtime.files import refuse_link, replace_file
+from qtmiddleware.runtime.files import refuse_link
 
 
 def check_report(file: Path, formats: Sequence[str] = (".md", ".json", ".html")) -> None:

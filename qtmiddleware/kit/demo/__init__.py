@@ -13,8 +13,8 @@ from typing import Final
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.recorded import RecordedModel
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Deadline, Message
 

@@ -27,7 +27,7 @@ from qtmiddleware.kit.documents.finding import (
 from qtmiddleware.kit.documents.own_reader import Reader, call_reader
 from qtmiddleware.kit.documents.pdf import read_pdf
 from qtmiddleware.kit.documents.text import Piece, read_text
-from qtmiddleware.runtime.files import open_regular_file
+from qtmiddleware.kit.files import open_regular_file
 
 # The libraries read only the newer formats.
 _OLD: Final = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}

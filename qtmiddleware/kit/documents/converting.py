@@ -9,6 +9,7 @@ import faulthandler
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -22,14 +23,14 @@ from types import TracebackType
 from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
+from qtmiddleware.config.errors import contains_api_key, is_secret_name
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.bounds import count_chars, limit_reading_time
 from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.office import read_docx, read_pptx, read_xlsx
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import PLACE_CHARS, Piece
-from qtmiddleware.runtime.environment import copy_environment
-from qtmiddleware.runtime.files import open_regular_file
+from qtmiddleware.kit.files import open_regular_file
 
 Read = Callable[[Path, BinaryIO], Iterator[Piece]]
 READERS: Final[dict[str, Read]] = {
@@ -79,6 +80,7 @@ _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
     "from qtmiddleware.kit.documents.converting import serve; serve()"
 )
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
 class Converter:
@@ -171,7 +173,7 @@ class Converter:
             stderr=subprocess.DEVNULL,
             # openpyxl imports numpy if it is installed, which would reserve address space for each
             # processor core.
-            env={**copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**_copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
         for line in (sys.path, self._limits):
@@ -194,6 +196,15 @@ class Converter:
         # The watchdog ends the process with exit code 1.
         code = process.wait()
         return "reading it takes too long" if code == 1 else f"its reader crashed, code {code}"
+
+
+def _copy_environment() -> dict[str, str]:
+    """Return the environment without keys and passwords, which no reader of documents needs."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not (is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value))
+    }
 
 
 def _send_message(stream: Any, message: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.runtime.files import open_regular_file
+from qtmiddleware.kit.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
 """The longest line, in bytes. A longer line cannot be a passage or a question."""

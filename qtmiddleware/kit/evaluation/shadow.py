@@ -15,8 +15,8 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.ballots import Ballot, Judge
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.prompts import LISTS
+from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.runtime.files import open_regular_file
 
 MOST_BYTES: Final = 1 << 24
 """The longest line, in bytes. A longer line counts as unreadable."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.runtime.files import open_regular_file
+from qtmiddleware.kit.files import open_regular_file
 
 TABLES: Final = (".csv", ".tsv")
 """The file name extensions of tables."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import Dataset, Question
-from qtmiddleware.providers.llms.recorded import RecordedModel
+from qtmiddleware.kit.evaluation.recorded import RecordedModel
 from tests.support.shared_data import PRIVATE
 
 DATA: Final = Dataset.load(PRIVATE)

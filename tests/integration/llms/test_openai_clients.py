@@ -589,7 +589,6 @@ def test_a_forked_process_makes_a_client_of_its_own(wire) -> None:
 def test_nothing_heavy_is_loaded_before_the_first_call() -> None:
     code = (
         "import sys, qtmiddleware.providers.llms, qtmiddleware.providers.llms.callable\n"
-        "import qtmiddleware.providers.llms.recorded\n"
         "from qtmiddleware.config.settings import Settings\n"
         "qtmiddleware.providers.llms.make_language_model(None, Settings())\n"
         "print({'openai', 'pydantic', 'httpx', 'httpx2', 'numpy'} & set(sys.modules))"

@@ -19,13 +19,13 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel
 from qtmiddleware.kit.evaluation.judging import judge
+from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testsets import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker
 from qtmiddleware.types import Deadline
 from tests.support.echoing import FAULTS, EchoingService

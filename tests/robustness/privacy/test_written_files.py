@@ -19,9 +19,9 @@ from qtmiddleware.kit.cli.reports import check_report, write_report
 from qtmiddleware.kit.cli.session import create_history_file
 from qtmiddleware.kit.evaluation.bench.bench import _require_writable
 from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
+from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testsets.writing import write
 from qtmiddleware.kit.stores import SQLiteStore
-from qtmiddleware.providers.llms.recorded import RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
 from tests.support.emitted import PASSAGE, QUERY, listening

@@ -46,15 +46,16 @@ from qtmiddleware.kit.evaluation.bench.recordings import (
 )
 from qtmiddleware.kit.evaluation.compare import measure_systems
 from qtmiddleware.kit.evaluation.own_function import OwnFunction, refuse_running_loop
+from qtmiddleware.kit.evaluation.recorded import RecordingModel, read_records
+from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
-from qtmiddleware.providers.llms.recorded import RecordingModel, read_records
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
-from qtmiddleware.runtime.files import make_private_folders, open_for_writing
+from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped

@@ -13,9 +13,9 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset, Question
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, read_records
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
 from qtmiddleware.providers.llms.openai.prices import Prices
-from qtmiddleware.providers.llms.recorded import RecordedModel, read_records
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 

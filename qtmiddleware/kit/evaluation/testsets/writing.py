@@ -13,7 +13,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.testsets.passages import is_storable_id
-from qtmiddleware.runtime.files import make_private_folders, open_privately
+from qtmiddleware.kit.files import make_private_folders, open_privately
 
 _README: Final = """\
 # {name}: a synthetic test set

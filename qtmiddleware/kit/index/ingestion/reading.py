@@ -20,9 +20,9 @@ from qtmiddleware.kit.documents import Converter, DocumentChunk, NotTaken, TextB
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.documents.finding import is_document
 from qtmiddleware.kit.documents.text import PLACE_CHARS
+from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.runtime.files import open_regular_file
 
 LONGEST: Final = 480
 """The maximum length of a document name, in characters.

@@ -19,7 +19,8 @@ from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.runtime.files import PRIVATE, make_private_folders, resolve_trusted_link
+from qtmiddleware.kit.files import make_private_folders, resolve_trusted_link
+from qtmiddleware.runtime.files import PRIVATE
 
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0

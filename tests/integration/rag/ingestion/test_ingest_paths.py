@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.kit.index.ingestion import reading
 from qtmiddleware.kit.index.ingestion.reading import LONGEST, Root, build_document_name
-from qtmiddleware.runtime.files import open_regular_file
 from tests.support.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)

@@ -16,9 +16,9 @@ from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES
 from qtmiddleware.kit.evaluation.judging import CRITERIA, Judged, judge
 from qtmiddleware.kit.evaluation.prompts import MOST_ANSWER_CHARS
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
 from tests.support.judging_world import (

@@ -8,11 +8,11 @@ import pytest
 
 from qtmiddleware.config.settings import LlmSettings, Settings
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.callable import CallableModel
 from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.types import Deadline
 
 SETTINGS = Settings(transformation_model="small", llm=LlmSettings(base_url="http://localhost:1/v1"))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.evaluation.testsets import (
     Generated,
     generate,
@@ -19,7 +20,6 @@ from qtmiddleware.kit.evaluation.testsets import (
 from qtmiddleware.kit.evaluation.testsets.generating import ATTEMPTS, MOST_FAILURES
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
 from qtmiddleware.testing import ScriptedModel
 from tests.support.testset_world import (
     ASKED,

@@ -12,12 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.runtime.files import (
-    append_line,
-    make_private_folders,
-    open_privately,
-    replace_file,
-)
+from qtmiddleware.kit.files import make_private_folders, open_privately, replace_file
+from qtmiddleware.runtime.files import append_line
 
 
 def mode(path: Path) -> int:
@@ -151,7 +147,8 @@ def test_a_link_that_is_put_there_at_the_last_moment_is_not_written_through(
 ) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "link").symlink_to(tmp_path / "victim")
-    monkeypatch.setattr("qtmiddleware.runtime.files.refuse_link", lambda path: None)
+    for module in ("runtime", "kit"):
+        monkeypatch.setattr(f"qtmiddleware.{module}.files.refuse_link", lambda path: None)
     with pytest.raises(OSError, match="link"):
         write(tmp_path / "link", b"new")
     assert (tmp_path / "victim").read_text() == "precious"
@@ -191,7 +188,7 @@ def test_what_was_planted_at_the_name_of_the_draft_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted: str
 ) -> None:
     # Nobody can guess the name; were it known, nothing would come of it.
-    monkeypatch.setattr("qtmiddleware.runtime.files.secrets.token_hex", lambda _: "known")
+    monkeypatch.setattr("qtmiddleware.kit.files.secrets.token_hex", lambda _: "known")
     victim, draft = tmp_path / "victim", tmp_path / ".known.tmp"
     victim.write_text("precious")
     if planted == "link":
@@ -242,7 +239,7 @@ def test_readers_see_the_old_file_or_the_new_one(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 from pathlib import Path
-from qtmiddleware.runtime import files
+from qtmiddleware.kit import files
 
 # Killed when everything but the last step is done.
 files.Path.replace = lambda self, target: os._exit(9)

@@ -1,3 +1,5 @@
+"""Recorded replies are found by question and conversation, and what is recorded can be replayed."""
+
 from __future__ import annotations
 
 import asyncio
@@ -9,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.callable import CallableModel
-from qtmiddleware.providers.llms.recorded import RecordedModel, RecordingModel
-from qtmiddleware.types import Deadline
+from qtmiddleware.types import Deadline, Message
 from tests.support.shared_data import RECORDED
 
 NEVER = Deadline()
@@ -40,26 +42,44 @@ def query(key: str, text: str, *history: str) -> dict[str, Any]:
     return {"_id": key, "text": text, "metadata": {"history": turns} if turns else {}}
 
 
+FIELDS = (
+    ReplyField("standalone", "line", "the standalone question"),
+    ReplyField("rewrite", "line", "the rewritten question"),
+    ReplyField("sub_queries", "list", "smaller questions", 1, 4),
+)
+
+
+def make_prompt(
+    query: str = "Does Jaco have any health concerns?",
+    *history: str,
+    fields: tuple[ReplyField, ...] = FIELDS,
+    mode: str = "combined",
+) -> Prompt:
+    roles = ("user", "assistant")
+    turns = tuple(Message(roles[i % 2], text) for i, text in enumerate(history))
+    return Prompt(mode, "1", "Answer with JSON.", query, fields, query, turns)
+
+
 def answer(model: LanguageModel, prompt: Prompt) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(model.complete(prompt, NEVER).text)
     return found
 
 
-def test_a_recorded_reply_is_the_json_of_the_fields_asked_for(ask, make_prompt) -> None:
+def test_a_recorded_reply_is_the_json_of_the_fields_asked_for() -> None:
     model = RecordedModel([record("1", hyde="a passage")], [query("1", "Why is the sky  blue?")])
-    reply = ask(model, make_prompt(" Why is\tthe sky blue?\n"))
+    reply = model.complete(make_prompt(" Why is\tthe sky blue?\n"), NEVER)
     assert json.loads(reply.text) == {"rewrite": "rewrite of 1", "sub_queries": ["a", "b"]}
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, 0.0)
 
 
-def test_an_unknown_query_is_unavailable_and_not_told(ask, make_prompt) -> None:
+def test_an_unknown_query_is_unavailable_and_not_told() -> None:
     model = RecordedModel([record("1")], [query("1", "known")])
     with pytest.raises(ModelError, match=r"^no recorded reply for this query$") as caught:
-        ask(model, make_prompt("unknown"))
+        model.complete(make_prompt("unknown"), NEVER)
     assert caught.value.reason == "unrecorded"
 
 
-def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:
+def test_a_field_that_was_not_recorded_is_left_out() -> None:
     model = RecordedModel([record("1", query="q")])
     wanted = (ReplyField("paraphrases", "list", "p", 1, 3),)
     with pytest.raises(ModelError) as caught:
@@ -70,7 +90,7 @@ def test_a_field_that_was_not_recorded_is_left_out(make_prompt) -> None:
     ).keys() == {"rewrite"}
 
 
-def test_a_list_is_cut_to_what_was_asked_for(make_prompt) -> None:
+def test_a_list_is_cut_to_what_was_asked_for() -> None:
     model = RecordedModel([record("1", query="q", paraphrases=["a", "", "b", 3, "c"])])
     assert answer(
         model, make_prompt("q", fields=(ReplyField("paraphrases", "list", "p", 1, 2),))
@@ -99,29 +119,27 @@ RECORDS = [
         ((), "alone"),
     ],
 )
-def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
-    make_prompt, history, key: str
-) -> None:
+def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(history, key: str) -> None:
     model = RecordedModel(RECORDS, FOLLOW_UPS)
     found = answer(model, make_prompt("Why?", *history))
     assert found["rewrite"] == f"rewrite of {key}"
     assert ("standalone" in found) == (key != "alone")
 
 
-def test_a_follow_up_of_an_unrecorded_conversation_has_no_reply(make_prompt) -> None:
+def test_a_follow_up_of_an_unrecorded_conversation_has_no_reply() -> None:
     with pytest.raises(ModelError):
         RecordedModel(RECORDS, FOLLOW_UPS).complete(
             make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER
         )
 
 
-def test_a_long_message_that_the_prompt_cut_is_still_the_same_message(make_prompt) -> None:
+def test_a_long_message_that_the_prompt_cut_is_still_the_same_message() -> None:
     long = "word " * 500
     model = RecordedModel([record("1", "s")], [query("1", "Why?", "hm", long)])
     assert answer(model, make_prompt("Why?", "hm", long[:999].rstrip() + "…"))["standalone"] == "s"
 
 
-def test_where_histories_are_unknown_only_one_candidate_is_an_answer(make_prompt) -> None:
+def test_where_histories_are_unknown_only_one_candidate_is_an_answer() -> None:
     records = [{**record, "query": "Why?"} for record in RECORDS]
     one = RecordedModel(records[:1])
     assert answer(one, make_prompt("Why?", "anything"))["rewrite"] == "rewrite of paris"
@@ -133,9 +151,7 @@ def test_where_histories_are_unknown_only_one_candidate_is_an_answer(make_prompt
 
 
 @pytest.mark.parametrize("history", [(), ("Is Rome big?", "No.")])
-def test_the_standalone_form_of_a_recorded_query_is_found(
-    make_prompt, history: tuple[str, ...]
-) -> None:
+def test_the_standalone_form_of_a_recorded_query_is_found(history: tuple[str, ...]) -> None:
     model = RecordedModel(RECORDS, FOLLOW_UPS)
     assert (
         answer(model, make_prompt("Why is Rome not big?", *history))["rewrite"] == "rewrite of rome"
@@ -148,11 +164,23 @@ def test_a_recording_without_any_text_is_a_config_error() -> None:
     assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
 
 
-@pytest.mark.parametrize("content", [b"{}\n[1]\n", b"\xff\xfe", b"{", b"[" * 100_000])
-def test_a_broken_recording_is_a_config_error(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"{}\n[1]\n", "line 2: must be a JSON object"),
+        (b"\xff\xfe", "line 1: is not UTF-8"),
+        (b"{", "line 1: is not JSON"),
+        (b"[" * 100_000, "line 1: is not JSON"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_broken_recording_is_a_config_error(
+    tmp_path: Path, content: bytes | None, why: str
+) -> None:
     path = tmp_path / "r.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"r\.jsonl"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"r\.jsonl {why}"):
         RecordedModel.from_file(path)
 
 
@@ -169,10 +197,10 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None)
 @given(records=st.lists(st.dictionaries(NAMES, ODD), min_size=1, max_size=3), many=st.booleans())
 def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_ours(
-    tmp_path_factory: pytest.TempPathFactory, make_prompt, records: list[dict[str, Any]], many: bool
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], many: bool
 ) -> None:
     path = tmp_path_factory.mktemp("recording") / "r.jsonl"
     more = {"sub_queries": ["x"] * 9_999} if many else {}
@@ -196,24 +224,6 @@ def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_o
         assert asked[name].shape != "list" or len(value) <= asked[name].max_items
 
 
-def test_a_line_without_end_is_not_read_to_it(tmp_path: Path) -> None:
-    recording = tmp_path / "recording.jsonl"
-    recording.symlink_to("/dev/zero")
-    with pytest.raises(ConfigError, match="line 1 is longer than 10,000,000 characters"):
-        RecordedModel.from_file(recording)
-
-
-def test_a_recording_that_cannot_be_opened_says_why_in_words(tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_bytes(b"\xff\xfe")
-    for name, why in {
-        "missing.jsonl": "No such file or directory",
-        ".": "Is a directory",
-        "r.jsonl": "it is not UTF-8",
-    }.items():
-        with pytest.raises(ConfigError, match=f"cannot be read: {why}"):
-            RecordedModel.from_file(tmp_path / name)
-
-
 def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -221,9 +231,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("questions", "recordings"), RECORDED, ids=lambda file: f"{file.parent.name}/{file.stem}"
 )
-def test_every_recorded_query_of_a_set_is_answered(
-    questions: Path, recordings: Path, make_prompt
-) -> None:
+def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: Path) -> None:
     queries = {q["_id"]: q for q in read(questions)}
     model = RecordedModel.from_file(recordings, queries.values())
     wrong = 0
@@ -242,7 +250,7 @@ def saying(text: str) -> CallableModel:
     return CallableModel(lambda messages: text, name="inner")
 
 
-def test_what_was_recorded_can_be_replayed(ask, tmp_path: Path, make_prompt) -> None:
+def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "r.jsonl"
     said = '{"standalone": "Why is Rome not big?", "rewrite": "größer\\u2028…", "sub_queries": ["a"], "extra": 1}'
     recording = RecordingModel(saying(said), path)
@@ -254,7 +262,9 @@ def test_what_was_recorded_can_be_replayed(ask, tmp_path: Path, make_prompt) -> 
     RecordingModel(saying(said), path).complete(make_prompt("Is Rome big?"), NEVER)
     assert len(path.read_bytes().splitlines()) == 2
     replayed = RecordedModel.from_file(path)
-    assert json.loads(ask(replayed, make_prompt("Why?", "Is Rome big?", "No.")).text) == {
+    assert json.loads(
+        replayed.complete(make_prompt("Why?", "Is Rome big?", "No."), NEVER).text
+    ) == {
         "standalone": "Why is Rome not big?",
         "rewrite": "größer\u2028…",
         "sub_queries": ["a"],
@@ -262,7 +272,7 @@ def test_what_was_recorded_can_be_replayed(ask, tmp_path: Path, make_prompt) -> 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path, make_prompt) -> None:
+def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     for mode in ("rewrite", "combined"):
         RecordingModel(saying(f'{{"rewrite": "by {mode}"}}'), path).complete(
@@ -279,7 +289,7 @@ def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path, mak
     ]
 
 
-async def test_an_async_model_is_recorded_too(tmp_path: Path, make_prompt) -> None:
+async def test_an_async_model_is_recorded_too(tmp_path: Path) -> None:
     async def fn(messages: list[dict[str, str]]) -> str:
         return '```json\n{"rewrite": "x"}\n```'
 
@@ -288,7 +298,7 @@ async def test_an_async_model_is_recorded_too(tmp_path: Path, make_prompt) -> No
     assert len(read(tmp_path / "r.jsonl")) == 5
 
 
-def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path, make_prompt) -> None:
+def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path) -> None:
     recording = RecordingModel(saying('{"rewrite": "' + "x" * 3_000 + '"}'), tmp_path / "r.jsonl")
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda n: recording.complete(make_prompt(f"q{n % 40}"), NEVER), range(200)))
@@ -300,7 +310,7 @@ def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path, make_p
     "said", ["I'm sorry, Jaco", '{"other": 1}', '{"rewrite": null}', "{" * 5_000, '["rewrite"]']
 )
 def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
-    tmp_path: Path, make_prompt, said: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
         assert RecordingModel(saying(said), tmp_path / "r.jsonl").complete(
@@ -312,7 +322,7 @@ def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
 
 
 def test_a_recording_that_cannot_be_written_costs_no_reply(
-    tmp_path: Path, make_prompt, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = '{"rewrite": "x"}'
     assert RecordingModel(saying(said), tmp_path).complete(make_prompt(), NEVER).text == said
@@ -322,7 +332,7 @@ def test_a_recording_that_cannot_be_written_costs_no_reply(
         == said
     )
     assert (tmp_path / "broken.jsonl").read_text() == "not JSON\n"
-    assert caplog.text.count("could not be recorded") == 2
+    assert caplog.text.count("was not recorded") == 2
 
 
 @given(st.text(st.characters(codec=None), min_size=1), st.text(min_size=1))
