@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from qtmiddleware.errors import UnreadableDocument as UnreadableDocument
     from qtmiddleware.errors import WrapError as WrapError
     from qtmiddleware.kit import evaluation as evaluation
+    from qtmiddleware.kit.check import Check as Check
+    from qtmiddleware.kit.check import CheckState as CheckState
+    from qtmiddleware.kit.check import Finding as Finding
     from qtmiddleware.kit.evaluation import judging as judging
     from qtmiddleware.kit.evaluation import reporting as reporting
     from qtmiddleware.kit.evaluation import testsets as testsets
@@ -45,13 +48,9 @@ if TYPE_CHECKING:
     from qtmiddleware.types import SubAnswer as SubAnswer
     from qtmiddleware.types import Transformation as Transformation
     from qtmiddleware.types import Variant as Variant
-    from qtmiddleware.wrapping.check import Check as Check
-    from qtmiddleware.wrapping.check import CheckState as CheckState
-    from qtmiddleware.wrapping.check import Finding as Finding
     from qtmiddleware.wrapping.decorator import middleware as middleware
     from qtmiddleware.wrapping.health import Health as Health
     from qtmiddleware.wrapping.health import Readiness as Readiness
-    from qtmiddleware.wrapping.order_sample import OrderSample as OrderSample
     from qtmiddleware.wrapping.query_middleware import QueryMiddleware as QueryMiddleware
 
 __version__ = "0.1.0"
@@ -78,10 +77,9 @@ _HOMES = {
         "WrapError",
     ),
     "preprocessing": ("preprocess",),
-    "wrapping.check": ("Check", "CheckState", "Finding"),
-    "wrapping.order_sample": ("OrderSample",),
     "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),
+    "kit.check": ("Check", "CheckState", "Finding"),
     "kit.index.hybrid": ("Hybrid",),
     "kit.index.ingestion": ("IngestReport", "ingest"),
     "wrapping.query_middleware": ("QueryMiddleware",),

@@ -121,8 +121,7 @@ class ContextSource:
         get_components: returns the middleware's current `Components`. Each call of the wrapped
             function asks once, so that no call mixes settings from before and after a reload.
         layers: settings that override the middleware's settings in every call.
-        has_options: whether `QueryMiddleware.wrap` needs more than the function to make the same
-            wrapped function.
+        is_quiet: whether to issue no `SetupWarning`.
     """
 
     def __init__(
@@ -136,14 +135,13 @@ class ContextSource:
         embedder: CallableEmbedder | None = None,
         hook: RetrievalHook | None = None,
         layers: Layers = (),
-        has_options: bool = True,
+        is_quiet: bool = False,
     ) -> None:
         self.middleware = middleware
         self.layers = layers
-        self.has_options = has_options
         self._get_components = get_components
         self._learned = Learned()
-        self._issued_warnings = IssuedWarnings()
+        self._issued_warnings = IssuedWarnings(about_pages=is_quiet, about_problem=is_quiet)
         self._cache = cache
         self._sampler = sampler
         self._shape = shape

@@ -181,6 +181,15 @@ class QueryMiddleware:
                 " fuse=lambda rankings, sign, rrf_k: ...",
                 path="fuse",
             )
+        # What a copy with another config shares with this middleware.
+        self._parts: dict[str, Any] = {
+            "client": client,
+            "reranker": reranker,
+            "redact": redact,
+            "fuse": fuse,
+            "clock": clock,
+        }
+        self._is_quiet = False
         # Only such a middleware can be pickled: other arguments may hold connections or keys.
         self._is_made_of_config = not observers and all(
             argument is None
@@ -236,6 +245,27 @@ class QueryMiddleware:
         """
         return cls(Config.from_file(path), **options)
 
+    def with_config(
+        self, config: ConfigSource, *, observers: Sequence[Observer] = (), is_quiet: bool = False
+    ) -> QueryMiddleware:
+        """Return a new middleware with another *config*, for tests and measurements.
+
+        The new middleware has the same client, reranker, redaction, fusion function and clock. It
+        shares nothing that calls change, such as the cache, the circuit breaker and learned facts,
+        and no hook or observer hears of its calls. Close it if it opens a client of its own.
+
+        Args:
+            config: anything that `QueryMiddleware` accepts.
+            observers: the observers of the new middleware.
+            is_quiet: whether to issue no `SetupWarning`, because you report such problems yourself.
+
+        Raises:
+            ConfigError: if *config* is invalid.
+        """
+        copy = QueryMiddleware(config, observers=observers, **self._parts)
+        copy._is_quiet = is_quiet
+        return copy
+
     # With *embed*, the caller passes a text where the function takes a vector, so the function's
     # own parameter types do not apply.
     @overload
@@ -288,7 +318,7 @@ class QueryMiddleware:
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
         kind = AsyncWrapped if should_await_calls(fn, options.get("kind")) else Wrapped
-        embed = options.get("embed")
+        embed, read, write = options.get("embed"), options.get("read"), options.get("write")
         signature = read_signature(
             fn,
             query_arg=options.get("query_arg"),
@@ -296,14 +326,29 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=embed is not None,
         )
-        source = self._build_context_source(
-            embed=embed,
-            read=options.get("read"),
-            write=options.get("write"),
+        if (read is None) != (write is None):
+            raise WrapError(
+                "read= and write= must be passed together: read= takes the matches out, write= puts"
+                " them back"
+            )
+        embedder = None
+        if embed is not None:
+            # Imported here so that wrapping a function that takes a text does not pay for these
+            # modules.
+            from qtmiddleware.providers.embedders import query_embedder
+
+            embedder = query_embedder(embed)
+        source = ContextSource(
+            self,
+            lambda: self._components,
+            self._cache,
+            self._sampler,
+            shape=None if read is None or write is None else Shape(read, write),
+            embedder=embedder,
             hook=validate_hook(options.get("on_retrieval")),
-            has_options=any(option is not None for option in options.values()),
+            is_quiet=self._is_quiet,
         )
-        return kind(fn, signature, source)
+        return kind(fn, signature, source, options)
 
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
@@ -417,38 +462,6 @@ class QueryMiddleware:
             with suppress(Exception):
                 model.warm_up()
 
-    def _build_context_source(
-        self,
-        *,
-        embed: Any = None,
-        read: Any = None,
-        write: Any = None,
-        hook: RetrievalHook | None = None,
-        has_options: bool = True,
-    ) -> ContextSource:
-        if (read is None) != (write is None):
-            raise WrapError(
-                "read= and write= must be passed together: read= takes the matches out, write= puts"
-                " them back"
-            )
-        embedder = None
-        if embed is not None:
-            # Imported here so that wrapping a function that takes a text does not pay for these
-            # modules.
-            from qtmiddleware.providers.embedders import query_embedder
-
-            embedder = query_embedder(embed)
-        return ContextSource(
-            self,
-            lambda: self._components,
-            self._cache,
-            self._sampler,
-            shape=None if read is None or write is None else Shape(read, write),
-            embedder=embedder,
-            hook=hook,
-            has_options=has_options,
-        )
-
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
         """The configured store's search, wrapped with the middleware.
@@ -462,15 +475,13 @@ class QueryMiddleware:
         return self._own_search.get_search(self._wrap_store_search)
 
     def _wrap_store_search(self, store_search: StoreSearch) -> Wrapped[..., list[Record]]:
-        embedder = store_search.query_embedder
-        signature = read_signature(
+        self._components.load_reranker()
+        return self.wrap(
             store_search.search,
             query_arg="query",
             top_k_arg="top_k",
-            takes_vector=embedder is not None,
+            embed=store_search.query_embedder,
         )
-        self._components.load_reranker()
-        return Wrapped(store_search.search, signature, self._build_context_source(embed=embedder))
 
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.

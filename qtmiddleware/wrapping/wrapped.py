@@ -43,9 +43,8 @@ from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
-    from qtmiddleware.runtime.steps import Flow
+    from qtmiddleware.kit.check import Check
     from qtmiddleware.tools.search_tool import SearchTool
-    from qtmiddleware.wrapping.check import Check
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -133,8 +132,15 @@ class Wrapped(Generic[P, R]):
     is_async = False
     _is_qtmiddleware = True
 
-    def __init__(self, fn: Callable[P, R], signature: CallSignature, source: ContextSource) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        signature: CallSignature,
+        source: ContextSource,
+        options: Mapping[str, Any],
+    ) -> None:
         self._fn = fn
+        self._options = options
         self._signature = signature
         self._source = source
         self._takes_history = has_parameter(fn, "history")
@@ -260,30 +266,29 @@ class Wrapped(Generic[P, R]):
         return AsyncAnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Report whether qtmiddleware can improve this function, and what changes for a question.
+        """Report how qtmiddleware reads this function, and what it changes for a question.
 
-        The arguments are those of `retrieve`: a question or a list of questions, and the other
-        arguments that the function needs. An entry of the list may also be
-        ``{"question": text, "relevant": [id, ...]}``, with the ids of the passages that answer the
-        question.
+        The arguments are those of `retrieve`. In place of the question you may pass a list of
+        questions, of which at most ten are asked.
 
-        The check examines the first question in detail: it calls the function about ten times, with
-        and without the middleware's changes. If a model or a reranker is configured, the check
-        calls each of them once. Then it compares the plain order with the rules' order for at most
-        ten questions. This takes two calls per question.
-
-        Print the result to read it.
+        The check asks each question twice: with your function alone and with the rules. If the
+        settings use a model or a reranker, the first question is asked once more, with these. Print
+        the result to read it.
 
         Raises:
-            ConfigError: for invalid settings.
-            InvalidQuery: if ``relevant`` is not a list of ids. Exceptions from the function are
-                reported, not raised.
+            ConfigError: for invalid settings. Exceptions from the function are reported, not
+                raised.
         """
-        return run(*self._build_check_flow_and_invocation(args, kwargs))
+        # The only place where the core uses the kit, apart from the package's lazy names.
+        from qtmiddleware.kit.check import check
+
+        return check(self, args, kwargs)
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
         """Check the function as `check` does, without blocking the running event loop."""
-        return await arun(*self._build_check_flow_and_invocation(args, kwargs))
+        from qtmiddleware.kit.check import acheck
+
+        return await acheck(self, args, kwargs)
 
     def as_tool(
         self,
@@ -319,6 +324,16 @@ class Wrapped(Generic[P, R]):
         return self._source.middleware
 
     @property
+    def wrap_options(self) -> dict[str, Any]:
+        """The options of `QueryMiddleware.wrap` that this function was wrapped with."""
+        return dict(self._options)
+
+    @property
+    def query_argument(self) -> str:
+        """The name of the parameter that holds the question; ``inputs.text`` is a field of one."""
+        return self._signature.argument
+
+    @property
     def _context(self) -> CallContext:
         """The settings and components for a call that begins now."""
         return self._source.get_context()
@@ -350,36 +365,6 @@ class Wrapped(Generic[P, R]):
         return AnswerFlow(
             replace(request, page=""), invocation.chat, invocation.finish_retrieval
         ), invocation
-
-    def _build_check_flow_and_invocation(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Flow[Check], Invocation]:
-        """Return the flow that checks the function, and the invocation that does the searches."""
-        from qtmiddleware.wrapping.check import build_check_flow
-        from qtmiddleware.wrapping.order_sample import read_sample_questions
-
-        signature = self._signature.choose_signature(args, kwargs)
-        try:
-            questions = read_sample_questions(signature.read_passed_query(args, kwargs)) or []
-        except WrapError:
-            # A call without a question is checked too: the check reports the missing question.
-            questions = []
-        if questions:
-            args, kwargs = signature.replace_arguments(
-                args, kwargs, query=questions[0].text, has_query_list=True
-            )
-        reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
-        # A check is not a retrieval that the user asked for, so their hooks are not called.
-        request = replace(request, hooks=())
-        if request.problem is None and not request.embeds:
-            # The caller may have passed the text under a name that the function itself does not
-            # take. The check calls the function directly, so the text must be in the function's own
-            # parameter.
-            invocation.args, invocation.kwargs = signature.replace_arguments(
-                invocation.args, invocation.kwargs, query=request.original, top_k=None
-            )
-        return build_check_flow(request, invocation, questions), invocation
 
     def _make_calls(
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -662,7 +647,8 @@ class Wrapped(Generic[P, R]):
         """
         if (name := find_import_name(self._fn, self)) is not None:
             return name
-        if self._source.has_options or not isinstance(self._fn, types.FunctionType):
+        has_options = any(option is not None for option in self._options.values())
+        if has_options or not isinstance(self._fn, types.FunctionType):
             raise refuse_to_pickle(self)
         return _wrap, (self._source.middleware, self._fn)
 
@@ -683,8 +669,9 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
         fn: Callable[P, Coroutine[Any, Any, R]],
         signature: CallSignature,
         source: ContextSource,
+        options: Mapping[str, Any],
     ) -> None:
-        super().__init__(fn, signature, source)
+        super().__init__(fn, signature, source, options)
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -810,12 +797,12 @@ class Bound(Generic[P, R]):
         return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Call `Wrapped.check` on the object that this method is bound to."""
-        return self.__func__.check(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+        """Check the bound method as `Wrapped.check` does."""
+        return type(self.__func__).check(self, *args, **kwargs)  # type: ignore[no-any-return]
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """Call `Wrapped.acheck` on the object that this method is bound to."""
-        return await self.__func__.acheck(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
+        """Check the bound method as `Wrapped.acheck` does."""
+        return await type(self.__func__).acheck(self, *args, **kwargs)  # type: ignore[no-any-return]
 
     def as_tool(self, **options: Any) -> SearchTool:
         """Return this method as a tool that agents can call.

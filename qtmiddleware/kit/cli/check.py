@@ -78,13 +78,12 @@ def check_command(
     """Check how qtmiddleware uses your function.
 
     The command imports the function, plain or wrapped, from the current folder
-    and calls it about ten times. If the config uses a model, the model is called once.
+    and calls it a few times. If the config uses a model, the model is called once.
 
-    With --ask-file the report says for how many of your questions another
-    passage comes first, and shows two examples. If the lines name the "relevant"
-    passages, the report also says how many answers move up and down.
+    With --ask-file the report says for how many of your questions the rules
+    change the order, and shows two examples.
 
-    The exit code is 1 if nothing takes effect or everything should be left off.
+    The exit code is 1 if qtmiddleware has no effect.
     """
     if question is not None and ask_file is not None:
         raise typer.BadParameter("pass a question or --ask-file, not both", param_hint="--ask-file")
@@ -94,9 +93,7 @@ def check_command(
         from qtmiddleware.kit.cli.ask_file import read_question_file
 
         questions = read_question_file(ask_file)
-    # A file with a single question gets the report on one question.
-    if isinstance(questions, list) and len(questions) == 1 and isinstance(questions[0], str):
-        questions = questions[0]
+        questions = questions[0] if len(questions) == 1 else questions
     arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # What the user's code prints is not part of the report, and would break its JSON.
     with redirect_stdout(sys.stderr):
@@ -110,11 +107,11 @@ def check_command(
                     "No question was given, so a generic one is used. A question of your users"
                     " shows more."
                 )
-            questions_to_ask = questions or _GENERIC_QUESTION
+                questions = _GENERIC_QUESTION
             check = (
-                asyncio.run(wrapped.acheck(questions_to_ask, **arguments_by_name))
+                asyncio.run(wrapped.acheck(questions, **arguments_by_name))
                 if wrapped.is_async
-                else wrapped.check(questions_to_ask, **arguments_by_name)
+                else wrapped.check(questions, **arguments_by_name)
             )
     if json_output:
         write_json(check.to_dict())
