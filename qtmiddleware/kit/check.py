@@ -14,7 +14,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.config.reading import read_preset
 from qtmiddleware.errors import ResponseShapeError, remove_credentials
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval import responses
@@ -178,16 +177,13 @@ class _CheckRun:
 
     def __init__(self, search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.function = search.__wrapped__
-        config = search.middleware.config
-        for name in ("config", "qtm_config"):
-            if name == "qtm_config" or not has_parameter(self.function, "config"):
-                layer = kwargs.pop(name, None) or {}
-                origin, values = read_preset(layer) if isinstance(layer, str) else ("call", layer)
-                config = config.overridden(values, origin=origin)
+        layers = [kwargs.pop("qtm_config", None)]
+        if not has_parameter(self.function, "config"):
+            layers.insert(0, kwargs.pop("config", None))
         traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
         self.recorder = _Recorder()
         self.middleware = search.middleware.with_config(
-            config.overridden(traceless), observers=[self.recorder], is_quiet=True
+            *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
         )
         self.settings = self.middleware.settings
         self.options = {**search.wrap_options, "on_retrieval": None}
@@ -462,7 +458,8 @@ class _CheckRun:
             text = f"failed: {_describe(failed)}" if failed else text
             self._add(state, "rerank", text, judged=len(best.reranked))
         for problem in best.degradations:
-            if problem.reason != PAGED and problem.stage not in ("transform", "rerank"):
+            stage = problem.stage.partition(".")[0]
+            if problem.reason != PAGED and stage not in ("transform", "rerank"):
                 text = f"{problem.stage} failed: {_describe(problem)}"
                 mend = "name fields that the index declares with full_text_search"
                 mend = mend if problem.stage == "search.text_clause" else ""

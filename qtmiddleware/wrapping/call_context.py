@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,6 @@ class ContextSource:
         middleware: the `QueryMiddleware` that wraps the function.
         get_components: returns the middleware's current `Components`. Each call of the wrapped
             function asks once, so that no call mixes settings from before and after a reload.
-        layers: settings that override the middleware's settings in every call.
         is_quiet: whether to issue no `SetupWarning`.
     """
 
@@ -134,11 +133,9 @@ class ContextSource:
         shape: Shape | None = None,
         embedder: CallableEmbedder | None = None,
         hook: RetrievalHook | None = None,
-        layers: Layers = (),
         is_quiet: bool = False,
     ) -> None:
         self.middleware = middleware
-        self.layers = layers
         self._get_components = get_components
         self._learned = Learned()
         self._issued_warnings = IssuedWarnings(about_pages=is_quiet, about_problem=is_quiet)
@@ -166,28 +163,8 @@ class ContextSource:
             self._latest = components, context
         return context
 
-    def copy_with_config(self, config: Mapping[str, Any]) -> ContextSource:
-        """Return a `ContextSource` for this function whose settings *config* overrides.
-
-        The new source starts with an empty cache and without facts from earlier calls.
-        """
-        cache = TransformationCache(self.get_context((config,)).settings, self._cache.shared)
-        return ContextSource(
-            self.middleware,
-            self._get_components,
-            cache,
-            self._sampler,
-            shape=self._shape,
-            embedder=self._embedder,
-            hook=self._hook,
-            layers=(*self.layers, config),
-        )
-
     def _build_context(self, components: Components, overrides: Layers) -> CallContext:
-        settings = components.resolve_settings((*self.layers, *overrides))
-        if self.layers:
-            # This source has a cache of its own, which a reload of the middleware does not change.
-            self._cache.apply_settings(settings)
+        settings = components.resolve_settings(overrides)
         return CallContext(
             components=components,
             settings=settings,

@@ -96,6 +96,25 @@ class ComponentCache(Generic[T]):
         self._previous = None
 
 
+def override_config(config: Config, layers: Layers) -> Config:
+    """Return *config*, overridden by each of *layers* in turn.
+
+    A layer is a mapping or the name of a preset. Raises `ConfigError` for invalid settings, and for
+    settings that a single call cannot change.
+    """
+    overridden = config
+    for layer in layers:
+        origin, values = read_preset(layer) if isinstance(layer, str) else ("call", layer)
+        overridden = overridden.overridden(values, origin=origin)
+    for key in () if overridden is config else find_marked_keys("middleware"):
+        if key.read_value(overridden.settings) != key.read_value(config.settings):
+            message = (
+                f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
+            )
+            raise ConfigError(message, path=key.name, source="call")
+    return overridden
+
+
 class Components:
     """Creates and caches the models, rerankers, logs and threads of one middleware.
 
@@ -215,24 +234,7 @@ class Components:
         Raises `ConfigError` for invalid settings, and for settings that a single call cannot
         change.
         """
-        config = self.config
-        for layer in layers:
-            if isinstance(layer, str):
-                origin, values = read_preset(layer)
-                config = config.overridden(values, origin=origin)
-            else:
-                config = config.overridden(layer)
-        own_settings, resolved = self.config.settings, config.settings
-        if resolved is own_settings:
-            return own_settings
-        for key in find_marked_keys("middleware"):
-            if key.read_value(resolved) != key.read_value(own_settings):
-                message = (
-                    f"{key.name} cannot be set for one call; set it in the config of"
-                    " QueryMiddleware"
-                )
-                raise ConfigError(message, path=key.name, source="call")
-        return resolved
+        return override_config(self.config, layers).settings
 
     def get_model(self, settings: Settings) -> GovernedModel:
         """Return the model that transforms questions.

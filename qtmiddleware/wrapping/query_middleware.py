@@ -57,7 +57,7 @@ from qtmiddleware.runtime.shared_cache import SharedCache
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
-from qtmiddleware.wrapping.components import Components
+from qtmiddleware.wrapping.components import Components, override_config
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
@@ -246,22 +246,27 @@ class QueryMiddleware:
         return cls(Config.from_file(path), **options)
 
     def with_config(
-        self, config: ConfigSource, *, observers: Sequence[Observer] = (), is_quiet: bool = False
+        self,
+        *layers: Mapping[str, Any] | str,
+        observers: Sequence[Observer] = (),
+        is_quiet: bool = False,
     ) -> QueryMiddleware:
-        """Return a new middleware with another *config*, for tests and measurements.
+        """Return a new middleware with other settings, for tests and measurements.
 
         The new middleware has the same client, reranker, redaction, fusion function and clock. It
         shares nothing that calls change, such as the cache, the circuit breaker and learned facts,
         and no hook or observer hears of its calls. Close it if it opens a client of its own.
 
         Args:
-            config: anything that `QueryMiddleware` accepts.
+            *layers: settings that override this middleware's, as for a single call: mappings or
+                names of presets. A later one overrides an earlier one.
             observers: the observers of the new middleware.
             is_quiet: whether to issue no `SetupWarning`, because you report such problems yourself.
 
         Raises:
-            ConfigError: if *config* is invalid.
+            ConfigError: for invalid settings, and for settings that a single call cannot change.
         """
+        config = override_config(self.config, layers)
         copy = QueryMiddleware(config, observers=observers, **self._parts)
         copy._is_quiet = is_quiet
         return copy

@@ -115,7 +115,7 @@ def decorated() -> None:
     assert_type(configured("q", count=1), tuple[str, ...])
     assert_type(plain.retrieve("q", history=[], config={"topK": 1}), qtm.Retrieval)
     assert_type(plain.check("q", top_k=3), qtm.Check)
-    assert_type(plain.check(["q", "r"], top_k=3).sample, qtm.OrderSample | None)
+    assert_type(plain.check(["q", "r"], top_k=3).findings, tuple[qtm.Finding, ...])
     assert_type(qtm.middleware(), Decorator)
     assert_type(Service.search(Service(), "q"), list[str])
     assert_type(Service().search("q"), list[str])

@@ -14,7 +14,6 @@ from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
 from qtmiddleware.kit.evaluation.dataset import Qrels, Question
 from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, run_of
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.wrapping.wrapped import Bound
 
 ASKED_FOR_IDS: Final = 20
 """At least one of this many first questions must find a judged passage."""
@@ -99,7 +98,7 @@ class OwnFunction:
         The copy does not inherit what the function learned from earlier calls.
         """
         # In this order, a system may override the settings for measuring, such as the cache.
-        return configure_function(configure_function(self.base, MEASURED), settings)
+        return configure_function(self.base, MEASURED, settings)
 
     def build_system(self, settings: Mapping[str, Any], top_k: int | None = None) -> System:
         """Return a system with *settings*: a function that returns the result for a question.
@@ -149,16 +148,14 @@ def hash_settings(settings: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def configure_function(function: Any, settings: Mapping[str, Any]) -> Any:
-    """Return a copy of the wrapped *function* with *settings*.
+def configure_function(function: Any, *layers: Mapping[str, Any]) -> Any:
+    """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
 
-    The copy does not inherit what *function* learned from earlier calls.
+    The copy has a middleware of its own. It does not inherit what *function* learned from earlier
+    calls, and no hook or observer hears of its calls.
     """
-    wrapped = function.__func__ if isinstance(function, Bound) else function
-    configured = type(wrapped)(
-        wrapped._fn, wrapped._signature, wrapped._source.copy_with_config(settings)
-    )
-    return Bound(configured, function.__self__) if isinstance(function, Bound) else configured
+    middleware = function.middleware.with_config(*layers)
+    return middleware.wrap(function.__wrapped__, **{**function.wrap_options, "on_retrieval": None})
 
 
 @contextmanager

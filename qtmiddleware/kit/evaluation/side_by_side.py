@@ -174,7 +174,7 @@ def ask_systems(
         call_arguments[base.top_k_argument] = top_k
     chosen_systems = _choose_systems(systems, has_model=client is not None or is_wrapped)
     functions = {
-        name: configure_function(configure_function(base, MEASURED), settings)
+        name: configure_function(base, MEASURED, settings)
         for name, settings in chosen_systems.items()
     }
     results: list[list[SystemAnswer]] = [[] for _ in listed]

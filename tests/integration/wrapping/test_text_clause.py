@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -250,32 +251,21 @@ def read_findings(check: Any) -> dict[str, Any]:
     return {finding.subject: finding for finding in check.findings}
 
 
-def test_check_names_the_clause_the_texts_and_what_a_text_clause_costs(index: Any) -> None:
+def test_check_names_the_clause_and_the_field_of_the_texts(index: Any) -> None:
     found = read_findings(qtm.QueryMiddleware().wrap(index.documents.search).check(**CALL))
     assert found["query"].text == "passed as text in `score_by`, in the `embed` clause over `body`"
     assert found["query"].values["clauses"] == ["embed"]
     assert found["text"].values["field"] == "body"
-    clause = found["text clause"]
-    assert (clause.state, clause.values["fields"], clause.values["read_units"]) == (
-        "off",
-        ["body"],
-        1,
-    )
-    assert "1 more search per question" in clause.text
-    assert clause.mend == 'set config={"hybrid": {"textFields": ["body"]}} and measure'
-    assert found["searches"].values["most"] == 1
+    partial = functools.partial(index.documents.search, **CALL)
+    assert read_findings(qtm.QueryMiddleware().wrap(partial).check())["query"] == found["query"]
 
 
-def test_check_tells_of_the_text_clause_that_is_set(index: Any) -> None:
-    found = read_findings(qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).check(**CALL))
-    assert (found["text clause"].state, found["searches"].values["most"]) == ("ok", 2)
-    refused = (
-        qtm.QueryMiddleware({"hybrid": {"textFields": ["vec"]}})
-        .wrap(index.documents.search)
-        .check(**CALL)
-    )
-    assert read_findings(refused)["text clause"].state == "problem"
-    assert read_findings(refused)["searches"].values["most"] == 1
+def test_check_tells_of_a_text_clause_that_the_index_refuses(index: Any) -> None:
+    for fields, is_refused in (("vec", True), ("body", False)):
+        config = {"hybrid": {"textFields": [fields]}}
+        check = qtm.QueryMiddleware(config).wrap(index.documents.search).check(**CALL)
+        assert ("problem" in read_findings(check)) == is_refused
+        assert ("full_text_search" in str(check)) == is_refused
 
 
 @pytest.mark.parametrize("fields", [None, ["title"]])
@@ -289,8 +279,7 @@ def test_check_says_what_to_write_where_the_texts_are_not_requested(
     )
     text = read_findings(check)["text"]
     assert text.state == "problem"
-    assert 'add "body" to include_fields' in text.mend
-    assert '"text": "body"' in text.mend
+    assert 'add "body" to include_fields, or set keywordEvidence.fields.text' in text.mend
 
 
 def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> None:

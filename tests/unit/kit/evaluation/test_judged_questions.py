@@ -194,9 +194,7 @@ def test_a_file_where_a_data_set_is_needed_says_how_to_measure_a_function(tmp_pa
 
 def test_the_same_table_serves_check_and_compare(tmp_path: Path) -> None:
     path = write(tmp_path, f'question,id,answer\n{HEALTH},health,None.\n"{FEE}",fees,120 euros.\n')
-    assert read_question_file(path) == [
-        {"question": text, "relevant": ids} for text, ids in EXPECTED.items()
-    ]
+    assert read_question_file(path) == [*EXPECTED]
     assert {one.text: one.reference for one in load_questions(path)} == {
         HEALTH: "None.",
         FEE: "120 euros.",
