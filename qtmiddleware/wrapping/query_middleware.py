@@ -59,7 +59,6 @@ from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components, override_config
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.own_search import OwnSearch, StoreSearch
 from qtmiddleware.wrapping.paging import PageArgument
 from qtmiddleware.wrapping.signatures import read_signature, should_await_calls
 from qtmiddleware.wrapping.wrapped import (
@@ -71,6 +70,7 @@ from qtmiddleware.wrapping.wrapped import (
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
+    from qtmiddleware.kit.index.retriever import StoreRetriever
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
@@ -185,6 +185,8 @@ class QueryMiddleware:
         self._parts: dict[str, Any] = {
             "client": client,
             "reranker": reranker,
+            "store": store,
+            "embedder": embedder,
             "redact": redact,
             "fuse": fuse,
             "clock": clock,
@@ -215,7 +217,9 @@ class QueryMiddleware:
             None if cache is None else SharedCache(cache, self.settings.breaker.seconds),
         )
         self._sampler = LogSampler()
-        self._own_search = OwnSearch(self.settings, store=store, embedder=embedder)
+        self._opening = make_lock()
+        self._opened: StoreRetriever | None = None
+        self._retriever: Wrapped[..., list[Record]] | None = None
         self._reloading = make_lock()
         self._is_closed = False
         # The threads that are inside `warm_up`.
@@ -253,9 +257,10 @@ class QueryMiddleware:
     ) -> QueryMiddleware:
         """Return a new middleware with other settings, for tests and measurements.
 
-        The new middleware has the same client, reranker, redaction, fusion function and clock. It
-        shares nothing that calls change, such as the cache, the circuit breaker and learned facts,
-        and no hook or observer hears of its calls. Close it if it opens a client of its own.
+        The new middleware has the same client, reranker, store, embedder, redaction, fusion
+        function and clock. It shares nothing that calls change, such as the cache, the circuit
+        breaker and learned facts, and no hook or observer hears of its calls. Close it if it opens
+        a client of its own.
 
         Args:
             *layers: settings that override this middleware's, as for a single call: mappings or
@@ -375,7 +380,6 @@ class QueryMiddleware:
 
         Raises:
             ConfigError: if *config* is invalid. The old configuration then stays in use.
-            StoreError: if the store that *config* names cannot be opened.
             MissingExtra: if the new settings need a package that is not installed.
         """
         loaded = Config.load(config, origin="reload")
@@ -386,11 +390,14 @@ class QueryMiddleware:
                 self._cache.apply_settings(loaded.settings)
                 return
             # Load the slow parts first: if one of them fails, nothing has changed yet.
-            own_search = self._own_search.copy_with_settings(loaded.settings)
             self._load_model(components)
             components.load_reranker()
             self._cache.apply_settings(loaded.settings)
-            self._own_search, self._components = own_search, components
+            self._components = components
+            with self._opening:
+                # Callers that hold the former search may still use it, so it stays open.
+                if self._opened is not None and not self._opened.serves(loaded.settings):
+                    self._opened = self._retriever = None
             components.replace_previous_components()
         # The new clients of a closed middleware must not stay open.
         if self._is_closed:
@@ -477,16 +484,26 @@ class QueryMiddleware:
             StoreError: if there is no index yet, or if the index was made with another embedding
                 model.
         """
-        return self._own_search.get_search(self._wrap_store_search)
+        # The store's modules are imported by those who search it. Two threads may ask at the same
+        # time: the second one waits for the store that the first one opens.
+        from qtmiddleware.kit.index.retriever import open_retriever
 
-    def _wrap_store_search(self, store_search: StoreSearch) -> Wrapped[..., list[Record]]:
-        self._components.load_reranker()
-        return self.wrap(
-            store_search.search,
-            query_arg="query",
-            top_k_arg="top_k",
-            embed=store_search.query_embedder,
-        )
+        with self._opening:
+            if self._retriever is None:
+                self._components.load_reranker()
+                self._opened = opened = open_retriever(
+                    self.settings,
+                    store=self._parts["store"],
+                    embedder=self._parts["embedder"],
+                    must_exist=True,
+                )
+                self._retriever = self.wrap(
+                    opened.search,
+                    query_arg="query",
+                    top_k_arg="top_k",
+                    embed=opened.query_embedder,
+                )
+            return self._retriever
 
     def answer(self, question: str, **options: Any) -> Answer:
         """Return the answer to *question* from the configured store.
@@ -716,7 +733,11 @@ class QueryMiddleware:
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
         self._sampler.flush(logger)
-        self._own_search.close()
+        # Closing may take long. Other threads can already open the store again.
+        with self._opening:
+            opened, self._opened, self._retriever = self._opened, None, None
+        if opened is not None:
+            opened.close()
 
     # The locks and clients inside cannot be copied. A copy of an object that holds this middleware
     # shares the middleware.

@@ -279,7 +279,6 @@ class Wrapped(Generic[P, R]):
             ConfigError: for invalid settings. Exceptions from the function are reported, not
                 raised.
         """
-        # The only place where the core uses the kit, apart from the package's lazy names.
         from qtmiddleware.kit.check import check
 
         return check(self, args, kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +29,7 @@ class StoreRetriever:
         store: the store to search, already open.
         embedder: the embedder for passages; ``None`` if the store embeds texts itself.
         search: the function that searches the store; it takes ``(query, top_k, filter)``.
+        settings: the settings that the store was opened with.
         query_embedder: the embedder for queries; ``None`` if *search* takes texts, not vectors.
         owns_store: whether `close` closes *store*, because this object opened it.
         owns_embedder: whether `close` closes *embedder*, because this object opened it.
@@ -37,17 +38,14 @@ class StoreRetriever:
     store: Store
     embedder: Embedder | None
     search: Callable[..., list[Record]] = field(repr=False)
+    settings: Settings = field(repr=False)
     query_embedder: Embedder | None
     owns_store: bool
     owns_embedder: bool = False
 
-    def copy_with_settings(self, settings: Settings) -> StoreRetriever:
-        """Return a new retriever that searches this store with other *settings*.
-
-        Raises `StoreError` or `ConfigError` if the store does not support the configured search.
-        """
-        search, query_embedder = _build_search_and_embedder(self.store, self.embedder, settings)
-        return replace(self, search=search, query_embedder=query_embedder)
+    def serves(self, settings: Settings) -> bool:
+        """Return whether *settings* ask for the same store and the same search of it."""
+        return _list_search_settings(settings) == _list_search_settings(self.settings)
 
     def close(self) -> None:
         """Close the store and the embedder, unless the caller passed them in."""
@@ -88,9 +86,25 @@ def open_retriever(
         used_store,
         used_embedder,
         search,
+        settings,
         query_embedder,
         owns_store=store is None,
         owns_embedder=embedder is None,
+    )
+
+
+def _list_search_settings(settings: Settings) -> tuple[object, ...]:
+    """Return the settings that determine the store and how it is searched."""
+    return (
+        settings.index_path,
+        settings.embedding_model,
+        settings.embedding_dimensions,
+        settings.store,
+        settings.hybrid,
+        settings.fusion.rrf_k,
+        # The rules prepare the keyword search's texts, so they matter only with a keyword search.
+        settings.preprocess if settings.hybrid.enabled else None,
+        settings.top_k,
     )
 
 

@@ -412,7 +412,7 @@ def test_another_store_is_opened_by_the_next_question_and_the_one_before_freed_w
         assert (texts(held), texts(qm.retriever), count_new(is_store, before)) == (
             ["Jaco is a dog."],
             ["Jaco is a dog."],
-            1,
+            2,
         )
         qm.reload({**two, "topK": 9})
         assert texts(qm.retriever) == ["Refunds are paid within 14 days."]
