@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -39,16 +40,6 @@ class ModelHealth:
     allowed_failures: int
     retry_in: float
 
-    def __str__(self) -> str:
-        limit = f" of {self.allowed_failures}" if self.allowed_failures else ""
-        retry = f", next try in {self.retry_in:.1f} s" if self.retry_in else ""
-        state = "" if self.is_configured else ", no key or address"
-        breaker = self.breaker.replace("_", "-")
-        return (
-            f"{self.name}{state}, breaker {breaker} ({self.failures}{limit} failures in a"
-            f" row{retry})"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ThreadsHealth:
@@ -68,12 +59,6 @@ class ThreadsHealth:
     refused: int
     given_up: int
 
-    def __str__(self) -> str:
-        return (
-            f"{self.in_use} of {self.limit} in use, {self.refused:,} refused, {self.given_up:,}"
-            " abandoned"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ShadowHealth:
@@ -91,12 +76,6 @@ class ShadowHealth:
     finished: int
     failed: int
     dropped: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.running} running, {self.finished:,} finished, {self.failed:,} failed,"
-            f" {self.dropped:,} dropped"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +98,6 @@ class CacheHealth:
     misses: int
     hit_rate: float | None
 
-    def __str__(self) -> str:
-        rate = "" if self.hit_rate is None else f" ({self.hit_rate:.0%})"
-        counts = (
-            f"{self.entries:,} of {self.limit:,} entries, {self.hits:,} hits, {self.misses:,}"
-            f" misses{rate}"
-        )
-        return counts if self.is_enabled else f"off; {counts}"
-
 
 @dataclass(frozen=True, slots=True)
 class Spending:
@@ -142,9 +113,6 @@ class Spending:
     limit: float | None
     left: float | None
 
-    def __str__(self) -> str:
-        return f"{self.spent:,g}" if self.limit is None else f"{self.spent:,g} of {self.limit:,g}"
-
 
 @dataclass(frozen=True, slots=True)
 class BudgetHealth:
@@ -159,12 +127,6 @@ class BudgetHealth:
     calls: Spending
     tokens: Spending
     usd: Spending
-
-    def __str__(self) -> str:
-        return (
-            f"{self.calls} calls in the last minute; {self.tokens} tokens and {self.usd} US dollars"
-            " in the last 24 hours"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +157,8 @@ class Health:
         return asdict(self)
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<11} {getattr(self, name)}" for name in self.__dataclass_fields__)
+        parts = self.to_dict().items()
+        return "\n".join(f"{name:<11} {_format_values(values)}" for name, values in parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +207,14 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
             _build_spending(tokens, budget.max_tokens),
             _build_spending(usd, budget.max_usd),
         ),
+    )
+
+
+def _format_values(values: Mapping[str, Any]) -> str:
+    """Return *values* on one line, such as ``entries 1, hits 3, hit_rate 0.75``."""
+    return ", ".join(
+        f"{name} {_format_values(value) if isinstance(value, Mapping) else value}"
+        for name, value in values.items()
     )
 
 
