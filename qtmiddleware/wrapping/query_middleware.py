@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import (
-    Callable,
-    Collection,
-    Coroutine,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from threading import Thread, current_thread
 from typing import (
@@ -74,7 +65,6 @@ if TYPE_CHECKING:
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
-    from qtmiddleware.wrapping.transform_stream import Q, Transformed
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -110,19 +100,6 @@ class WrapOptions(ReadOptions, total=False):
     """The options of `QueryMiddleware.wrap`: how to read a function's calls and responses."""
 
     embed: Any
-
-
-@dataclass(eq=False, repr=False, slots=True)
-class _Question:
-    """A question to transform.
-
-    Attributes:
-        text: the question's text.
-        history: the conversation before the question.
-    """
-
-    text: str
-    history: History
 
 
 class QueryMiddleware:
@@ -543,96 +520,27 @@ class QueryMiddleware:
     @overload
     def transform(self, query: str, **options: Unpack[AskOptions]) -> Transformation: ...  # type: ignore[overload-overlap]
     @overload
-    def transform(  # type: ignore[overload-overlap]
-        self, query: Collection[str], **options: Unpack[AskOptions]
+    def transform(
+        self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
-    @overload
     def transform(
-        self, query: Iterable[str], **options: Unpack[AskOptions]
-    ) -> Iterator[Transformation]: ...
-
-    def transform(
-        self, query: Iterable[str], **options: Unpack[AskOptions]
-    ) -> Transformation | list[Transformation] | Iterator[Transformation]:
+        self, query: str | Iterable[str], **options: Unpack[AskOptions]
+    ) -> Transformation | list[Transformation]:
         """Return the model's transformation of *query*.
 
         For a list of queries, return their transformations in the same order. If the model fails
         for a query, no exception is raised: the query's transformation is empty, and its ``notes``
-        say why.
-
-        For an iterator, return a new iterator, which transforms the queries as you iterate over it.
-        The new iterator reads ``limits.maxConcurrency`` queries and a few more at a time. Because
-        nobody waits for a single query, a model call may take a minute unless ``limits`` sets a
-        shorter time. If the service is busy, queries are retried at a rate that all queries share.
+        say why. For many queries, `qtmiddleware.kit.bulk.transform_stream` keeps to the service's
+        rate limits.
 
         Raises:
-            InvalidQuery: for an invalid query. For an iterator, this error is raised when the
-                iteration reaches the query.
-            ModelError: for an iterator only, if the key is rejected, a budget is spent, or the
-                model does not answer at all for ten minutes.
+            InvalidQuery: for an invalid query.
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
-        if not isinstance(query, Collection):
-            history = read_history(options.get("history"))
-            questions = (_Question(text, history) for text in query)
-            transformed = self.transform_stream(
-                questions, config=options.get("config"), in_order=True
-            )
-            return (transformed_question.transformation for transformed_question in transformed)
         result: Transformation | list[Transformation] = run(
             *self._build_transform_flow_and_performer(query, options)
         )
         return result
-
-    def transform_stream(
-        self,
-        questions: Iterable[Q],
-        *,
-        config: Mapping[str, Any] | str | None = None,
-        concurrency: int | None = None,
-        in_order: bool = False,
-    ) -> Generator[Transformed[Q]]:
-        """Yield each of *questions* with its transformation and the model's replies.
-
-        This method works as `transform` does with an iterator of texts.
-
-        Args:
-            questions: objects with a ``text`` and a ``history``.
-            config: settings that override the middleware's settings for this call.
-            concurrency: the number of model calls under way at once; by default
-                ``limits.maxConcurrency``.
-            in_order: whether to yield the results in the order of *questions*. By default, each
-                result is yielded as soon as it is done.
-
-        Raises:
-            InvalidQuery: when the stream reaches an invalid question.
-            ModelError: if the key is rejected, a budget is spent, or the model does not answer at
-                all for ten minutes.
-        """
-        # Imported here so that a caller with a single question does not pay for these modules.
-        from qtmiddleware.runtime.pace import Pace
-        from qtmiddleware.wrapping.transform_stream import TransformStream, separate_call_timeout
-
-        components, settings, model = self._get_components_settings_and_model(config)
-        patient, call_timeout_seconds = separate_call_timeout(components.config, settings)
-        limit = concurrency or settings.limits.max_concurrency
-
-        def build_request(question: Q) -> Request:
-            text = validate_query(question.text, "query")
-            # The shared pace, not each request, decides how long to leave a busy model alone.
-            return self._build_request(
-                components, patient, model, text, question.history, should_wait_for_model=False
-            )
-
-        stream = TransformStream(
-            model,
-            build_request,
-            call_timeout_seconds=call_timeout_seconds,
-            settings=settings,
-            pace=Pace(limit),
-            concurrency=limit,
-        )
-        return stream.transform_questions(questions, in_order=in_order)
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -640,11 +548,11 @@ class QueryMiddleware:
     ) -> Transformation: ...
     @overload
     async def atransform(
-        self, query: Collection[str], **options: Unpack[AskOptions]
+        self, query: Iterable[str], **options: Unpack[AskOptions]
     ) -> list[Transformation]: ...
 
     async def atransform(
-        self, query: str | Collection[str], **options: Unpack[AskOptions]
+        self, query: str | Iterable[str], **options: Unpack[AskOptions]
     ) -> Transformation | list[Transformation]:
         """Transform one query or a list of queries without blocking the event loop.
 
@@ -671,9 +579,6 @@ class QueryMiddleware:
         model: GovernedModel,
         query: str,
         history: History,
-        *,
-        is_reply_shared: bool = True,
-        should_wait_for_model: bool = True,
     ) -> Request:
         return Request(
             original=query,
@@ -685,10 +590,7 @@ class QueryMiddleware:
             sampler=self._sampler,
             model=model.name,
             models={"model": model},
-            can_share_reply=is_reply_shared,
-            find_blocking_error=model.find_blocking_error
-            if should_wait_for_model
-            else lambda: None,
+            find_blocking_error=model.find_blocking_error,
             bulkhead=components.bulkhead,
             glossary=components.get_glossary(settings),
             observation=components.observation,
@@ -696,7 +598,7 @@ class QueryMiddleware:
         )
 
     def _build_transform_flow_and_performer(
-        self, query: str | Collection[str], options: AskOptions
+        self, query: str | Iterable[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
         """Return a flow that transforms *query*, and the performer that makes its model calls.
 
@@ -714,7 +616,9 @@ class QueryMiddleware:
         # Check all queries before the first model call, so that an invalid one costs nothing.
         texts = [validate_query(text, "query") for text in query]
         # Ask for each distinct text once: equal requests in one batch would wait for each other.
-        requests = {text: build_request(text, history, is_reply_shared=False) for text in texts}
+        requests = {
+            text: replace(build_request(text, history), can_share_reply=False) for text in texts
+        }
         return _transform_queries(texts, requests, settings.limits.max_concurrency), performer
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, assert_type
 
@@ -201,7 +201,7 @@ def transformed() -> None:
     assert_type(middleware.transform(["q", "r"]), list[qtm.Transformation])
     assert_type(middleware.transform(("q",), history=None, config={}), list[qtm.Transformation])
     assert_type(middleware.transform({"q"}), list[qtm.Transformation])
-    assert_type(middleware.transform(iter(["q"])), Iterator[qtm.Transformation])
+    assert_type(middleware.transform(iter(["q"])), list[qtm.Transformation])
     assert_type(middleware.transform("q").rewrite, str | None)
     assert_type(middleware.transform("q").sub_queries, tuple[str, ...])
 

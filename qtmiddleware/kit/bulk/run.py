@@ -24,8 +24,8 @@ from qtmiddleware.kit.bulk.queries import (
     count_non_blank_lines,
     read_queries,
 )
+from qtmiddleware.kit.bulk.stream import Transformed, transform_stream
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.transform_stream import Transformed
 
 ROUNDS: Final = 4
 """The number of questions in a batch of a Ray worker, per concurrent call.
@@ -146,7 +146,7 @@ def transform_file(
         config: The config with the settings of the run.
         client: The language model, in any form that `QueryMiddleware` accepts.
         concurrency: The maximum number of model calls at a time. During an overload of the service,
-            fewer calls run at a time; see `runtime.pace`.
+            fewer calls run at a time; see `kit.bulk.pace`.
         overwrite: Whether to replace *out* instead of continuing it.
         show: A function that is called with the report whenever the report changes.
         on_ray: Whether the workers of a Ray cluster make the model calls. By default, this process
@@ -209,7 +209,7 @@ def _transform_in_process(
     """Transform *queries* in this process, and yield each output record as soon as it is ready."""
     with (
         QueryMiddleware(config, client=client) as middleware,
-        closing(middleware.transform_stream(queries, concurrency=concurrency)) as stream,
+        closing(transform_stream(middleware, queries, concurrency=concurrency)) as stream,
     ):
         for transformed in stream:
             yield _build_record(transformed, middleware.preprocess(transformed.question.text))
@@ -239,7 +239,7 @@ def _build_batch_transformer(
     middleware = QueryMiddleware(config)
 
     def transform_batch(queries: Sequence[InputQuery]) -> Iterator[Record]:
-        for transformed in middleware.transform_stream(queries, concurrency=concurrency):
+        for transformed in transform_stream(middleware, queries, concurrency=concurrency):
             yield _build_record(transformed, middleware.preprocess(transformed.question.text))
 
     return transform_batch

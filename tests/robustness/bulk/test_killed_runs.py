@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qtmiddleware.wrapping.transform_stream import SPARE
+from qtmiddleware.kit.bulk.stream import SPARE
 from tests.support.bulk_world import (
     RewritingService,
     make_questions,

@@ -137,3 +137,24 @@ def test_what_is_remembered_is_bounded(clock: Clock) -> None:
             meter.reserve_cost(FREE, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=2)
         assert len(meter._calls._buckets) <= 61
         assert len(meter._spent._buckets) <= 1_441
+
+
+def test_the_budget_of_a_minute_says_when_there_is_room_again(clock: Clock) -> None:
+    budget, meter = BudgetSettings(max_llm_calls_per_minute=2), Meter(clock=clock)
+    for seconds in (10.0, 20.0):
+        meter.reserve_cost(budget, tokens=1, usd=0.0)
+        clock.now += seconds
+    with pytest.raises(ModelError) as caught:
+        meter.reserve_cost(budget, tokens=1, usd=0.0)
+    assert caught.value.retry_after == 30.0
+    clock.now += caught.value.retry_after
+    meter.reserve_cost(budget, tokens=1, usd=0.0)
+
+
+@pytest.mark.parametrize(
+    "budget", [BudgetSettings(max_tokens=5), BudgetSettings(max_llm_calls_per_minute=0)]
+)
+def test_a_budget_that_has_no_room_for_long_says_no_time(budget: BudgetSettings) -> None:
+    with pytest.raises(ModelError) as caught:
+        Meter().reserve_cost(budget, tokens=10, usd=0.0)
+    assert caught.value.retry_after is None

@@ -6,16 +6,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from time import monotonic
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qtmiddleware.config.settings import BudgetSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.budget import Meter
-from qtmiddleware.runtime.pace import MAX_FIRST_FAILURES, PATIENCE, SEVERAL, TRIES, Pace
+from qtmiddleware.kit.bulk.pace import MAX_FIRST_FAILURES, PATIENCE, SEVERAL, TRIES, Pace
 from tests.support.clock import Clock
 
 BUSY = ModelError("rate_limited", "slower", retry_after=0.05)
@@ -66,7 +63,7 @@ def failing(*errors: ModelError) -> Callable[[], str]:
 def test_what_passes_is_asked_again(reason: str) -> None:
     errors = [ModelError(reason, retry_after=0.001) for _ in range(TRIES + 1)]
     pace = Pace(2)
-    assert pace.call_with_retries(failing(*errors)) == "answered"
+    assert pace.call(failing(*errors)) == "answered"
     assert pace.error is None
 
 
@@ -76,23 +73,9 @@ def test_what_passes_is_asked_again(reason: str) -> None:
 def test_what_does_not_pass_is_the_questions_own(reason: str) -> None:
     pace = Pace(2)
     with pytest.raises(ModelError, match=reason):
-        pace.call_with_retries(failing(ModelError(reason)))
+        pace.call(failing(ModelError(reason)))
     assert pace.error is None
-    assert pace.call_with_retries(failing()) == "answered"
-
-
-def test_nobody_asks_before_the_service_wants_it() -> None:
-    pace, times = Pace(1), list[float]()
-
-    def call() -> str:
-        times.append(monotonic())
-        if len(times) == 1:
-            raise ModelError("rate_limited", retry_after=0.3)
-        return "answered"
-
-    assert pace.call_with_retries(call) == "answered"
-    # A clock that is rounded to milliseconds.
-    assert times[1] - times[0] >= 0.299
+    assert pace.call(failing()) == "answered"
 
 
 def test_many_refusals_at_once_halve_the_calls_once() -> None:
@@ -111,7 +94,7 @@ def test_many_refusals_at_once_halve_the_calls_once() -> None:
             seen.append(pace.limit)
             return "answered"
 
-        return pace.call_with_retries(call)
+        return pace.call(call)
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(run, range(8))) == ["answered"] * 8
@@ -120,12 +103,12 @@ def test_many_refusals_at_once_halve_the_calls_once() -> None:
 
 def test_as_many_answers_as_calls_add_one() -> None:
     pace = Pace(4)
-    pace.call_with_retries(failing(BUSY))
+    pace.call(failing(BUSY))
     assert pace.limit == 2  # 4 was halved, and one answer of two is there
-    pace.call_with_retries(failing())
+    pace.call(failing())
     assert pace.limit == 3
     for _ in range(20):
-        pace.call_with_retries(failing())
+        pace.call(failing())
     assert pace.limit == 4
 
 
@@ -133,35 +116,10 @@ def test_as_many_answers_as_calls_add_one() -> None:
 def test_a_lone_failure_slows_nobody_else_down(reason: str) -> None:
     pace, waits = ticking(8)
     seen = list[str]()
-    waits.meanwhile = lambda: seen.extend(pace.call_with_retries(failing()) for _ in range(20))
-    assert pace.call_with_retries(failing(ModelError(reason))) == "answered"
+    waits.meanwhile = lambda: seen.extend(pace.call(failing()) for _ in range(20))
+    assert pace.call(failing(ModelError(reason))) == "answered"
     # The call that failed has waited, and those that came meanwhile have not.
     assert (len(waits.seconds), len(seen), pace.limit) == (1, 20, 8)
-
-
-@given(st.lists(st.booleans(), max_size=200))
-def test_only_failures_in_a_row_lower_the_calls_under_way(outcomes: list[bool]) -> None:
-    pace, waits = ticking(8)
-    row = 0
-    for works in outcomes:
-        waits.clock.now += 60
-        row = 0 if works else row + 1
-        if row == SEVERAL:
-            break
-        if works:
-            pace.call_with_retries(failing())
-        else:
-            pace._handle_failure(DOWN, pace._wait_and_read_counts(0.0)[0])
-        assert pace.limit == 8
-    # None of them was made to wait.
-    assert waits.seconds == []
-
-
-def test_a_call_that_fails_again_waits_longer_than_before() -> None:
-    pace, waits = ticking(8)
-    pace.call_with_retries(failing(*[DOWN] * (SEVERAL - 1)))
-    assert waits.seconds == sorted(set(waits.seconds))
-    assert len(waits.seconds) == SEVERAL - 1
 
 
 @pytest.mark.parametrize("reason", ["unavailable", "timeout"])
@@ -178,18 +136,9 @@ def test_several_failures_without_an_answer_between_halve_the_calls_and_pause_al
         waits.meanwhile = lambda: pauses.append(pace._resume_at - waits.clock.now)
         raise ModelError(reason)
 
-    assert pace.call_with_retries(call) == "answered"
+    assert pace.call(call) == "answered"
     assert limits == [8] * SEVERAL + [4]
     assert [it > 0 for it in pauses] == [False] * (SEVERAL - 1) + [True]
-
-
-def test_an_answer_between_failures_begins_their_count_anew() -> None:
-    pace, _ = ticking(8)
-    for _ in range(3 * SEVERAL):
-        for _ in range(SEVERAL - 1):
-            assert pace._handle_failure(DOWN, pace._wait_and_read_counts(0.0)[0])
-        pace.call_with_retries(failing())
-    assert pace.limit == 8
 
 
 @pytest.mark.parametrize(
@@ -204,23 +153,15 @@ def test_an_answer_between_failures_begins_their_count_anew() -> None:
 )
 def test_one_rate_limit_or_pause_that_the_service_names_is_enough(error: ModelError) -> None:
     pace, waits = ticking(8)
-    assert pace.call_with_retries(failing(error)) == "answered"
+    assert pace.call(failing(error)) == "answered"
     assert (pace.limit, waits.seconds) == (4, [0.5])
 
 
 @pytest.mark.parametrize("reason", ["circuit_open", "overloaded", "over_budget"])
 def test_a_service_that_was_not_asked_is_not_overloaded(reason: str) -> None:
     pace, waits = ticking(8)
-    assert pace.call_with_retries(failing(ModelError(reason, retry_after=2.0))) == "answered"
+    assert pace.call(failing(ModelError(reason, retry_after=2.0))) == "answered"
     assert (pace.limit, waits.seconds) == (8, [2.0])
-
-
-def test_calls_that_are_turned_away_together_pause_all_once() -> None:
-    pace, waits = ticking(8)
-    for episode in [pace._wait_and_read_counts(0.0)[0] for _ in range(8)]:
-        pace._handle_failure(ModelError("overloaded"), episode)
-    pace.call_with_retries(failing())
-    assert waits.seconds == [0.5]
 
 
 @pytest.mark.parametrize("concurrency", [1, 8, 32])
@@ -233,35 +174,13 @@ def test_a_dead_service_is_asked_ever_less_and_given_up_in_the_end(concurrency: 
         raise DOWN
 
     with pytest.raises(ModelError, match="stopped"):
-        pace.call_with_retries(call)
+        pace.call(call)
     assert pace.error is DOWN
     assert waits.clock.now - times[0] >= PATIENCE
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert len(times) < 40
     assert min(gaps[SEVERAL:]) >= 0.5
     assert gaps[-10:] == pytest.approx([30.0] * 10)
-
-
-@pytest.mark.parametrize("concurrency", [1, 8, 32])
-def test_a_service_that_dies_under_many_calls_is_asked_by_few_more(concurrency: int) -> None:
-    pace, began = Pace(concurrency), list[int]()
-    all_are_there = threading.Barrier(concurrency, timeout=100)
-
-    def call() -> str:
-        began.append(pace._episode)
-        if len(began) <= concurrency:
-            all_are_there.wait()
-        if pace._episode:
-            pace.stop_all_calls()
-        raise DOWN
-
-    def run(_: int) -> None:
-        with pytest.raises(ModelError):
-            pace.call_with_retries(call)
-
-    with ThreadPoolExecutor(concurrency) as pool:
-        list(pool.map(run, range(concurrency)))
-    assert began.count(0) <= concurrency + SEVERAL
 
 
 @given(st.floats(0.1, 500), st.integers(1, 32))
@@ -277,11 +196,11 @@ def test_a_service_that_recovers_is_asked_within_half_a_minute(
             raise DOWN
         return "answered"
 
-    assert pace.call_with_retries(call) == "answered"
+    assert pace.call(call) == "answered"
     assert waits.clock.now <= back + 30.0
     asked = 0
     while pace.limit < concurrency:
-        pace.call_with_retries(call)
+        pace.call(call)
         asked += 1
     assert asked <= concurrency**2
 
@@ -301,24 +220,8 @@ def test_no_more_calls_than_allowed_are_under_way(concurrency: int) -> None:
             under_way -= 1
 
     with ThreadPoolExecutor(12) as pool:
-        list(pool.map(lambda _: pace.call_with_retries(call), range(60)))
+        list(pool.map(lambda _: pace.call(call), range(60)))
     assert most <= concurrency
-
-
-def test_a_call_that_fails_while_others_are_answered_fails_for_good() -> None:
-    pace, calls = Pace(1), 0
-
-    def poisonous() -> str:
-        nonlocal calls
-        calls += 1
-        # Somebody else is answered in between.
-        pace._count_answer()
-        raise ModelError("timeout", retry_after=0.001)
-
-    with pytest.raises(ModelError, match="timeout"):
-        pace.call_with_retries(poisonous)
-    assert calls == TRIES
-    assert pace.error is None
 
 
 def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_between_its_tries() -> (
@@ -331,31 +234,13 @@ def test_a_question_that_always_fails_is_given_up_if_the_others_are_answered_bet
         nonlocal calls
         calls += 1
         # One call at a time: the others are answered while this one waits.
-        waits.meanwhile = lambda: pace.call_with_retries(failing())
+        waits.meanwhile = lambda: pace.call(failing())
         raise ModelError("timeout")
 
     with pytest.raises(ModelError, match="timeout"):
-        pace.call_with_retries(poisonous)
+        pace.call(poisonous)
     assert calls == TRIES + 1
     assert pace.error is None
-
-
-def test_a_service_that_answers_nothing_for_too_long_stops_all() -> None:
-    pace = Pace(2, patience=0.1)
-    with pytest.raises(ModelError, match="stopped"):
-        pace.call_with_retries(
-            failing(*[ModelError("unavailable", "it is down", retry_after=0.02)] * 100_000)
-        )
-    assert str(pace.error) == "it is down"
-
-
-def test_patience_begins_with_the_first_failure() -> None:
-    pace = Pace(1, patience=30.0)
-    # Whoever takes the results may be slow.
-    pace._clock = lambda: monotonic() + 1_000
-    assert (
-        pace.call_with_retries(failing(ModelError("unavailable", retry_after=0.001))) == "answered"
-    )
 
 
 def test_a_refused_key_stops_all_at_once_and_tells_who_waits() -> None:
@@ -369,7 +254,7 @@ def test_a_refused_key_stops_all_at_once_and_tells_who_waits() -> None:
 
     def run(_: int) -> None:
         try:
-            pace.call_with_retries(call)
+            pace.call(call)
         except ModelError as error:
             reasons.append(error.reason)
 
@@ -387,23 +272,23 @@ def test_a_service_that_never_answers_anything_stops_all() -> None:
     pace = Pace(2)
     for _ in range(MAX_FIRST_FAILURES):
         with pytest.raises(ModelError, match="no such model"):
-            pace.call_with_retries(failing(ModelError("rejected", "no such model")))
+            pace.call(failing(ModelError("rejected", "no such model")))
     assert str(pace.error) == "no such model"
 
 
 def test_rejected_questions_among_answered_ones_stop_nothing() -> None:
     pace = Pace(2)
-    pace.call_with_retries(failing())
+    pace.call(failing())
     for _ in range(3 * MAX_FIRST_FAILURES):
         with pytest.raises(ModelError):
-            pace.call_with_retries(failing(ModelError("rejected", "that question")))
+            pace.call(failing(ModelError("rejected", "that question")))
     assert pace.error is None
 
 
 def test_a_spent_budget_stops_all_when_nothing_is_under_way() -> None:
     pace = Pace(2)
     with pytest.raises(ModelError, match="stopped"):
-        pace.call_with_retries(
+        pace.call(
             failing(ModelError("over_budget", "budget.maxUsd allows 1 US dollars in 24 hours"))
         )
     assert str(pace.error).startswith("budget.maxUsd")
@@ -426,32 +311,11 @@ def test_a_budget_that_others_may_leave_room_in_is_waited_for() -> None:
         return "other"
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(pace.call_with_retries, slow)
+        first = pool.submit(pace.call, slow)
         assert is_under_way.wait(100)
-        second = pool.submit(pace.call_with_retries, other)
+        second = pool.submit(pace.call, other)
         assert (first.result(100), second.result(100)) == ("slow", "other")
     assert pace.error is None
-
-
-def test_the_budget_of_a_minute_says_when_there_is_room_again(clock: Clock) -> None:
-    budget, meter = BudgetSettings(max_llm_calls_per_minute=2), Meter(clock=clock)
-    for seconds in (10.0, 20.0):
-        meter.reserve_cost(budget, tokens=1, usd=0.0)
-        clock.now += seconds
-    with pytest.raises(ModelError) as caught:
-        meter.reserve_cost(budget, tokens=1, usd=0.0)
-    assert caught.value.retry_after == 30.0
-    clock.now += caught.value.retry_after
-    meter.reserve_cost(budget, tokens=1, usd=0.0)
-
-
-@pytest.mark.parametrize(
-    "budget", [BudgetSettings(max_tokens=5), BudgetSettings(max_llm_calls_per_minute=0)]
-)
-def test_a_budget_that_has_no_room_for_long_says_no_time(budget: BudgetSettings) -> None:
-    with pytest.raises(ModelError) as caught:
-        Meter().reserve_cost(budget, tokens=10, usd=0.0)
-    assert caught.value.retry_after is None
 
 
 def test_a_bug_in_a_model_ends_its_own_call_alone() -> None:
@@ -461,5 +325,5 @@ def test_a_bug_in_a_model_ends_its_own_call_alone() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        pace.call_with_retries(broken)
-    assert pace.call_with_retries(failing()) == "answered"
+        pace.call(broken)
+    assert pace.call(failing()) == "answered"
