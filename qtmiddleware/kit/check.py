@@ -430,7 +430,7 @@ class _CheckRun:
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
         """Retrieve with the model and the reranker if the settings use them, and add findings."""
         settings, limits = self.settings, self.settings.limits
-        has_model = self.middleware.health().model.is_configured
+        has_model = self.middleware.has_model
         asks = settings.transformation_type != "none" and settings.escalation.mode != "never"
         reranks = settings.rerank.enabled and settings.fusion.row.merges
         if not asks:

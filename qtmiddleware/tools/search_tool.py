@@ -66,9 +66,7 @@ class SearchTool:
         self.name = name
         self.collection = collection or f"the collection of {name}"
         self.fields = tuple(fields)
-        self.efforts = (
-            tuple(EFFORTS) if function._context.components.has_model else tuple(EFFORTS)[:1]
-        )
+        self.efforts = tuple(EFFORTS) if function.middleware.has_model else tuple(EFFORTS)[:1]
         self.description = self._build_description(about)
         self._function = function
         self._arguments = dict(arguments or {})

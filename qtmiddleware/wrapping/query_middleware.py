@@ -217,6 +217,16 @@ class QueryMiddleware:
         """The language model that this middleware's settings name."""
         return self._components.get_model(self.settings)
 
+    @property
+    def chat_model(self) -> LanguageModel:
+        """The language model that writes answers."""
+        return self._components.get_chat_model(self.settings)
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a language model is configured: a client, an API key or an address."""
+        return self._components.has_model
+
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
         """Return a middleware configured by the file at *path*.

@@ -151,7 +151,7 @@ def compare_command(
         check_report(report)
     # What the user's function prints must not mix with the result on stdout.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
-        has_model = base.middleware._components.has_model
+        has_model = base.middleware.has_model
         names = _choose_system_names(systems, loaded, has_model=has_model, is_judged=is_judged)
         if not has_model:
             if answers or is_judged:

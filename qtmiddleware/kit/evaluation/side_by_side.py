@@ -184,7 +184,7 @@ def ask_systems(
             base.middleware.warm_up()
             for function in functions.values():
                 _load_models(
-                    function._context,
+                    function.middleware,
                     wants_answers=answers or any(question.reference for question in listed),
                 )
             # A copy: what it learns from its first call must not change the measured function.
@@ -214,23 +214,24 @@ def ask_systems(
     )
     if not any(question.reference for question in listed):
         return SideBySide(rows)
-    model = judge if judge is not None else configure_function(base, _JUDGING)._context.chat
+    model = judge if judge is not None else configure_function(base, _JUDGING).middleware.chat_model
     return SideBySide(rows, _rank_answers(rows, model, repeats, seed, progress))
 
 
-def _load_models(call_context: Any, *, wants_answers: bool) -> None:
-    """Load the models that a call with *call_context* uses, if they can be loaded in advance.
+def _load_models(middleware: QueryMiddleware, *, wants_answers: bool) -> None:
+    """Load the models of *middleware*, if they can be loaded in advance.
 
     The model for answers is loaded only if *wants_answers* is true.
     """
-    asks = call_context.settings.transformation_type != "none"
+    asks = middleware.settings.transformation_type != "none"
     # The call of a model that cannot be loaded raises the same error, and then it is reported.
     with suppress(Exception):
-        for model in ([call_context.chat] if wants_answers else []) + (
-            [call_context.model] if asks else []
+        for model in ([middleware.chat_model] if wants_answers else []) + (
+            [middleware.model] if asks else []
         ):
-            if hasattr(model.inner, "warm_up"):
-                model.inner.warm_up()
+            inner: Any = getattr(model, "inner", None)
+            if hasattr(inner, "warm_up"):
+                inner.warm_up()
 
 
 def _list_questions(

@@ -131,7 +131,7 @@ class Tiers:
         Raises:
             ConfigError: The settings of *wrapped_function* cannot be overridden.
         """
-        self.has_model: bool = wrapped_function._context.components.has_model
+        self.has_model: bool = wrapped_function.middleware.has_model
         self.timeout_seconds = timeout_seconds
         self._arguments = dict(arguments or {})
         self._wrapped = wrapped_function
@@ -161,9 +161,8 @@ class Tiers:
         settings: Mapping[str, Any] = (
             {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
         )
-        kind = settings.get(
-            "transformationType", wrapped_function._context.settings.transformation_type
-        )
+        own_kind = wrapped_function.middleware.settings.transformation_type
+        kind = settings.get("transformationType", own_kind)
         asks_model = kind != "none"
         label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
         return Tier(

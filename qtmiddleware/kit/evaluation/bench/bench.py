@@ -451,7 +451,7 @@ def _open_reply_source(dataset: Dataset, options: BenchOptions, stack: ExitStack
     """
     settings, function, recordings = options.settings, options.function, options.recordings
     if function is not None and options.has_own_model:
-        has_model = function.fn.middleware._components.has_model
+        has_model = function.fn.middleware.has_model
         note = (
             f"{function.name} uses its own model; its replies are not kept."
             if has_model

@@ -13,8 +13,10 @@ from qtmiddleware.kit.evaluation.dataset import Dataset
 from qtmiddleware.kit.evaluation.measures import TOP_K
 from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, open_runner
 from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.searching import compute_max_searches
+from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -151,15 +153,7 @@ def _count_max_searches_per_question(
     """
     if not has_model:
         return 1
-    context = function.build_wrapped_function(settings)._context
+    resolved = function.build_wrapped_function(settings).middleware.settings
     history = (Message("user", "?"),) if is_follow_up else ()
-    return compute_max_searches(
-        Request(
-            "?",
-            history,
-            context.settings,
-            context.learned,
-            context.cache,
-            glossary=context.glossary,
-        )
-    )
+    cache = TransformationCache(resolved)
+    return compute_max_searches(Request("?", history, resolved, Learned(), cache))
