@@ -18,7 +18,7 @@ from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.wrapping.components import Components
 
 if TYPE_CHECKING:
-    from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.retrieval.glossary import Glossary
     from qtmiddleware.wrapping.query_log import QueryLog, Redact

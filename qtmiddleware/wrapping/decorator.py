@@ -41,7 +41,7 @@ class Decorator(Protocol):
 
 
 class EmbeddingDecorator(Protocol):
-    """The type of the decorator that `middleware(embed=...)` returns.
+    """The type of the decorator that `middleware` returns with *embed* or *embed_many*.
 
     The decorator wraps a function that takes a vector. Callers pass a text to the decorated
     function instead, so its parameter types change.
@@ -63,6 +63,22 @@ def middleware(
     /,
     *,
     embed: Any,
+    config: ConfigSource = ...,
+    client: Any = ...,
+    reranker: Any = ...,
+    redact: Redact | None = ...,
+    observers: Sequence[Observer] = ...,
+    fuse: FuseFunction | None = ...,
+    clock: Clock | None = ...,
+    cache: Cache | None = ...,
+    **options: Unpack[ReadOptions],
+) -> EmbeddingDecorator: ...
+@overload
+def middleware(
+    fn: None = None,
+    /,
+    *,
+    embed_many: Any,
     config: ConfigSource = ...,
     client: Any = ...,
     reranker: Any = ...,
@@ -109,8 +125,8 @@ def middleware(
     *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
     come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
     *observers*, *fuse*, *clock* and *cache* are passed to `QueryMiddleware`. All other options are
-    passed to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*, *read*,
-    *write*, *kind* and *on_retrieval*.
+    passed to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*,
+    *embed_many*, *read*, *write*, *kind* and *on_retrieval*.
 
     Raises:
         WrapError: if an option is unknown, or if *fn* is not a function.

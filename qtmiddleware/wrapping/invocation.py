@@ -28,7 +28,7 @@ from qtmiddleware.wrapping.call_context import CallContext
 from qtmiddleware.wrapping.signatures import CallSignature, ClauseSignature
 
 if TYPE_CHECKING:
-    from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
 
 Vectors = Sequence[Sequence[float]]

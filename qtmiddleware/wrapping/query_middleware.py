@@ -85,7 +85,7 @@ class AskOptions(TypedDict, total=False):
 
 
 class ReadOptions(TypedDict, total=False):
-    """The options of `QueryMiddleware.wrap` except *embed*."""
+    """The options of `QueryMiddleware.wrap` except *embed* and *embed_many*."""
 
     query_arg: str | None
     top_k_arg: str | None
@@ -100,6 +100,7 @@ class WrapOptions(ReadOptions, total=False):
     """The options of `QueryMiddleware.wrap`: how to read a function's calls and responses."""
 
     embed: Any
+    embed_many: Any
 
 
 class QueryMiddleware:
@@ -280,6 +281,19 @@ class QueryMiddleware:
     ) -> Wrapped[..., R]: ...
     @overload
     def wrap(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *,
+        embed_many: Any,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncWrapped[..., R]: ...
+    @overload
+    def wrap(
+        self, fn: Callable[..., R], /, *, embed_many: Any, **options: Unpack[ReadOptions]
+    ) -> Wrapped[..., R]: ...
+    @overload
+    def wrap(
         self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
     ) -> AsyncWrapped[P, R]: ...
     @overload
@@ -297,8 +311,10 @@ class QueryMiddleware:
         - *page_arg*: the name of the parameter that selects a page of results; ``False`` if there
           is none. By default, eight common names, such as ``page`` and ``offset``, and names that
           begin with ``pag`` are recognized.
-        - *embed*: the embedding function, if *fn* takes a vector. This function takes one text or a
-          list of texts. An embedder of LangChain, LlamaIndex or sentence-transformers works too.
+        - *embed*: the embedding function, if *fn* takes a vector. This function takes one text and
+          returns its vector. An object of LangChain, LlamaIndex, Chroma or sentence-transformers
+          that embeds texts works too.
+        - *embed_many*: an embedding function that takes a list of texts, instead of *embed*.
         - *read*, *write*: two functions for a response type that qtmiddleware does not know. *read*
           returns the matches in a response; *write* returns a copy of the response with other
           matches.
@@ -315,13 +331,16 @@ class QueryMiddleware:
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
         kind = AsyncWrapped if should_await_calls(fn, options.get("kind")) else Wrapped
-        embed, read, write = options.get("embed"), options.get("read"), options.get("write")
+        embed, embed_many = options.get("embed"), options.get("embed_many")
+        if embed is not None and embed_many is not None:
+            raise WrapError("embed= and embed_many= exclude each other: pass one of them")
+        read, write = options.get("read"), options.get("write")
         signature = read_signature(
             fn,
             query_arg=options.get("query_arg"),
             top_k_arg=options.get("top_k_arg"),
             page_arg=options.get("page_arg"),
-            takes_vector=embed is not None,
+            takes_vector=embed is not None or embed_many is not None,
         )
         if (read is None) != (write is None):
             raise WrapError(
@@ -329,12 +348,13 @@ class QueryMiddleware:
                 " them back"
             )
         embedder = None
-        if embed is not None:
+        if embed is not None or embed_many is not None:
             # Imported here so that wrapping a function that takes a text does not pay for these
             # modules.
-            from qtmiddleware.providers.embedders import query_embedder
+            from qtmiddleware.providers.embedding import query_embedder
 
-            embedder = query_embedder(embed)
+            takes_list = embed_many is not None
+            embedder = query_embedder(embed_many if takes_list else embed, takes_list=takes_list)
         source = ContextSource(
             self,
             lambda: self._components,

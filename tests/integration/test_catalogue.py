@@ -25,7 +25,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.config.keys import Key, list_all_keys, read_marked_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.llms import make_language_model
+from qtmiddleware.providers.llms.ladder import Request
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
@@ -344,9 +344,8 @@ def changed(key: Key, base: Settings) -> Settings:
 
 def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
-    model: Any = make_language_model(None, settings)
-    negotiator = model._negotiator
-    return negotiator.negotiate_response(prompt).send(None), settings.llm.base_url
+    request = Request(settings.transformation_model, settings.llm, prompt, "host", streams=False)
+    return request.build({}), settings.llm.base_url
 
 
 @pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)

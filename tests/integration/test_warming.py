@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.providers.llms import openai
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
 
@@ -127,29 +127,27 @@ def test_a_process_that_ends_at_once_ends_well(address: str) -> None:
     assert fresh("transforming()", address) == ""
 
 
-async def test_loading_is_not_waited_for_beyond_the_deadline_and_goes_on() -> None:
-    begun, release, loaded = Event(), Event(), Event()
+async def test_making_the_client_is_not_waited_for_beyond_the_deadline(
+    model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, make_client = Event(), openai.make_client
+    model_server.reply = {"rewrite": "health of Jaco"}
 
-    class Slow(ScriptedModel):
-        def warm_up(self) -> None:
-            begun.set()
-            release.wait(PATIENCE)
-            loaded.set()
+    def make_slowly(**options: Any) -> Any:
+        release.wait(PATIENCE)
+        return make_client(**options)
 
     async def search(query: str, top_k: int = 4) -> list[dict[str, Any]]:
         return [{"id": "a", "score": 0.5, "text": query}]
 
     def wrap(ms: int) -> Any:
         limits = {"llmTimeoutMs": ms, "deadlineMs": 2 * ms}
-        config = {"transformationType": "rewrite", "limits": limits}
-        return qtm.QueryMiddleware(config, client=model).wrap(search)
+        config = {"transformationType": "rewrite", "llm": {"baseUrl": model_server.url}}
+        return qtm.QueryMiddleware({**config, "limits": limits}).wrap(search)
 
-    model = Slow({"rewrite": "health of Jaco"})
+    monkeypatch.setattr(openai, "make_client", make_slowly)
     found = await wrap(100).aretrieve("Is Jaco ill?")
     assert [it["id"] for it in found.response] == ["a"]
     assert [it.reason for it in found.degradations] == ["timeout"]
-    assert begun.is_set()
-    assert not loaded.is_set()
     release.set()
     assert (await wrap(60_000).aretrieve("Is Jaco ill?")).status == "full"
-    assert loaded.is_set()

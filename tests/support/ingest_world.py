@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from qtmiddleware.kit.index.ingestion import IngestReport, ingest
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 
 DIMENSION = 8
 SENTENCES = {

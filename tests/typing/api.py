@@ -176,6 +176,7 @@ def wrapped() -> None:
         middleware.wrap(search, embed=embed, query_arg="query").retrieve("q"), qtm.Retrieval
     )
     assert_type(middleware.wrap(search, read=list, write=lambda _, items: items)("q"), list[float])
+    assert_type(middleware.wrap(search, embed_many=embed)("q"), list[float])
     middleware.wrap(search, embde=embed)  # type: ignore[call-overload]
     assert_type(middleware.preprocess("q"), str)
     assert_type(qtm.preprocess("q"), str)

@@ -1,4 +1,4 @@
-"""Run the built-in embedding model, and find the embedder for a model's name."""
+"""Run embedding models, and find the embedder for a model's name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.embedding.minilm import MODEL_NAME, MiniLMEmbedder
+from qtmiddleware.kit.embedding.openai import OpenAIEmbedder
+from qtmiddleware.kit.embedding.sentence_transformers import SentenceTransformersEmbedder
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import OpenAIEmbedder, SentenceTransformersEmbedder
 
-__all__ = ["MiniLMEmbedder", "find_embedder"]
+__all__ = ["MiniLMEmbedder", "OpenAIEmbedder", "SentenceTransformersEmbedder", "find_embedder"]
 
 _MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
 _OPENAI: Final = "openai/"

@@ -11,10 +11,10 @@ from typing import Any, Final
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
-from qtmiddleware.kit.embedding import find_embedder
+from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
 from qtmiddleware.kit.index.hybrid import HybridSearch
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
-from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.logs import get_logger
 
@@ -119,7 +119,7 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
     if is_embedder(embedder) and not is_async(embedder.embed):
         return embedder
     try:
-        return CallableEmbedder(embedder)
+        return CallableEmbedder(embedder, takes_list=True)
     except WrapError as error:
         raise ConfigError(
             f"embedder: {error}", path="embedder", allowed="a function or object that embeds"

@@ -1,9 +1,8 @@
 """Turn clients, chat models and functions into language models.
 
-Every module implements the protocol `qtmiddleware.protocols.LanguageModel`. `openai` calls OpenAI
-and compatible services. `callable` calls a function, chat model or chain. `recorded` writes and
-replays recordings. Every model has a synchronous method ``complete``. The model's attribute
-``can_async`` says whether the async method ``acomplete`` also works.
+`openai` calls OpenAI and compatible services; `callable` calls a function, chat model or chain.
+Every model has a synchronous method ``complete``. The model's attribute ``can_async`` says whether
+the async method ``acomplete`` also works.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
 
 if TYPE_CHECKING:
-    from qtmiddleware.providers.llms.openai.clients import Clients
+    from qtmiddleware.providers.llms.openai import Clients
 
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
@@ -47,10 +46,10 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
         return candidate
-    if candidate is None or openai.accepts(candidate):
-        return openai.make_model(candidate, settings)
+    if candidate is None or isinstance(candidate, openai.Clients) or openai.accepts(candidate):
+        return openai.OpenAIModel(settings.transformation_model, settings.llm, client=candidate)
     if callables.accepts(candidate):
-        return callables.make_model(candidate, settings)
+        return callables.CallableModel(candidate, settings.transformation_model, settings.llm)
     hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
     if isinstance(candidate, str):
         hint = "; to name a model, set transformationModel"
@@ -67,14 +66,13 @@ def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | N
     If *client_or_model* is ``None``, the clients are made on first use. Returns ``None`` for any
     other object.
     """
-    from qtmiddleware.providers.llms.openai import accepts
-    from qtmiddleware.providers.llms.openai.clients import Clients
+    from qtmiddleware.providers.llms.openai import Clients, accepts
 
-    if isinstance(client_or_model, LanguageModel) or not (
-        client_or_model is None or accepts(client_or_model)
-    ):
+    if isinstance(client_or_model, LanguageModel):
         return None
-    return Clients(client_or_model, settings.llm.base_url)
+    if client_or_model is None or accepts(client_or_model):
+        return Clients(client_or_model, settings.llm.base_url)
+    return None
 
 
 def has_language_model(settings: Settings) -> bool:
@@ -83,6 +81,6 @@ def has_language_model(settings: Settings) -> bool:
     The key is read from the environment, and the address from *settings* or the environment. An
     address is enough, because a user's own server may need no key.
     """
-    from qtmiddleware.providers.llms.openai.clients import is_service_configured
+    from qtmiddleware.providers.llms.openai import is_service_configured
 
     return is_service_configured(settings.llm.base_url)

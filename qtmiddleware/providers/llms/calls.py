@@ -28,33 +28,6 @@ def require_seconds_left(
     return seconds
 
 
-LONGEST_WAIT: Final = 600.0
-"""The timeout in seconds of a request without a deadline."""
-
-LONGEST_CONNECT: Final = 5.0
-"""The maximum time in seconds to open a connection.
-
-A model may be slow, but its host accepts connections quickly.
-"""
-
-
-def make_timeout(max_seconds: float) -> Any:
-    """Return an `openai.Timeout` for a request that may take *max_seconds*."""
-    import openai
-
-    # Connecting times out a little sooner than the request, because a TLS handshake is cleaned up
-    # after a timeout, but not if it is cancelled.
-    return openai.Timeout(max_seconds, connect=min(0.9 * max_seconds, LONGEST_CONNECT))
-
-
-def find_request_timeout(deadline: Deadline) -> float:
-    """Return the timeout for a request in seconds: the time left, up to `LONGEST_WAIT`.
-
-    Raises `ModelError` if *deadline* has passed or was cancelled.
-    """
-    return min(require_seconds_left(deadline), LONGEST_WAIT)
-
-
 # The coroutine ends itself at the deadline, unless something blocks its loop. So the caller waits
 # this many seconds longer before it gives up.
 _GRACE: Final = 0.25

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import AsyncExitStack, ExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from math import ceil
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import REASONS, ConfigError, ModelError, build_safe_error, limit_pause
+from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
+from qtmiddleware.providers.errors import convert_function_error
 from qtmiddleware.providers.llms.calls import require_seconds_left
-from qtmiddleware.providers.llms.defects import convert_defect
-from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
-from qtmiddleware.runtime.threads import run_in_thread
+from qtmiddleware.runtime.threads import Overloaded
 from qtmiddleware.types import Deadline
+
+T = TypeVar("T")
 
 # Errors that prove that the service works, although this question got no answer.
 _REASONS_OF_ANSWERS: Final = frozenset({"empty", "refused", "too_long", "unrecorded"})
@@ -63,8 +64,6 @@ class GovernedModel:
     ) -> None:
         self.inner = inner
         self.can_async: bool = getattr(inner, "can_async", True)
-        self.is_builtin = is_builtin_model(inner)
-        self._is_loaded = not hasattr(inner, "warm_up")
         self._budget = settings.budget
         self.breaker = breaker
         self.meter = meter
@@ -119,17 +118,16 @@ class GovernedModel:
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
-        with self._begin_call(prompt, deadline) as call:
-            return call.record_reply(self.inner.complete(prompt, deadline))
+        with self._govern_call(prompt, deadline) as record:
+            return self._require_reply(record(self.inner.complete(prompt, deadline)))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* without blocking the event loop.
 
         Raises `ModelError` on failure.
         """
-        await self._load()
-        with self._begin_call(prompt, deadline) as call:
-            return call.record_reply(await self.inner.acomplete(prompt, deadline))
+        with self._govern_call(prompt, deadline) as record:
+            return self._require_reply(record(await self.inner.acomplete(prompt, deadline)))
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """Yield the pieces of the reply to *prompt*, then the whole `Reply`.
@@ -140,13 +138,13 @@ class GovernedModel:
         if not hasattr(inner, "stream"):
             yield self.complete(prompt, deadline)
             return
-        with self._begin_call(prompt, deadline) as call, ExitStack() as stack:
+        with self._govern_call(prompt, deadline) as record, ExitStack() as stack:
             pieces = inner.stream(prompt, deadline)
             # If the caller stops early, closing the stream ends the connection at once.
             if hasattr(pieces, "close"):
                 stack.callback(pieces.close)
             for piece in pieces:
-                yield call.record_piece(piece)
+                yield record(piece)
 
     async def astream(
         self, prompt: Prompt, deadline: Deadline
@@ -160,145 +158,112 @@ class GovernedModel:
         if not hasattr(inner, "astream"):
             yield await self.acomplete(prompt, deadline)
             return
-        await self._load()
-        with self._begin_call(prompt, deadline) as call:
+        with self._govern_call(prompt, deadline) as record:
             async with AsyncExitStack() as stack:
                 pieces = inner.astream(prompt, deadline)
                 if hasattr(pieces, "aclose"):
                     stack.push_async_callback(pieces.aclose)
                 async for piece in pieces:
-                    yield call.record_piece(piece)
+                    yield record(piece)
 
-    async def _load(self) -> None:
-        """Load what the first call needs, in a thread so that the event loop is not blocked.
+    def __repr__(self) -> str:
+        return repr(self.inner)
 
-        If the caller stops waiting, the loading goes on for a later call.
+    def _require_reply(self, reply: object) -> Reply:
+        if not isinstance(reply, Reply):
+            message = f"{self.name} must return a Reply, not {type(reply).__name__}"
+            raise _NoReply("unparsable", message)
+        return reply
+
+    @contextmanager
+    def _govern_call(
+        self, prompt: Prompt, deadline: Deadline
+    ) -> Generator[Callable[[T], T], None, None]:
+        """Report a call's result to the breaker, and its cost to the budget.
+
+        Yields a function that records what the model sent: a piece of the reply, or the `Reply`.
+        Raises `ModelError` if no call is allowed, and instead of any other error of the model.
         """
-        if self._is_loaded:
-            return
-        inner: Any = self.inner
-        # The call reports the error, such as a missing key.
-        with suppress(Exception):
-            await run_in_thread(inner.warm_up)
-        self._is_loaded = True
-
-    def _begin_call(self, prompt: Prompt, deadline: Deadline) -> _RunningCall:
         # This raises before the call begins, because a caller without time says nothing about the
         # model.
         seconds = require_seconds_left(deadline)
-        attempt = self.breaker.begin_attempt(
-            deadline.at, has_enough_time=seconds >= self._min_seconds
-        )
+        # The time is copied, because the deadline may be cancelled, which changes it.
+        end = deadline.at
+        attempt = self.breaker.begin_attempt(end, has_enough_time=seconds >= self._min_seconds)
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
                 "circuit_open", f"{self.name} failed and is being tested with one call"
             )
         try:
-            # A token is about four characters of English, or one of Chinese, which takes three
-            # bytes.
-            prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
-            most = min(prompt.max_tokens, self._max_tokens or prompt.max_tokens)
-            usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
-            reservation = self.meter.reserve_cost(
-                self._budget, tokens=prompt_tokens + most, usd=usd
-            )
+            reservation = self._reserve_cost(prompt)
         except BaseException:
             # A half-open breaker allows only one attempt at a time, so this one must end.
             attempt.report_unknown_result()
             raise
-        # The time is copied, because the deadline may be cancelled, which changes it.
-        return _RunningCall(self, attempt, reservation, deadline.at)
+        has_output = False
 
-    def __repr__(self) -> str:
-        return repr(self.inner)
+        def record(piece: T) -> T:
+            nonlocal has_output
+            has_output = True
+            if isinstance(piece, Reply):
+                # Recorded now, not when the stream closes: some services never close their streams.
+                attempt.report_success()
+                self._record_cost(reservation, piece)
+            return piece
 
+        try:
+            yield record
+        except Overloaded:
+            attempt.report_unknown_result()
+            raise
+        except Exception as error:
+            # Another model's message may quote the prompt, so it is replaced.
+            is_safe = is_builtin_model(self.inner) or isinstance(error, _NoReply)
+            if is_safe and isinstance(error, ModelError) and error.reason in REASONS:
+                failure = error
+            else:
+                failure = convert_function_error(error, self.name, self.inner)
+            # The request cost nothing, so the reserved amount is released.
+            if failure.is_free and not has_output:
+                reservation.record_actual_cost(0, 0.0)
+            _report_failure(attempt, failure, is_late=_is_late(end))
+            if failure is error:
+                raise
+            raise failure from error
+        except BaseException:
+            # A caller that gives up at its deadline has seen a timeout.
+            _report_failure(attempt, ModelError("cancelled"), is_late=_is_late(end))
+            raise
+        attempt.report_success()
 
-class _RunningCall:
-    """One running model call.
+    def _reserve_cost(self, prompt: Prompt) -> Reservation:
+        # A token is about four characters of English, or one of Chinese, which takes three bytes.
+        prompt_tokens = len((prompt.system + prompt.user).encode("utf-8", "replace")) // 3
+        most = min(prompt.max_tokens, self._max_tokens or prompt.max_tokens)
+        usd = self.prices.compute_cost(prompt_tokens, most) or 0.0
+        return self.meter.reserve_cost(self._budget, tokens=prompt_tokens + most, usd=usd)
 
-    Reports the call's success or failure to the circuit breaker, and the call's cost to the budget.
-    """
-
-    def __init__(
-        self, model: GovernedModel, attempt: Attempt, reservation: Reservation, deadline_time: float
-    ) -> None:
-        self._model = model
-        self._attempt = attempt
-        self._reservation = reservation
-        self._deadline_time = deadline_time
-        self._has_output = False
-
-    def record_reply(self, reply: object) -> Reply:
-        """Record the call as a success, record the cost of *reply*, and return *reply*.
-
-        Raises `ModelError` if *reply* is not a `Reply`.
-        """
-        if not isinstance(reply, Reply):
-            raise _NoReply(
-                "unparsable", f"{self._model.name} must return a Reply, not {type(reply).__name__}"
-            )
-        self._has_output = True
-        # Recorded now, not when the stream closes: some services never close their streams.
-        self._attempt.report_success()
+    def _record_cost(self, reservation: Reservation, reply: Reply) -> None:
         usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
         if usd is None:
-            usd = self._model.prices.compute_cost(reply.input_tokens, reply.output_tokens)
+            usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
-            tokens, usd = self._reservation.tokens, self._reservation.usd
-        self._reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
-        return reply
+            tokens, usd = reservation.tokens, reservation.usd
+        reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
 
-    def record_piece(self, piece: str | Reply) -> str | Reply:
-        """Record that the model sent *piece*, and return *piece*.
 
-        If *piece* is the whole `Reply`, record the call as a success, and record its cost.
-        """
-        self._has_output = True
-        return self.record_reply(piece) if isinstance(piece, Reply) else piece
+def _is_late(end: float) -> bool:
+    return monotonic() >= end - _EARLY_SECONDS
 
-    def __enter__(self) -> _RunningCall:
-        return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        _: TracebackType | None,
-    ) -> None:
-        if isinstance(error, ModelError):
-            self._record_error(error)
-            is_safe = self._model.is_builtin and error.reason in REASONS
-            # Another model's message may quote the prompt, so it is replaced.
-            if not is_safe and not isinstance(error, _NoReply):
-                raise build_safe_error(error, self._model.name) from error
-        elif error is None:
-            self._attempt.report_success()
-        elif not isinstance(error, Exception):
-            self._record_abandonment()
-        elif convert_defect(error, self._model.name, self._model.inner):
-            self._attempt.report_unknown_result()
-        else:
-            self._attempt.report_failure()
-
-    def _record_error(self, error: ModelError) -> None:
-        # The request cost nothing, so the reserved amount is released.
-        if error.is_free and not self._has_output:
-            self._reservation.record_actual_cost(0, 0.0)
-        if error.reason == "cancelled":
-            self._record_abandonment()
-        elif error.reason == "timeout":
-            self._attempt.report_timeout()
-        elif error.reason in ("failed", "overloaded"):
-            self._attempt.report_unknown_result()
-        elif error.reason in _REASONS_OF_ANSWERS:
-            self._attempt.report_success()
-        else:
-            self._attempt.report_failure(limit_pause(error.retry_after))
-
-    def _record_abandonment(self) -> None:
-        # A caller that gives up at its deadline has seen a timeout.
-        if monotonic() >= self._deadline_time - _EARLY_SECONDS:
-            self._attempt.report_timeout()
-        else:
-            self._attempt.report_unknown_result()
+def _report_failure(attempt: Attempt, error: ModelError, *, is_late: bool) -> None:
+    """Report to the breaker how a call failed."""
+    if error.reason == "timeout" or (error.reason == "cancelled" and is_late):
+        attempt.report_timeout()
+    elif error.reason in ("cancelled", "failed", "overloaded"):
+        attempt.report_unknown_result()
+    elif error.reason in _REASONS_OF_ANSWERS:
+        attempt.report_success()
+    else:
+        attempt.report_failure(limit_pause(error.retry_after))

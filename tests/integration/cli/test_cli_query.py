@@ -30,7 +30,7 @@ from qtmiddleware.kit.cli.show import show_outcome
 from qtmiddleware.kit.cli.terminal import LineWrapper, measure_width
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.support.answering_service import TRANSFORMED, AnsweringService
 from tests.support.command_line import Ended

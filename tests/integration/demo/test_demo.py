@@ -13,7 +13,7 @@ from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import USUAL, Comparison, chosen
 from qtmiddleware.kit.evaluation.bench import Bench, build_index
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 
 pytestmark = pytest.mark.thorough
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.prices import Prices
 from tests.support.completions import MODEL
 from tests.support.deploy_world import environment, running
 from tests.support.many_workers import WORKERS, Service, Worker, transform, write_service

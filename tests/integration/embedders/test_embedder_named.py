@@ -6,8 +6,12 @@ import sys
 import pytest
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.embedding import MiniLMEmbedder, find_embedder
-from qtmiddleware.providers.embedders import OpenAIEmbedder, SentenceTransformersEmbedder
+from qtmiddleware.kit.embedding import (
+    MiniLMEmbedder,
+    OpenAIEmbedder,
+    SentenceTransformersEmbedder,
+    find_embedder,
+)
 
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "sentence-transformers/all-MiniLM-L6-v2"])

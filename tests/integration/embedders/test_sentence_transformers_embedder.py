@@ -15,10 +15,13 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 from qtmiddleware.errors import EmbeddingError, MissingExtra
-from qtmiddleware.kit.embedding import MiniLMEmbedder, find_embedder
+from qtmiddleware.kit.embedding import (
+    MiniLMEmbedder,
+    SentenceTransformersEmbedder,
+    find_embedder,
+)
 from qtmiddleware.kit.embedding.minilm.files import find_installed_files, hash_file
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
 from tests.support.tiny_models import embedder_folder, minilm_folder
 
 pytestmark = pytest.mark.thorough
@@ -84,7 +87,7 @@ def test_shortened_vectors_are_the_beginning_made_of_length_1(
 
 
 def test_more_numbers_than_the_model_has_are_an_embedding_error(folder: Path) -> None:
-    with pytest.raises(EmbeddingError, match="of 16 numbers, not 99"):
+    with pytest.raises(EmbeddingError, match=r"of 99 numbers, not of \[16\]"):
         SentenceTransformersEmbedder(str(folder), device="cpu", dimensions=99).embed(["a"])
 
 
@@ -284,7 +287,7 @@ def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 def test_nothing_heavy_is_imported_before_the_first_use() -> None:
     script = (
-        "import sys; from qtmiddleware.providers.embedders import SentenceTransformersEmbedder as E\n"
+        "import sys; from qtmiddleware.kit.embedding import SentenceTransformersEmbedder as E\n"
         "repr(E('a/b').name)\n"
         "print(sorted({'numpy', 'torch', 'transformers', 'sentence_transformers'} & set(sys.modules)))"
     )

@@ -14,9 +14,10 @@ import qtmiddleware as qtm
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore, SQLiteStore
-from qtmiddleware.providers.embedders import CallableEmbedder, OpenAIEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 from tests.support.embeddings_server import EmbeddingsServer
 from tests.support.pinecone_world import PineconeWorld, pinecone_world

@@ -27,7 +27,7 @@ MODELS: Final = (
         "dns",
         "tls",
     ),
-    *("endless", "endless-500", "trickled-500", "pieces", "deep"),
+    *("trickled-500", "deep"),
     *("empty-body", "10mb", "bad-utf8", "wrong-schema", "refusal", "length", "reasoning"),
 )
 SEARCHES: Final = (

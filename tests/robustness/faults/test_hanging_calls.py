@@ -14,7 +14,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.embedders.callable import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 from tests.support.waiting import PATIENCE, wait_until
 

@@ -62,7 +62,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
     inner: Any = qm.model
-    return inner.inner._clients.get_sync_client()
+    return inner.inner._clients.get_sync_client()[0]
 
 
 # --- what follows ---------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from qtmiddleware.preprocessing import (
 )
 from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.llms.openai.replies import StreamReader
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.transforms import (
@@ -108,17 +107,6 @@ def _guarded_query(text: str) -> None:
     guard_transformation(Transformation(rewrite=query[:1_000]), query=query, required_spans=spans)
 
 
-def _streamed(text: str) -> None:
-    reader = StreamReader()
-    data = b"data: " + text.encode("utf-8", "replace")
-    # In pieces so small that to go through a line again for each would be felt.
-    for at in range(0, len(data), 16):
-        for _ in reader.read_chunk(data[at : at + 16]):
-            pass
-    for _ in reader.yield_rest_and_reply():
-        pass
-
-
 def _chunked(text: str) -> None:
     for _ in cut_into_chunks([text], size=800, overlap=120):
         pass
@@ -150,7 +138,6 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "guard, the query": _quietly(_guarded_query),
     "find_repeats": _quietly(lambda text: find_repeats([text, text + "b"], original=text)),
     "an answer with citations": _quietly(_read),
-    "a streamed body": _quietly(_streamed),
     "opinion of a judge": _quietly(lambda text: parse_opinion(Reply(text), (0, 1))),
     "members of a reply": _quietly(lambda text: parse_reply(Reply(text), ("a",))),
     "faults of a question": _quietly(lambda text: find_fault(text[:300], text[:2_000], text)),

@@ -37,7 +37,7 @@ USES: Final = {
         "qtm.Config.load({'transformationType': 'combined'}).to_dict()\n"
         "found = qtm.middleware(search).retrieve('Does Jaco have any health concerns?')\n"
         "assert found.status == 'full' and found.matches\n"
-        "from qtmiddleware.providers.embedders import OpenAIEmbedder\n"
+        "from qtmiddleware.kit.embedding import OpenAIEmbedder\n"
         "from qtmiddleware.providers.rerankers.pinecone import PineconeReranker\n"
         "made = qtm.QueryMiddleware({'transformationType': 'combined'}, client=openai.OpenAI(api_key='k'))\n"
         "repr((made.model, OpenAIEmbedder('text-embedding-3-small'), PineconeReranker('bge-reranker-v2-m3')))\n"

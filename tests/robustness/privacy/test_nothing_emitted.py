@@ -16,6 +16,7 @@ import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.kit_settings import StoreSettings
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel
 from qtmiddleware.kit.evaluation.judging import judge
@@ -23,7 +24,6 @@ from qtmiddleware.kit.evaluation.recorded import RecordingModel
 from qtmiddleware.kit.evaluation.testsets import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
-from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import make_language_model
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.rerankers.pinecone import PineconeReranker

@@ -12,8 +12,7 @@ import pytest
 
 from qtmiddleware.config.options import META
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
-from qtmiddleware.providers.llms.openai.prices import find_prices
-from qtmiddleware.providers.llms.openai.requests import find_least_effort
+from qtmiddleware.providers.llms.prices import find_prices
 
 
 def every_field(group: Any = None, above: str = "") -> Iterator[tuple[str, Field[Any], Any]]:
@@ -90,10 +89,7 @@ def test_the_default_models_have_a_price_and_are_asked_not_to_think() -> None:
     settings = Settings()
     assert settings.chat_model == settings.transformation_model == "gpt-6-luna"
     assert find_prices(settings.chat_model) is not None
-    assert (settings.llm.reasoning_effort, find_least_effort(settings.chat_model)) == (
-        "auto",
-        "none",
-    )
+    assert settings.llm.reasoning_effort == "auto"
 
 
 def test_no_model_is_called_by_default() -> None:

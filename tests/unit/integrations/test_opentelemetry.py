@@ -30,9 +30,9 @@ from qtmiddleware.errors import MissingExtra, ModelError
 from qtmiddleware.integrations import opentelemetry as ours
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT, OpenTelemetryObserver, outbox
 from qtmiddleware.integrations.opentelemetry.names import CONTENT, METRICS, SPANS, Names
-from qtmiddleware.kit.embedding import MiniLMEmbedder
+from qtmiddleware.kit.embedding import MiniLMEmbedder, OpenAIEmbedder
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers.embedders import OpenAIEmbedder, query_embedder
+from qtmiddleware.providers.embedding import query_embedder
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.providers.openai_client import read_host_and_port
 from qtmiddleware.providers.rerankers import make_reranker

@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.embedding import find_embedder
+from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
 from qtmiddleware.kit.evaluation import (
     MEASURED,
     TOP_K,
@@ -50,10 +50,8 @@ from qtmiddleware.kit.evaluation.recorded import RecordingModel, read_records
 from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
-from qtmiddleware.providers.embedders import OpenAIEmbedder
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.providers.llms.openai import OpenAIModel
-from qtmiddleware.providers.llms.openai.clients import ADDRESS_VARIABLE
+from qtmiddleware.providers.llms.openai import ADDRESS_VARIABLE, OpenAIModel
 from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.types import Retrieval

@@ -15,7 +15,7 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Dataset, Question
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, read_records
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.llms.openai.prices import Prices
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Deadline
 

@@ -9,11 +9,10 @@ from functools import partial
 from typing import Final
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.kit.embedding import MiniLMEmbedder
+from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
 from qtmiddleware.kit.index.ingestion.contexts import build_embedded_text
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.protocols import Embedder
-from qtmiddleware.providers.embedders import SentenceTransformersEmbedder
 
 Texts = list[tuple[bytes, str]]
 """A batch of texts to embed, as (hash, text) pairs."""

@@ -17,7 +17,7 @@ resource = pytest.importorskip(
 WIDE = 1024
 SCRIPT = f"""
 import hashlib, resource, sys
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.kit.index.ingestion import ingest
 
 def wide(texts):

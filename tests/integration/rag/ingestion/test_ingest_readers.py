@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE, wait_until
 
 
 def run(world: World, reader: Any, path: Path | None = None) -> Any:
-    from qtmiddleware.providers.embedders import CallableEmbedder
+    from qtmiddleware.providers.embedding import CallableEmbedder
     from tests.support.ingest_world import DIMENSION, hashed
 
     embedder = CallableEmbedder(hashed, name="hashed", dimension=DIMENSION)
@@ -159,7 +159,7 @@ HANGING = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from qtmiddleware.kit.index.ingestion import ingest
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from tests.support.ingest_world import hashed, DIMENSION
 ingest(sys.argv[2], config={"indexPath": sys.argv[3]}, embedder=CallableEmbedder(hashed, name="h", dimension=DIMENSION))
 """

@@ -247,7 +247,11 @@ def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: 
 
 
 def saying(text: str) -> CallableModel:
-    return CallableModel(lambda messages: text, name="inner")
+    def inner(messages: Any) -> str:
+        return text
+
+    inner.__qualname__ = "inner"
+    return CallableModel(inner)
 
 
 def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:

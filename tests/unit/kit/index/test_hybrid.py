@@ -22,7 +22,7 @@ from qtmiddleware.errors import ConfigError, ResponseShapeError, StoreError, Wra
 from qtmiddleware.kit.index.hybrid import Hybrid, HybridSearch
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
-from qtmiddleware.providers.embedders import CallableEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.testing import ScriptedModel
 
 QUERY: Final = "Does Jaco have any health concerns?"

@@ -1,20 +1,28 @@
+"""Any function or object is a model: how it is called, what it may return, and what its errors are called."""
+
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
+import logging
 from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
+from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt, ReplyField
+from qtmiddleware.providers import errors
 from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.providers.llms.replies import read_answer
 from qtmiddleware.types import Deadline
+from tests.support import completions
 from tests.support.waiting import with_enough_time
-
-SOON = 30.0
 
 
 def echo(messages: list[dict[str, str]]) -> str:
@@ -34,29 +42,6 @@ class Callable:
 class AsyncCallable:
     async def __call__(self, messages: list[dict[str, str]]) -> str:
         return echo(messages)
-
-
-WAYS = [
-    (echo, "echo"),
-    (Callable(), "Callable"),
-    (functools.partial(echo), "echo"),
-    (Callable().__call__, "Callable.__call__"),
-    (aecho, "aecho"),
-    (AsyncCallable(), "AsyncCallable"),
-    (functools.partial(aecho), "aecho"),
-    (lambda messages: aecho(messages), "<lambda>"),
-]
-
-
-@pytest.mark.parametrize(("fn", "name"), WAYS)
-def test_a_function_is_given_the_messages_and_its_text_is_the_reply(
-    ask, prompt, fn: Any, name: str
-) -> None:
-    model = CallableModel(fn)
-    assert (model.can_async, model.name) == (True, name)
-    reply = ask(model, prompt)
-    assert reply.text == f"system: {prompt.system} | user: {prompt.user}"
-    assert (reply.input_tokens, reply.calls, reply.cost_usd) == (0, 1, None)
 
 
 def of_messages(model: str, timeout: float = 1.0, *, messages: Any = ()) -> str:
@@ -87,19 +72,21 @@ def of_a_prompt_of_messages(prompt: list[dict[str, str]]) -> str:
     return echo(prompt)
 
 
-def of_places(messages: Any, /) -> str:
-    return echo(messages)
-
-
 MESSAGES = "system: {0.system} | user: {0.user}"
 TEXT = "{0.system}\n\n{0.user}"
-SIGNATURES = [
+FUNCTIONS = [
+    (echo, MESSAGES, "echo"),
+    (Callable(), MESSAGES, "Callable"),
+    (Callable().__call__, MESSAGES, "Callable.__call__"),
+    (aecho, MESSAGES, "aecho"),
+    (AsyncCallable(), MESSAGES, "AsyncCallable"),
+    (functools.partial(aecho), MESSAGES, "aecho"),
+    (lambda messages: aecho(messages), MESSAGES, "<lambda>"),
     (of_messages, f"small {MESSAGES}", "small"),
     (functools.partial(of_messages, model="big"), f"big {MESSAGES}", "big"),
     (functools.partial(of_messages, "big"), f"big {MESSAGES}", "of_messages"),
     (of_a_model_last, f"small {MESSAGES}", "small"),
     (of_keywords, MESSAGES, "of_keywords"),
-    (of_places, MESSAGES, "of_places"),
     (of_a_prompt, TEXT, "of_a_prompt"),
     (lambda prompt: prompt, TEXT, "<lambda>"),
     (of_a_question, TEXT, "of_a_question"),
@@ -109,13 +96,15 @@ SIGNATURES = [
 ]
 
 
-@pytest.mark.parametrize(("fn", "expected", "name"), SIGNATURES)
+@pytest.mark.parametrize(("fn", "expected", "name"), FUNCTIONS)
 def test_a_function_is_called_as_its_signature_asks(
     ask, prompt, fn: Any, expected: str, name: str
 ) -> None:
-    model = CallableModel(fn, model="small")
-    assert model.name == name
-    assert ask(model, prompt).text == expected.format(prompt)
+    model = CallableModel(fn, "small")
+    assert (model.can_async, model.name) == (True, name)
+    reply = ask(model, prompt)
+    assert reply.text == expected.format(prompt)
+    assert (reply.input_tokens, reply.calls, reply.cost_usd) == (0, 1, None)
 
 
 class ChatModel:
@@ -156,88 +145,193 @@ def test_a_function_is_awaited_in_the_loop_of_the_caller_and_else_always_in_the_
     assert seen[1] is seen[3]
 
 
-def raising(error: BaseException) -> tuple[Any, Any]:
+# --- answers --------------------------------------------------------------------------------------
+
+PROMPT = Prompt("rewrite", "1", "s", "u", (ReplyField("rewrite", "line", "the question"),), "q")
+USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+USED = {"input_tokens": 3, "output_tokens": 4, "total_tokens": 7}
+COMPLETION = completions.completion("said", usage=USAGE, model="gpt-4o-mini")
+AI_MESSAGE = SimpleNamespace(
+    id="lc_run--1",
+    content=[{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "sa"}, "id"],
+    usage_metadata=USED,
+    response_metadata={"model_name": "gpt-4o-mini", "finish_reason": "stop", "id": "c"},
+)
+CHAT_RESPONSE = SimpleNamespace(
+    message=SimpleNamespace(content="said"), raw={**COMPLETION, "usage": USAGE}
+)
+ANSWERS: dict[str, tuple[Any, tuple[int, int]]] = {
+    "text": ("said", (0, 0)),
+    "chat completion": (ChatCompletion.model_validate(COMPLETION), (3, 4)),
+    "the same as a dict": (COMPLETION, (3, 4)),
+    "message of LangChain": (AI_MESSAGE, (3, 4)),
+    "response of LlamaIndex": (CHAT_RESPONSE, (3, 4)),
+    "message of Anthropic": (
+        {"content": [{"type": "text", "text": "said"}], "usage": USED},
+        (3, 4),
+    ),
+    "response of Google": (SimpleNamespace(text="said"), (0, 0)),
+    "response of the Responses API": (SimpleNamespace(output_text="said", usage=USED), (3, 4)),
+    "converse of Bedrock": (
+        {
+            "output": {"message": {"content": [{"text": "said"}]}},
+            "usage": {"inputTokens": 3, "outputTokens": 4},
+        },
+        (3, 4),
+    ),
+    "chat of Ollama": ({"message": {"role": "assistant", "content": "said"}}, (0, 0)),
+    **{f"dict with {name}": ({name: "said"}, (0, 0)) for name in ("text", "content", "response")},
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_every_form_of_an_answer_is_read_with_its_tokens(name: str) -> None:
+    answer, tokens = ANSWERS[name]
+    reply = read_answer(answer, PROMPT, "fn")
+    assert (reply.text, reply.truncated) == ("said", False)
+    assert (reply.input_tokens, reply.output_tokens) == tokens
+
+
+class Rewritten(BaseModel):
+    """As structured output of a model is."""
+
+    rewrite: str
+
+
+@pytest.mark.parametrize("answer", [{"rewrite": "Ist Jaco gesund?"}, Rewritten(rewrite="Ist…")])
+def test_the_fields_themselves_are_an_answer(answer: Any) -> None:
+    fields = answer if isinstance(answer, dict) else answer.model_dump()
+    assert json.loads(read_answer(answer, PROMPT, "fn").text) == fields
+
+
+@pytest.mark.parametrize("answer", [COMPLETION, AI_MESSAGE, CHAT_RESPONSE])
+def test_model_and_id_are_those_of_the_service_and_give_the_cost(prompt, answer: Any) -> None:
+    reply = CallableModel(lambda messages: answer).complete(prompt, Deadline())
+    assert (reply.model, reply.id) == ("gpt-4o-mini", "c")
+    assert reply.cost_usd == pytest.approx((3 * 0.15 + 4 * 0.6) / 1e6)
+    priced = CallableModel(
+        lambda messages: answer, "", LlmSettings(input_price=1.0, output_price=2.0)
+    )
+    assert priced.complete(prompt, Deadline()).cost_usd == pytest.approx(11 / 1e6)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"content": [{"type": "text", "text": "sa"}], "stop_reason": "max_tokens"},
+        SimpleNamespace(content="sa", response_metadata={"finish_reason": "length"}),
+        {"message": {"content": "sa"}, "done_reason": "length"},
+    ],
+)
+def test_an_answer_that_broke_off_is_told_as_such(answer: Any) -> None:
+    assert read_answer(answer, PROMPT, "fn").truncated
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "unparsable"),
+        ({"a": 1}, "unparsable"),
+        (b"x", "unparsable"),
+        (7, "unparsable"),
+        (" ", "empty"),
+        ({"content": ""}, "empty"),
+        ({"content": "", "stop_reason": "max_tokens"}, "truncated"),
+        ({"content": "no", "stop_reason": "refusal"}, "refused"),
+        ({"error": {"code": 429}}, "rate_limited"),
+        (completions.completion(None, refusal="No."), "refused"),
+    ],
+)
+def test_what_is_no_answer_has_its_reason(ask, prompt, answer: Any, reason: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        ask(CallableModel(lambda messages: answer), prompt)
+    assert caught.value.reason == reason
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def raising(error: BaseException) -> Any:
     def fn(messages: Any) -> str:
         raise error
 
-    async def afn(messages: Any) -> str:
-        raise error
-
-    return fn, afn
+    return fn
 
 
-class OwnError(KeyError):
+class LibraryError(KeyError):
     """One that a library raises on purpose."""
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("Jaco sk-secret"),
-        StopIteration(),
-        TimeoutError(),
-        OSError(),
-        OwnError("x"),
-        json.JSONDecodeError("Jaco sk-secret", "", 0),
-        UnicodeDecodeError("utf-8", b"x", 0, 1, "no text"),
-    ],
-)
-def test_what_a_function_raises_of_others_becomes_unavailable_with_its_cause(
-    prompt, error: Exception
+class StatusError(Exception):
+    """As those of vendors' clients are."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("Jaco sk-secret")
+        self.status_code = status
+        self.response = SimpleNamespace(headers={"retry-after": "7"})
+
+
+ERRORS = [
+    (RuntimeError("Jaco sk-secret"), "unavailable"),
+    (OSError("Jaco sk-secret"), "unavailable"),
+    (TimeoutError("Jaco sk-secret"), "unavailable"),
+    (LibraryError("Jaco sk-secret"), "unavailable"),
+    (json.JSONDecodeError("Jaco sk-secret", "", 0), "unavailable"),
+    (UnicodeDecodeError("utf-8", b"x", 0, 1, "Jaco sk-secret"), "unavailable"),
+    (StatusError(401), "unauthorized"),
+    (StatusError(429), "rate_limited"),
+    (StatusError(503), "unavailable"),
+    (ModelError("rate_limited", "Jaco sk-secret"), "rate_limited"),
+    (ModelError("Jaco sk-secret"), "unavailable"),
+    (TypeError("Jaco sk-secret"), "failed"),
+    (KeyError("Jaco sk-secret"), "failed"),
+    (ValueError("Jaco sk-secret"), "failed"),
+]
+
+
+@pytest.mark.parametrize(("error", "reason"), ERRORS)
+def test_an_error_of_a_function_has_its_reason_and_none_of_its_words(
+    ask, prompt, caplog: pytest.LogCaptureFixture, error: Exception, reason: str
 ) -> None:
-    fn, afn = raising(error)
-    for call in (
-        lambda: CallableModel(fn, name="mine").complete(prompt, Deadline.after(SOON)),
-        lambda: asyncio.run(
-            CallableModel(afn, name="mine").acomplete(prompt, Deadline.after(SOON))
-        ),
-    ):
-        with pytest.raises(ModelError) as caught:
-            call()
-        assert caught.value.reason == "unavailable"
-        assert caught.value.__cause__ is not None
-        assert "secret" not in str(caught.value)
+    with pytest.raises(ModelError) as caught:
+        ask(CallableModel(raising(error)), prompt)
+    assert caught.value.reason == reason
+    assert caught.value.retry_after == (7.0 if isinstance(error, StatusError) else None)
+    assert caught.value.__cause__ is error
+    assert "secret" not in f"{caught.value} {caplog.text}"
 
 
-def test_a_model_error_and_an_interrupt_pass_through(prompt) -> None:
-    fn, afn = raising(ModelError("rate_limited"))
+def test_a_bug_is_logged_once_with_its_place_and_without_its_words(
+    prompt, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_reported", {})
+
+    def broken(messages: Any) -> Any:
+        return {"Jaco": 1}[messages[1]["content"]]
+
+    model = CallableModel(broken)
+    for _ in range(3):
+        with pytest.raises(ModelError, match=r"broken raised KeyError; the traceback is in the"):
+            model.complete(prompt, Deadline())
+    (record,) = caplog.records
+    assert (record.levelno, record.qtm["event"]) == (logging.ERROR, "model_bug")  # type: ignore[attr-defined]
+    assert f'File "{__file__}"' in record.getMessage()
+    assert prompt.user not in record.getMessage()
+
+
+def test_a_function_of_other_arguments_is_told_what_it_gets(
+    prompt, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "_reported", {})
     with pytest.raises(ModelError) as caught:
-        CallableModel(fn).complete(prompt, Deadline())
-    assert caught.value.reason == "rate_limited"
-    with pytest.raises(ModelError) as caught:
-        asyncio.run(CallableModel(afn).acomplete(prompt, Deadline()))
-    assert caught.value.reason == "rate_limited"
+        CallableModel(lambda: "x").complete(prompt, Deadline())
+    assert caught.value.reason == "failed"
+    assert "a function gets one argument, the messages" in caplog.text
+
+
+def test_an_interrupt_passes_through(prompt) -> None:
     with pytest.raises(KeyboardInterrupt):
-        CallableModel(raising(KeyboardInterrupt())[0]).complete(prompt, Deadline())
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [(None, "unparsable"), ({"a": 1}, "unparsable"), (b"x", "unparsable"), (" ", "empty")],
-)
-def test_a_result_that_is_no_text_is_told(prompt, value: Any, reason: str) -> None:
-    async def afn(messages: Any) -> Any:
-        return value
-
-    with pytest.raises(ModelError) as caught:
-        CallableModel(lambda messages: value).complete(prompt, Deadline())
-    assert caught.value.reason == reason
-    with pytest.raises(ModelError) as caught:
-        asyncio.run(CallableModel(afn).acomplete(prompt, Deadline()))
-    assert caught.value.reason == reason
-
-
-@pytest.mark.parametrize(
-    ("status", "reason"), [(401, "unauthorized"), (429, "rate_limited"), (503, "unavailable")]
-)
-def test_an_error_with_a_status_says_what_that_stands_for(
-    ask, prompt, status: int, reason: str
-) -> None:
-    error = RuntimeError("Jaco")
-    error.status_code, error.response = status, SimpleNamespace(headers={"retry-after": "7"})  # type: ignore[attr-defined]
-    with pytest.raises(ModelError, match=str(status)) as caught:
-        ask(CallableModel(raising(error)[0]), prompt)
-    assert (caught.value.reason, caught.value.retry_after) == (reason, 7.0)
+        CallableModel(raising(KeyboardInterrupt())).complete(prompt, Deadline())
 
 
 def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
@@ -260,30 +354,13 @@ def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
     assert cancelled.is_set()
 
 
-async def test_cancellation_passes_through(prompt) -> None:
-    started = asyncio.Event()
-
-    async def slow(messages: Any) -> str:
-        started.set()
-        await asyncio.Event().wait()
-        return ""
-
-    task = asyncio.create_task(CallableModel(slow).acomplete(prompt, Deadline()))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-
-
 @pytest.mark.parametrize(("cancel", "reason"), [(False, "timeout"), (True, "cancelled")])
 def test_after_the_deadline_nothing_is_called(prompt, cancel: bool, reason: str) -> None:
-    fn, afn = raising(AssertionError("called"))
+    model = CallableModel(raising(AssertionError("called")))
     deadline = Deadline.after(0)
     if cancel:
         deadline.cancel()
-    with pytest.raises(ModelError) as caught:
-        CallableModel(fn).complete(prompt, deadline)
-    assert caught.value.reason == reason
-    with pytest.raises(ModelError) as caught:
-        asyncio.run(CallableModel(afn).acomplete(prompt, deadline))
-    assert caught.value.reason == reason
+    for call in (model.complete, lambda *args: asyncio.run(model.acomplete(*args))):
+        with pytest.raises(ModelError) as caught:
+            call(prompt, deadline)
+        assert caught.value.reason == reason

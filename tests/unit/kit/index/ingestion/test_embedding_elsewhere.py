@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.kit.embedding import MiniLMEmbedder
+from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
 from qtmiddleware.kit.index.ingestion.embedding import build_batch_embedder
-from qtmiddleware.providers.embedders import CallableEmbedder, SentenceTransformersEmbedder
+from qtmiddleware.providers.embedding import CallableEmbedder
 
 
 def test_an_embedder_is_sent_without_its_model(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from qtmiddleware.errors import EmbeddingError
-from qtmiddleware.providers.embedders.vectors import check_and_convert_vectors
+from qtmiddleware.providers.embedding import read_vectors
 from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.runtime.forking import make_lock
 
@@ -96,9 +96,7 @@ class SentenceTransformersEmbedder:
                 raise EmbeddingError(
                     f"{self._name} failed on these texts: {type(error).__name__}"
                 ) from error
-        vectors = check_and_convert_vectors(
-            returned, len(texts), dimension=self._dimension, model_name=self._name
-        )
+        vectors = read_vectors(returned, len(texts), self._name, self._dimension)
         self._dimension = len(vectors[0])
         return vectors
 

@@ -1,0 +1,312 @@
+"""Embed texts with a function or with an object of another library."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from functools import partial
+from math import isfinite
+from typing import Any, Final
+
+from qtmiddleware.errors import EmbeddingError, WrapError
+from qtmiddleware.providers import find_function_name
+from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
+from qtmiddleware.runtime.budget import MOST_TOKENS
+from qtmiddleware.runtime.drivers import run_in_thread
+from qtmiddleware.runtime.fields import read_field
+
+CONCURRENCY: Final = 8
+"""The maximum number of concurrent calls to a function that takes one text per call."""
+
+_ONE_TEXT: Final = ("embed_query", "get_query_embedding", "get_text_embedding")
+QUERY_METHODS: Final = (*_ONE_TEXT[:2], "encode_query", "embed", "encode", _ONE_TEXT[2])
+PASSAGE_METHODS: Final = (
+    *("embed_documents", "get_text_embedding_batch", "embed", "encode_document", "encode"),
+    *_ONE_TEXT,
+)
+"""The methods of LangChain, LlamaIndex, Chroma, sentence-transformers and `Embedder`.
+
+Those of `_ONE_TEXT` take one text, and the others take a list. The async versions begin with ``a``.
+"""
+# How the clients of OpenAI, Pinecone and Chroma and many functions call a list of texts.
+_LIST_NAMES: Final = frozenset({"input", "inputs", "texts", "documents", "sentences"})
+_LIST_TYPES: Final = re.compile(r"\b(list|List|Sequence|Iterable|Collection)\b")
+
+
+class Vectors(list[list[float]]):
+    """A list of vectors, with the number of tokens that were embedded.
+
+    Attributes:
+        input_tokens: The number of tokens, as counted by the service; 0 if it is unknown.
+    """
+
+    __slots__ = ("input_tokens",)
+
+    def __init__(self, vectors: Iterable[list[float]] = (), input_tokens: int = 0) -> None:
+        super().__init__(vectors)
+        self.input_tokens = input_tokens
+
+    def add(self, vectors: Vectors) -> None:
+        """Append *vectors*, and add their `input_tokens`."""
+        self.extend(vectors)
+        self.input_tokens += vectors.input_tokens
+
+
+class CallableEmbedder:
+    """Embeds texts with a function, or with an object of another library.
+
+    A function takes one text and returns its vector. If *takes_list* is true, it takes a list of
+    texts and returns one vector per text. The same holds if its parameter is annotated as a list or
+    is called ``texts``, ``input`` or the like. The function may be async. Vectors are lists,
+    tuples, arrays or tensors; a response of OpenAI's ``embeddings.create`` or Pinecone's
+    ``inference.embed`` is accepted too. An object is called by the first of its methods that
+    `QUERY_METHODS` or `PASSAGE_METHODS` list. Nothing is called to find this out.
+
+    Thread-safe if the function is. Exceptions of the function pass through unchanged.
+
+    Args:
+        function_or_model: The function or object that embeds texts.
+        takes_list: Whether a function takes a list of texts; an object is known by its methods.
+        name: The name to store in an index; by default the name of the function or model.
+        dimension: The length of the vectors; by default the length of the first vectors.
+        for_queries: Whether to call the object's method for questions instead of its method for
+            passages.
+
+    Raises:
+        WrapError: *function_or_model* cannot embed texts.
+        EmbeddingError: A result does not contain one valid vector per text.
+    """
+
+    def __init__(
+        self,
+        function_or_model: Any,
+        *,
+        takes_list: bool = False,
+        name: str = "",
+        dimension: int | None = None,
+        for_queries: bool = False,
+    ) -> None:
+        self._embedder, self._is_list_function = function_or_model, takes_list
+        method, self._function, self._async_function = _find_methods(
+            function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
+        )
+        self._keyword, names_list = _read_parameter(self._function)
+        self.takes_list = names_list or (method not in _ONE_TEXT if method else takes_list)
+        """Whether one call embeds a list of texts."""
+        names = [getattr(function_or_model, it, None) for it in ("name", "model_name", "model")]
+        of_model = next((it for it in names if isinstance(it, str) and method), "")
+        self.model_name = name or of_model
+        """The model's name; ``""`` for a function."""
+        self.name = self.model_name or find_function_name(function_or_model)
+        """The name of the model, or else of the function."""
+        self.provider: str = getattr(function_or_model, "provider", "")
+        """The model's provider; ``""`` if it is unknown."""
+        self.server: Any = getattr(function_or_model, "server", None)
+        """The server's host and port; ``None`` if they are unknown."""
+        self._dimension = dimension
+
+    def __repr__(self) -> str:
+        return f"CallableEmbedder(name={self.name!r}, dimension={self._dimension})"
+
+    @property
+    def dimension(self) -> int:
+        """The length of every vector. If the length is unknown, embeds one word to find it."""
+        if self._dimension is None:
+            return len(self.embed(["dimension"])[0])
+        return self._dimension
+
+    @property
+    def queries(self) -> CallableEmbedder:
+        """The embedder that calls the model's method for questions."""
+        return CallableEmbedder(
+            self._embedder,
+            takes_list=self._is_list_function,
+            name=self.model_name,
+            dimension=self._dimension,
+            for_queries=True,
+        )
+
+    def embed(self, texts: Sequence[str], max_concurrency: int = CONCURRENCY) -> list[list[float]]:
+        """Return one vector per text, in the order of *texts*.
+
+        An async function runs in the background loop. A function that takes one text per call gets
+        up to *max_concurrency* calls at a time, in threads if the function is synchronous.
+        """
+        arguments = self._split(texts)
+        if len(arguments) == 1 and not is_async(self._function):
+            result = self._call(self._function, arguments[0])
+            if not inspect.isawaitable(result):
+                return self._read_results([result], texts)
+            return self._read_results([run_in_background_loop(lambda: _wait(result))], texts)
+        gather = partial(self._gather, self._function, arguments, max_concurrency)
+        return self._read_results(run_in_background_loop(gather), texts)
+
+    async def aembed(
+        self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
+    ) -> list[list[float]]:
+        """Return one vector per text, in the order of *texts*, without blocking the event loop.
+
+        A synchronous function runs in a thread. A function that takes one text per call gets up to
+        *max_concurrency* calls at a time.
+        """
+        fn = self._async_function or self._function
+        return self._read_results(
+            await self._gather(fn, self._split(texts), max_concurrency), texts
+        )
+
+    def _split(self, texts: Sequence[str]) -> list[Any]:
+        """Return the arguments of the calls that embed *texts*."""
+        # A copy, because the function may change its argument.
+        return [list(texts)] if self.takes_list and texts else list(texts)
+
+    def _call(self, fn: Callable[..., Any], argument: Any) -> Any:
+        return fn(**{self._keyword: argument}) if self._keyword else fn(argument)
+
+    async def _gather(
+        self, fn: Callable[..., Any], arguments: list[Any], max_concurrency: int
+    ) -> list[Any]:
+        """Call *fn* once per item of *arguments*. If a call fails, the others are cancelled."""
+        slots = asyncio.Semaphore(max_concurrency)
+
+        async def call_in_slot(argument: Any) -> Any:
+            async with slots:
+                call = partial(self._call, fn, argument)
+                return await _wait(call() if is_async(fn) else await run_in_thread(call))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(call_in_slot(argument)) for argument in arguments]
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
+
+    def _read_results(self, results: list[Any], texts: Sequence[str]) -> Vectors:
+        """Return the vectors in the *results* of all calls, one per text."""
+        vectors, count = Vectors(), len(texts) if self.takes_list else 1
+        for result in results:
+            vectors.add(read_vectors(result, count, self.name, self._dimension))
+            self._dimension = len(vectors[0])
+        return vectors
+
+
+def query_embedder(function_or_model: Any, *, takes_list: bool = False) -> CallableEmbedder:
+    """Return an embedder that embeds questions by calling *function_or_model*.
+
+    *function_or_model* is a `CallableEmbedder`, or any function or object that `CallableEmbedder`
+    accepts. Raises `WrapError` for anything else.
+    """
+    if isinstance(function_or_model, CallableEmbedder):
+        return function_or_model.queries
+    return CallableEmbedder(function_or_model, takes_list=takes_list, for_queries=True)
+
+
+async def _wait(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
+
+
+def _find_methods(
+    embedder: Any, method_names: Sequence[str]
+) -> tuple[str, Callable[..., Any], Callable[..., Any] | None]:
+    """Return the name of the method of *embedder* that embeds, the method, and its async version.
+
+    For a function, the name is ``""``, and the method is the function itself. The async version is
+    ``None`` if there is none.
+    """
+    if not isinstance(embedder, str | bytes | type):
+        for name in method_names:
+            method, async_method = (getattr(embedder, it, None) for it in (name, f"a{name}"))
+            if callable(method) or callable(async_method):
+                either = method if callable(method) else async_method
+                return name, either, async_method  # type: ignore[return-value]
+        if callable(embedder):
+            return "", embedder, None
+    kind = (
+        f"the class {embedder.__name__}; make an object of it"
+        if isinstance(embedder, type)
+        else type(embedder).__name__
+    )
+    raise WrapError(
+        "embed must be a function from a text to its vector, or an object that embeds (LangChain,"
+        f" LlamaIndex, Chroma, sentence-transformers or an Embedder), not {kind}. A function from a"
+        " list of texts to their vectors is passed as embed_many"
+    )
+
+
+def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
+    """Return the keyword that passes texts to *fn*, and whether *fn* takes a list by its signature.
+
+    The keyword is ``""`` if *fn* takes texts as its first positional argument.
+    """
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (ValueError, TypeError, NameError):  # Some builtins have no readable signature.
+        parameters = []
+    places = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
+    keywords = [it for it in parameters if it.kind is it.KEYWORD_ONLY and it.default is it.empty]
+    for parameter in (*places, *keywords)[:1]:
+        note = str(parameter.annotation)
+        is_text = parameter.annotation is str or note == "str"
+        names_list = not is_text and parameter.name in _LIST_NAMES
+        keyword = "" if places else parameter.name
+        return keyword, names_list or _LIST_TYPES.search(note) is not None
+    return "", False
+
+
+def read_vectors(
+    result: Any, text_count: int, model_name: str, dimension: int | None = None
+) -> Vectors:
+    """Return the vectors in the *result* of a function or service, as lists of floats.
+
+    Args:
+        result: One vector, a list of vectors, or a response of OpenAI's or Pinecone's client.
+        text_count: The number of texts. There must be one vector per text.
+        model_name: The model's name in error messages.
+        dimension: The required length of the vectors; ``None`` allows any length.
+
+    Raises:
+        EmbeddingError: The number of vectors is wrong, their lengths differ, or a number is not
+            finite.
+    """
+    tokens, rows = 0, result
+    # Arrays also have `data`, which is no list.
+    if isinstance(data := read_field(result, "data"), list):
+        # Some servers omit OpenAI's index, and keep the order of the texts.
+        data = sorted(data, key=lambda item: read_field(item, "index") or 0)
+        rows = [read_field(item, "embedding") or read_field(item, "values") for item in data]
+        usage = read_field(result, "usage")
+        # OpenAI's name and Pinecone's.
+        counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
+        tokens = next((it for it in counts if type(it) is int and 0 < it <= MOST_TOKENS), 0)
+    try:
+        rows = _list_items(rows)
+        if rows and not hasattr(rows[0], "__iter__"):
+            rows = [rows]
+        vectors = [[float(number) for number in _list_items(row)] for row in rows]
+    except (TypeError, ValueError, OverflowError):
+        # A wrong function may return the text itself, and Python's error would quote it.
+        raise EmbeddingError(
+            f"{model_name} must return a vector of numbers per text, not {type(result).__name__}"
+        ) from None
+    if len(vectors) != text_count:
+        hint = "" if text_count > 1 else ". Pass a function of a list of texts as embed_many="
+        raise EmbeddingError(
+            f"{model_name} returned {len(vectors)} vectors for {text_count} texts{hint}"
+        )
+    lengths = {len(vector) for vector in vectors}
+    if lengths != {dimension or len(vectors[0])} or not vectors[0]:
+        wanted = f"{dimension} numbers" if dimension else "one length"
+        raise EmbeddingError(
+            f"{model_name} must return vectors of {wanted}, not of {sorted(lengths)}"
+        )
+    if not all(all(map(isfinite, vector)) for vector in vectors):
+        raise EmbeddingError(f"{model_name} returned numbers that are not finite (NaN or infinite)")
+    return Vectors(vectors, tokens)
+
+
+def _list_items(values: Any) -> list[Any]:
+    # A dict or a set would give numbers in the wrong order, and a text its letters.
+    if isinstance(values, str | bytes | Mapping | Set):
+        raise TypeError
+    return values.tolist() if hasattr(values, "tolist") else list(values)

@@ -1,0 +1,204 @@
+"""Convert the errors of clients and of users' functions to `ModelError`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from json import JSONDecodeError
+from time import time
+from traceback import format_tb
+from typing import Any, Final
+
+from qtmiddleware.errors import ModelError, build_safe_error, limit_pause
+from qtmiddleware.runtime.logs import format_error, get_logger
+
+_STATUS: Final = {
+    401: "unauthorized",
+    403: "unauthorized",
+    407: "unauthorized",
+    408: "timeout",
+    413: "too_long",
+    429: "rate_limited",
+}
+# Providers send 400 for many causes, so the code in the body tells them apart.
+_CODE: Final = {
+    "content_filter": "refused",
+    "content_policy_violation": "refused",
+    "context_length_exceeded": "too_long",
+    "invalid_api_key": "unauthorized",
+}
+_ADVICE: Final = {
+    "timeout": "did not answer in time; raise {timeout} if it usually takes longer",
+    "unauthorized": "rejected the key; check {key} and its permissions",
+    "rate_limited": "accepts no more requests for now (rate limit or quota)",
+    "refused": "withheld the answer by its content filter",
+    "too_long": "says the request is too long for the model",
+    "rejected": "rejected the request; check the model and the config",
+    "unavailable": "is not available; check {address} and the network",
+    "empty": "sent an empty response",
+    "unparsable": "sent a response that cannot be read; check that {address} is the address of an"
+    " API",
+}
+# Any other text of a provider may quote a key or a query.
+_IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
+_BUGS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    RecursionError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+
+_log = get_logger("qtmiddleware")
+_reported: dict[tuple[object, str], object] = {}
+
+
+def convert_client_error(
+    error: Exception,
+    service: str,
+    *,
+    address: str = "llm.baseUrl",
+    timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
+    key: str = "OPENAI_API_KEY",
+) -> ModelError:
+    """Return the `ModelError` for an *error* of the ``openai`` client.
+
+    The message says what failed and what to check. It never contains a key, a query or a reply,
+    although providers often quote them.
+
+    Args:
+        error: The exception that the client raised. A `ModelError` is returned unchanged.
+        service: The model's name and host, as the message shows them.
+        address: The name of the option that sets the address.
+        timeout: The names of the options that set the timeouts.
+        key: The name of the environment variable with the API key.
+    """
+    if isinstance(error, ModelError):
+        return error
+    cause, status = type(error.__cause__).__name__, read_status(error)
+    reason = _choose_reason(error, status)
+    advice = _ADVICE[reason]
+    if cause == "ConnectTimeout":
+        reason, advice = "timeout", "cannot be reached; check {address} and the network"
+    elif isinstance(error, UnicodeEncodeError):
+        # Headers must be ASCII, and the key is the only header that this package does not write.
+        reason, advice = "unauthorized", "needs a key of other characters; check {key}"
+    elif status == 407 or cause == "ProxyError":
+        advice = "is blocked by the proxy; check HTTPS_PROXY"
+    elif status is not None and status < 400:
+        advice = "redirects to another address, and redirects are not followed; check {address}"
+    failure = type(error).__name__ if status is None else f"HTTP {status}"
+    if reason == "rejected":
+        for name in ("code", "param"):
+            if _IDENTIFIER.fullmatch(value := read_body_field(error, name)):
+                failure += f", {name} {value}"
+    return ModelError(
+        reason,
+        f"{service} {advice.format(address=address, timeout=timeout, key=key)} ({failure})",
+        retry_after=limit_pause(read_retry_after(error)),
+    )
+
+
+def _choose_reason(error: Exception, status: int | None) -> str:
+    import openai
+
+    if status is not None:
+        reason = find_reason_for_status(status)
+        return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason
+    # A gateway may send an error in the middle of a stream, with the status as the code.
+    body: Any = getattr(error, "body", None)
+    if isinstance(body, Mapping) and isinstance(body.get("code"), int):
+        return find_reason_for_status(body["code"])
+    if isinstance(error, openai.APITimeoutError | TimeoutError):
+        return "timeout"
+    if isinstance(error, JSONDecodeError) and not error.doc.strip():
+        return "empty"
+    is_unreadable = isinstance(
+        error, ValueError | RecursionError | openai.APIResponseValidationError
+    )
+    return "unparsable" if is_unreadable else "unavailable"
+
+
+def find_reason_for_status(status: int) -> str:
+    """Return the `ModelError` reason for the HTTP *status* of an error."""
+    return _STATUS.get(status, "rejected" if 400 <= status < 500 else "unavailable")
+
+
+def read_status(error: Exception) -> int | None:
+    """Return the HTTP status of *error*; ``None`` if *error* has no status."""
+    status = getattr(error, "status_code", None)
+    return status if isinstance(status, int) else None
+
+
+def read_body_field(error: Exception, field_name: str) -> str:
+    """Return the string in the field *field_name* of the error's body; ``""`` if there is none."""
+    body: Any = getattr(error, "body", None)
+    value = body.get(field_name) if isinstance(body, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def read_retry_after(error: Exception) -> float | None:
+    """Return how many seconds to wait, according to the error's ``Retry-After`` header.
+
+    Returns ``None`` if there is no valid header. The header contains a number of seconds or a date
+    (RFC 9110, section 10.2.3). The non-standard header ``retry-after-ms`` takes precedence.
+    """
+    headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        with suppress(ValueError):
+            seconds = float(str(headers.get(name)).encode("ascii")) * unit
+            if 0 <= seconds < float("inf"):
+                return seconds
+    with suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(str(headers.get("retry-after"))).timestamp() - time())
+    return None
+
+
+def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelError:
+    """Return the `ModelError` for an *error* of a user's own model or function.
+
+    Python's own errors, such as `TypeError` and `KeyError`, are bugs: the reason is ``failed``, and
+    the first one per function and error type is logged at ERROR with its traceback. For any other
+    error, the reason follows from its HTTP status; without a status, the reason is ``unavailable``.
+    An error's own message may quote the question, so it is logged only at DEBUG.
+    """
+    kind = type(error).__name__
+    if _log.isEnabledFor(logging.DEBUG):
+        text = format_error(error)
+        _log.debug("%s failed\n%s", fn_name, text, event="model_failed", model=fn_name, error=kind)
+    if isinstance(error, ModelError):
+        return build_safe_error(error, fn_name)
+    # A library's own error class, such as the JSON decoder's, means that the service answered
+    # something unexpected. Text that is not UTF-8 comes from outside too.
+    is_bug = isinstance(error, _BUGS) and not isinstance(error, UnicodeError)
+    if is_bug and type(error).__module__ == "builtins":
+        # `setdefault` is atomic: one question may fail in several threads at the same time.
+        this_call = object()
+        if _reported.setdefault((getattr(fn, "__code__", fn_name), kind), this_call) is this_call:
+            hint = " (a function gets one argument, the messages)" if kind == "TypeError" else ""
+            stack = "".join(format_tb(error.__traceback__))
+            _log.error(
+                "%s raised %s%s. Its message is logged at DEBUG, and this record once.\n%s",
+                *(fn_name, kind, hint, stack),
+                event="model_bug",
+                model=fn_name,
+                error=kind,
+            )
+        return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
+    message, status = f"{fn_name} raised {kind}", read_status(error)
+    if status is None:
+        return ModelError("unavailable", message)
+    return ModelError(
+        _choose_reason(error, status),
+        f"{message} (HTTP {status})",
+        retry_after=limit_pause(read_retry_after(error)),
+    )

@@ -1,0 +1,192 @@
+"""Read the text, the token counts and the end of a model's answer. Any field may be malformed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.protocols import Prompt, Reply
+from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers.errors import find_reason_for_status
+from qtmiddleware.runtime.budget import MOST_TOKENS
+from qtmiddleware.runtime.fields import read_field
+
+MOST_CHARS: Final = 1_000_000
+"""The maximum length of a reply in characters. Real replies have a few thousand."""
+
+CHECK_ADDRESS: Final = "check that llm.baseUrl is the address of an API"
+
+ACCEPTED: Final = (
+    "text, a chat completion, an object or a dict with its text under content or text, or the"
+    " fields that the prompt asks for"
+)
+
+_TEXT_NAMES: Final = ("content", "text", "output_text", "response", "message", "answer", "output")
+_END_NAMES: Final = ("finish_reason", "stop_reason", "done_reason")
+_CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
+_DECLINED: Final = frozenset({"content_filter", "refusal"})
+_INPUT_NAMES: Final = ("prompt_tokens", "input_tokens", "inputTokens")
+_OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "outputTokens")
+# A model's name or a completion's id. A user's text does not match.
+_IDENTIFIER: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
+
+
+def read_completion(completion: Any) -> Reply:
+    """Return the reply in *completion*, a chat completion as an object or a mapping.
+
+    Raises `ModelError` with one of these reasons:
+
+    - ``unparsable`` if *completion* is not a chat completion,
+    - ``empty`` if the reply has no text,
+    - ``refused`` if the model or a content filter refused to answer,
+    - ``truncated`` if the token limit was reached before the first text,
+    - ``too_long`` if the text is longer than `MOST_CHARS`,
+    - the reason for the status in the error, if a gateway sent an error with HTTP status 200.
+    """
+    raise_if_gateway_error(completion)
+    choices = read_field(completion, "choices")
+    # A client of the SDK returns text, and not an object, if the answer is no JSON.
+    if choices in (None, [], ()) and completion is not None and not isinstance(completion, str):
+        raise ModelError("empty", "the model's response has no choices")
+    choice = choices[0] if isinstance(choices, list | tuple) else None
+    if (message := read_field(choice, "message")) is None:
+        raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
+    return make_reply(message, completion, finish_reason=read_field(choice, "finish_reason"))
+
+
+def make_reply(
+    message: Any, completion: Any, *, finish_reason: Any = None, text: str | None = None
+) -> Reply:
+    """Return the reply with the text of *message*; raise the errors of `read_completion`.
+
+    Args:
+        message: The message that the model wrote.
+        completion: The object that contains the token counts, the model's name and the id.
+        finish_reason: The provider's reason for the end of the answer.
+        text: The text, if *message* does not contain the whole text.
+    """
+    end = finish_reason.lower() if isinstance(finish_reason, str) else ""
+    raise_if_refused(message, end)
+    text = replace_surrogates(read_text(message) if text is None else text)
+    if len(text) > MOST_CHARS:
+        raise ModelError("too_long", f"the model's answer is longer than {MOST_CHARS:,} characters")
+    is_cut = end in _CUT_OFF
+    if not text.strip():
+        if is_cut:
+            raise ModelError(
+                "truncated",
+                "the token limit was reached before the answer began; raise llm.maxTokens (for"
+                " answers, answer.maxTokens)",
+            )
+        raise ModelError("empty", "the model's answer is empty")
+    usage = (
+        read_field(completion, "usage")
+        or read_field(completion, "usage_metadata")
+        or read_field(read_field(completion, "raw"), "usage")
+    )
+    # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
+    metadata = read_field(completion, "response_metadata")
+    source = metadata or read_field(completion, "raw") or completion
+    return Reply(
+        text,
+        _read_count(usage, _INPUT_NAMES),
+        _read_count(usage, _OUTPUT_NAMES),
+        truncated=is_cut,
+        model=_read_identifier(source, "model") or _read_identifier(metadata, "model_name"),
+        id=_read_identifier(source, "id"),
+    )
+
+
+def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
+    """Return the reply in the *answer* of a user's function.
+
+    Args:
+        answer: The function's result, one of the types that `ACCEPTED` lists.
+        prompt: The prompt that the function answered.
+        fn_name: The function's name in error messages.
+
+    Raises:
+        ModelError: The answer has an unknown type, or one of the errors of `read_completion`.
+    """
+    if isinstance(answer, str):
+        return make_reply(None, None, text=answer)
+    if isinstance(read_field(answer, "choices"), list | tuple):
+        return read_completion(answer)
+    raise_if_gateway_error(answer)
+    fields = answer
+    if not isinstance(answer, Mapping) and hasattr(answer, "model_dump"):
+        fields = answer.model_dump()
+    if isinstance(fields, Mapping) and any(field.name in fields for field in prompt.fields):
+        return make_reply(
+            None, None, text=json.dumps(dict(fields), ensure_ascii=False, default=str)
+        )
+    holders = (
+        answer,
+        read_field(answer, "message"),
+        read_field(read_field(answer, "output"), "message"),
+    )
+    for message in holders:
+        for name in _TEXT_NAMES:
+            text = read_field(message, name)
+            if isinstance(text, list | tuple):
+                text = _join_texts(text)
+            if isinstance(text, str):
+                ends = [
+                    read_field(holder, end)
+                    for holder in (answer, read_field(answer, "response_metadata"))
+                    for end in _END_NAMES
+                ]
+                end = next((end for end in ends if isinstance(end, str)), None)
+                return make_reply(message, answer, finish_reason=end, text=text)
+    kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
+    raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
+
+
+def raise_if_gateway_error(completion: Any) -> None:
+    """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
+    error = read_field(completion, "error")
+    if not error or not isinstance(error, Mapping | str):
+        return
+    code = read_field(error, "code")
+    reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
+    raise ModelError(reason, "the provider sent an error instead of a completion")
+
+
+def raise_if_refused(message: Any, finish_reason: str) -> None:
+    """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
+    refusal, content = read_field(message, "refusal"), read_field(message, "content")
+    declined = isinstance(content, list | tuple) and any(
+        read_field(part, "type") == "refusal" for part in content
+    )
+    if declined or (isinstance(refusal, str) and refusal.strip()):
+        raise ModelError("refused", "the model refused to answer")
+    if finish_reason in _DECLINED:
+        raise ModelError("refused", "the provider's content filter withheld the answer")
+    if finish_reason == "error":
+        raise ModelError("unavailable", "the provider failed while the model was answering")
+
+
+def read_text(message: Any) -> str:
+    """Return the text of *message*, or all its texts joined; ``""`` if there is no text."""
+    content = read_field(message, "content")
+    if isinstance(content, list | tuple):
+        return _join_texts(content)
+    return content if isinstance(content, str) else ""
+
+
+def _join_texts(parts: list[Any] | tuple[Any, ...]) -> str:
+    texts = (part if isinstance(part, str) else read_field(part, "text") for part in parts)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _read_count(usage: Any, names: tuple[str, ...]) -> int:
+    counts = (read_field(usage, name) for name in names)
+    return next((count for count in counts if type(count) is int and 0 < count <= MOST_TOKENS), 0)
+
+
+def _read_identifier(holder: Any, name: str) -> str:
+    value = read_field(holder, name)
+    return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else ""
