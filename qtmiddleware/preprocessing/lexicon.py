@@ -73,16 +73,15 @@ class Lexicon:
     nouns_are_capitalised: bool = False
     titles: frozenset[str] = frozenset()
     chatter: tuple[str, ...] = ()
-    fillers: tuple[str, ...] = ()
     talk: frozenset[str] = frozenset()
-    shared_talk: frozenset[str] = frozenset()
     function_words: frozenset[str] = frozenset()
     endings: tuple[str, ...] = ()
     denials: frozenset[str] = frozenset()
     denial_patterns: tuple[str, ...] = ()
     exclusions: frozenset[str] = frozenset()
     refusals: tuple[str, ...] = ()
-    preambles: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
     abbreviations: tuple[str, ...] = ()
     no_answer: str = ""
     dates: Mapping[str, Any] = field(default_factory=dict)
@@ -114,15 +113,15 @@ class Markers:
 
 _WORD_KEYS = (
     "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings",
-    "titles", "talk", "shared_talk", "denials", "exclusions", "conjunctions", "function_words",
+    "titles", "talk", "denials", "exclusions", "conjunctions", "function_words",
 )  # fmt: skip
 """The JSON keys for lists of words. The words are folded when they are loaded."""
 _PATTERN_KEYS = (
     "chatter",
-    "fillers",
     "denial_patterns",
     "refusals",
-    "preambles",
+    "labels",
+    "unresolved",
     "abbreviations",
     "endings",
 )
@@ -139,7 +138,7 @@ def load_lexicon(language: str) -> Lexicon:
 def load_all_lexicons() -> tuple[Lexicon, ...]:
     """Return all word lists, including the short lists of languages that cannot be detected.
 
-    A short list has only negations, refusals and the preambles of replies.
+    A short list has only negations, and what replies say in place of an answer.
     """
     others = (_build_lexicon(code, data) for code, data in _read_json_file("others").items())
     return (*map(load_lexicon, LANGUAGES), *others)

@@ -18,9 +18,14 @@ from qtmiddleware.protocols import Prompt
 from qtmiddleware.transforms.distinct import ORIGINAL, find_repeats
 from qtmiddleware.transforms.guard import guard_transformation
 from qtmiddleware.transforms.own import build_user_transform
-from qtmiddleware.transforms.parsing import build_transformation, parse_transformation
 from qtmiddleware.transforms.prompt import GlossaryTerms, Transform
-from qtmiddleware.transforms.reply_rules import NONE_NEEDED, SAME, is_within_limits
+from qtmiddleware.transforms.replies import (
+    NONE_NEEDED,
+    SAME,
+    build_transformation,
+    is_within_limits,
+    parse_transformation,
+)
 from qtmiddleware.types import Message, Transformation
 
 __all__ = [

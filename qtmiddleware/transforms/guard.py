@@ -10,8 +10,9 @@ from typing import Final
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, find_dominant_script
 from qtmiddleware.preprocessing.text import split_tokens
-from qtmiddleware.transforms.parsing import build_transformation
+from qtmiddleware.transforms.chatter import has_common_word
 from qtmiddleware.transforms.prompt import GlossaryTerms
+from qtmiddleware.transforms.replies import build_transformation
 from qtmiddleware.transforms.span_matching import format_span, keeps_span
 
 Spans = Sequence[tuple[str, str]]
@@ -50,10 +51,10 @@ def guard_transformation(
     Some texts are repaired instead. Each change adds a note. The rules depend on the field:
 
     - A standalone question, rewrite or paraphrase must contain all *required_spans*. Lost spans are
-      appended. A text is dropped if it lost a negation, most of the spans, or more than
-      `MAX_REPAIRS` spans.
+      appended. A text is dropped instead if it lost a negation, most of the spans, or more than
+      `MAX_REPAIRS` spans, or if it contains no word of *query* that names its topic.
     - The sub-queries must contain all spans together. Lost spans are appended to the sub-query that
-      is most similar to *query*.
+      is most similar to *query*. If none of them contains a word of *query*, all are dropped.
     - A step-back question or hypothetical passage may lose any span.
     - Texts in another script than *query* are dropped. Key terms are dropped only if all of them
       are in another script.
@@ -144,9 +145,11 @@ class _Guard:
             return text
         description = self._describe_spans(lost_spans)
         repaired = _append_lost_spans(text, lost_spans)
-        # A negation cannot be appended: "(not)" behind a text has no meaning.
+        # A negation cannot be appended: "(not)" behind a text has no meaning. A name behind a text
+        # without any word of the query would make a query of any text.
         if (
             any(kind == "negation" for kind, _ in lost_spans)
+            or not has_common_word(text, self.query)
             or self._is_beyond_repair(lost_spans)
             or len(repaired) > MAX_CHARS
         ):
@@ -179,6 +182,9 @@ class _Guard:
         lost_spans = [
             pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
         ]
+        if lost_spans and not any(has_common_word(text, self.query) for text in texts):
+            self.notes[field_name, f"dropped: {self._describe_spans(lost_spans)}"] = None
+            return ()
         if lost_spans and len(lost_spans) <= MAX_REPAIRS:
             # Of equally similar sub-queries, the first is chosen.
             query_tokens = set(split_tokens(self.query))

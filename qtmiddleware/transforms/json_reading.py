@@ -1,302 +1,92 @@
-"""Read JSON from a reply, even if the JSON is broken, cut off or surrounded by other text.
-
-A quotation mark ends a string only if a comma, a bracket or another valid character follows.
-Therefore quotation marks inside a string need not be escaped. Reading takes linear time, and the
-depth of nested objects is limited.
-"""
+"""Read JSON from a model's reply: complete or cut off, alone, in a code fence or in prose."""
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
-MAX_DEPTH: Final = 16
-"""The maximum depth of nested objects and lists. Deeper values are not read."""
-
-JSON_OPENING: Final = re.compile(
-    r"\s*(?:```\w*\s*)?[{\[]\s*(?:[\"'“{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
+_DECODER: Final = json.JSONDecoder(strict=False)
+_OPENING: Final = re.compile(r"[{\[](\s*+[\"'{\[])?")
+_MOST_OPENINGS: Final = 20
+"""Prose with more brackets than this is not read to its end, so that reading takes linear time."""
+_CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
+# The mistakes that models make in JSON, in the order in which they are corrected.
+_CORRECTIONS: Final = (
+    # Single quotation marks.
+    (re.compile(r"(?<=[{\[,:])(\s*+)'|'(?=\s*+[,:}\]])"), r'\1"'),
+    # Keys without quotation marks.
+    (re.compile(r"([{,]\s*+)([A-Za-z_]\w{0,40})(?=\s*+:\s*+[\"\[{])"), r'\1"\2"'),
+    (re.compile(r":(\s*+)None(?=\s*+[,}\]])"), r":\1null"),
+    # A comma before a closing bracket.
+    (re.compile(r",(?=\s*+[}\]])"), ""),
+    # Quotation marks inside a string.
+    (re.compile(r'([^\s{\[,:\\]\s*+)"(?=\s*+[^\s,:}\]])'), r'\1\\"'),
 )
-"""A pattern for the start of JSON, even if the JSON is broken."""
-_START: Final = re.compile(r"[\[{]")
-_SPACE: Final = re.compile(r"(?:\s++|//[^\n]*+)*+")
-_SPACE_OR_COMMAS: Final = re.compile(r"(?:[\s,]++|//[^\n]*+)*+")
-_CLOSERS: Final = {'"': '"', "'": "'", "“": "”", "”": "”", "‘": "’"}
-_OPENERS: Final = "".join(_CLOSERS)
-_BARE_KEY: Final = re.compile(r"[^\W\d][\w-]{0,60}(?=\s*:)")
-_LITERAL: Final = re.compile(
-    r"(-?\d[\d.eE+-]*|null|true|false|None|True|False|undefined|NaN)(?![\w])"
-)
-_LITERALS: Final = {"true": True, "True": True, "false": False, "False": False}
-# The next string begins on another line: a comma may be missing.
-_BELOW: Final = rf"[^\S\n]*+\n\s*+[{_OPENERS}]"
-# The text that may follow the closing quotation mark of a string. It depends on the context: a key,
-# a member's value, an item of a list, or a text that is only a string. All quantifiers are
-# possessive, so that a long run of white space is read once.
-_AFTER_STRING: Final = {
-    "key": r"(?=\s*+:)",
-    "member": (
-        rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}}}\]]|//|[\w-]++\s*+:|\Z)|[}}\]]|//|\Z)|{_BELOW}"
-        rf"|\s++[{_OPENERS}]\w++[{_OPENERS}]\s*+:)"
-    ),
-    "item": (
-        rf"(?=\s*+(?:,\s*+(?:[{_OPENERS}\[{{}}\]\d-]|//|null|true|false|None|True|False|\Z)|[}}\]]|//|\Z)"
-        rf"|{_BELOW})"
-    ),
-    "alone": r"(?=\s*+\Z)",
-}
-_STRING_ENDS: Final = {
-    (context, closer): re.compile(rf"\\.|{closer}{after}", re.DOTALL)
-    for context, after in _AFTER_STRING.items()
-    for closer in _CLOSERS.values()
-}
-_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_SHORT_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
-class Members(list[tuple[str, Any]]):
-    """A JSON object as a list of (key, value) pairs. Duplicate keys are kept."""
+def read_json(text: str) -> tuple[list[Any], Any]:
+    """Return the outermost JSON objects and lists in *text*, and the one that is cut off.
 
+    Single quotation marks, keys without quotation marks, quotation marks inside a string and commas
+    before a closing bracket are corrected, unless that leaves a doubt.
 
-class Cut(str):
-    """A truncated string: the text ends before the closing quotation mark."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class JsonValue:
-    """A JSON object or list inside a text.
-
-    Attributes:
-        value: The value. Objects are `Members`, and truncated strings are `Cut`.
-        start: The position of the value's first character in the text.
-        end: The position after the value's last character.
-        is_cut: Whether the end of the value is missing.
+    Returns:
+        The values. A value that is cut off is the last one, without its incomplete text.
+        The value that is cut off, with its incomplete text; ``None`` if all values are complete.
     """
-
-    value: Any
-    start: int
-    end: int
-    is_cut: bool
-
-
-class _NotJson(Exception):
-    """Raised if there is no JSON at the reader's position."""
-
-
-def find_json(text: str) -> list[JsonValue]:
-    """Return the outermost JSON objects and lists in *text*, in the order of their positions."""
-    values = []
+    text = _CHARACTERS.sub(" ", text)
+    values: list[Any] = []
     position = 0
-    while match := _START.search(text, position):
-        reader = _Reader(text, match.start())
+    for _ in range(_MOST_OPENINGS):
+        opening = _OPENING.search(text, position)
+        if not opening:
+            break
+        position = opening.start()
         try:
-            value = reader.read_value("alone", 0)
-            values.append(JsonValue(value, match.start(), reader.position, reader.is_cut))
-        except _NotJson:
-            pass
-        # The next search begins after the part that was read, so that reading takes linear time.
-        position = max(reader.position, match.start() + 1)
-    return values
-
-
-def read_json_string(text: str) -> str | None:
-    """Return the content of *text* if it is a single JSON string, else ``None``."""
-    stripped = text.strip()
-    if not stripped.startswith('"'):
-        return None
-    reader = _Reader(stripped, 0)
-    value = reader.read_string("alone")
-    return None if isinstance(value, Cut) else value
-
-
-class _Reader:
-    """Reads one JSON value from a text.
-
-    Attributes:
-        text: The text that contains the value.
-        position: The position of the next character to read.
-        is_cut: Whether the end of the value is missing. It is set while the value is read.
-    """
-
-    def __init__(self, text: str, position: int) -> None:
-        self.text = text
-        self.position = position
-        self.is_cut = False
-
-    def read_value(self, context: str, depth: int) -> Any:
-        """Read the value at the current position, and return it.
-
-        Args:
-            context: ``member`` if the value is in an object, ``item`` if it is in a list, else
-                ``alone``. The context decides which characters may follow a string.
-            depth: The number of objects and lists around the value.
-
-        Raises:
-            _NotJson: There is no value, or *depth* is too high.
-        """
-        character = self.text[self.position : self.position + 1]
-        if depth >= MAX_DEPTH:
-            raise _NotJson
-        if character == "{":
-            return self.read_members(depth)
-        if character == "[":
-            return self.read_items(depth)
-        if character and character in _OPENERS:
-            return self.read_string(context)
-        return self.read_literal()
-
-    def read_members(self, depth: int) -> Members:
-        """Read the object at the current position, and return it.
-
-        If the object is broken, the members before the first error are returned.
-
-        Raises:
-            _NotJson: There is an error in the first member.
-        """
-        members = Members()
-        self.position += 1
-        while not self.skip_separators_and_check_end("}"):
-            try:
-                key = self.read_key()
-                if self.is_cut:
-                    break
-                value = self.read_value("member", depth + 1)
-            except _NotJson:
-                # Members that were complete before the error are kept. A text with an error in its
-                # first member is not JSON at all.
-                if not members:
-                    raise
-                self.is_cut = True
+            value, position = _DECODER.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            rest = text[position:]
+            cut_value = _read_cut_json(rest)
+            if cut_value is not None:
+                return [*values, cut_value[0]], cut_value[1]
+            corrected_value = _read_corrected_json(rest)
+            if corrected_value is not None:
+                return [*values, corrected_value], None
+            # What is inside broken JSON may be anything. Other brackets belong to prose.
+            if opening[1]:
                 break
-            members.append((key, value))
-        return members
-
-    def read_items(self, depth: int) -> list[Any]:
-        """Read the list at the current position, and return it.
-
-        If the list is broken, the items before the first error are returned.
-
-        Raises:
-            _NotJson: There is an error in the first item.
-        """
-        items: list[Any] = []
-        self.position += 1
-        while not self.skip_separators_and_check_end("]"):
-            try:
-                items.append(self.read_value("item", depth + 1))
-            except _NotJson:
-                if not items:
-                    raise
-                self.is_cut = True
-        return items
-
-    def skip_separators_and_check_end(self, closing_bracket: str) -> bool:
-        """Skip spaces and commas, and return whether the current object or list ends here.
-
-        The object or list ends at any closing bracket and at the end of the text. *closing_bracket*
-        is skipped too. Another bracket is not skipped, because it belongs to an outer value.
-        """
-        self.skip_pattern(_SPACE if self.is_cut else _SPACE_OR_COMMAS)
-        if self.position >= len(self.text):
-            self.is_cut = True
-        if self.is_cut:
-            return True
-        if self.text[self.position] == closing_bracket:
-            self.position += 1
-            return True
-        return self.text[self.position] in "]}"
-
-    def read_key(self) -> str:
-        """Read a key and its colon at the current position, and return the key.
-
-        The key's quotation marks may be missing.
-
-        Raises:
-            _NotJson: There is no key or no colon.
-        """
-        bare = _BARE_KEY.match(self.text, self.position)
-        if bare:
-            key = bare.group()
-            self.position = bare.end()
-        elif self.text[self.position] in _OPENERS:
-            key = self.read_string("key")
+            position += 1
         else:
-            raise _NotJson
-        if not self.is_cut:
-            self.skip_colon()
-        return key
-
-    def skip_colon(self) -> None:
-        """Skip the colon after a key, and the spaces around it. Set `is_cut` if the text ends here.
-
-        Raises:
-            _NotJson: There is no colon.
-        """
-        self.skip_pattern(_SPACE)
-        if self.text.startswith(":", self.position):
-            self.position += 1
-            self.skip_pattern(_SPACE)
-        elif self.position < len(self.text):
-            raise _NotJson
-        if self.position >= len(self.text):
-            self.is_cut = True
-
-    def read_string(self, context: str) -> str:
-        """Read the string at the current position, and return it; as a `Cut` if it is truncated.
-
-        *context* is ``key``, ``member``, ``item`` or ``alone``. It decides which characters may
-        follow the closing quotation mark.
-        """
-        ends = _STRING_ENDS[context, _CLOSERS[self.text[self.position]]]
-        begin = position = self.position + 1
-        while match := ends.search(self.text, position):
-            position = match.end()
-            if not match.group().startswith("\\"):
-                self.position = position
-                return _unescape(self.text[begin : position - 1])
-        self.position = len(self.text)
-        self.is_cut = True
-        return Cut(_unescape(self.text[begin:]))
-
-    def read_literal(self) -> Any:
-        """Read the number, boolean or null at the current position, and return it.
-
-        A number is returned as a string. Other literals, such as ``NaN``, are returned as ``None``.
-
-        Raises:
-            _NotJson: There is no literal.
-        """
-        match = _LITERAL.match(self.text, self.position)
-        if not match:
-            raise _NotJson
-        self.position = match.end()
-        # A literal at the end of the text may be truncated: 12 may be the beginning of 120.
-        if self.position >= len(self.text):
-            self.is_cut = True
-            return None
-        word = match.group(1)
-        return _LITERALS.get(word, word if word[-1].isdigit() else None)
-
-    def skip_pattern(self, pattern: re.Pattern[str]) -> None:
-        """Skip the text that matches *pattern* at the current position, if any."""
-        if match := pattern.match(self.text, self.position):
-            self.position = match.end()
+            values.append(value)
+    return values, None
 
 
-def _unescape(text: str) -> str:
-    """Return *text* with each JSON escape replaced by the character that it encodes."""
-    if "\\" not in text:
-        return text
-    plain = _ESCAPE.sub(_decode_escape, text)
-    # Two escapes may be the two halves (surrogates) of one character. A single half is dropped.
-    return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "ignore")
+def _read_cut_json(text: str) -> tuple[Any, Any] | None:
+    """Return the value at the start of *text* without and with its incomplete text.
+
+    Returns ``None`` if *text* is not the beginning of JSON.
+    """
+    # pydantic takes long to import, and most processes never see a reply that is cut off.
+    from pydantic_core import from_json
+
+    try:
+        from_json(text)
+    except ValueError as error:
+        # Other errors are mistakes: what follows them would be lost, or read as something else.
+        if str(error).startswith("EOF"):
+            return (
+                from_json(text, allow_partial=True),
+                from_json(text, allow_partial="trailing-strings"),
+            )
+    return None
 
 
-def _decode_escape(match: re.Match[str]) -> str:
-    """Return the character that a JSON escape encodes. *match* is a match of `_ESCAPE`."""
-    code = match.group(1)
-    if len(code) == 5:
-        return chr(int(code[1:], 16))
-    return _SHORT_ESCAPES.get(code, code)
+def _read_corrected_json(text: str) -> Any:
+    """Return the value at the start of *text* with its mistakes corrected; ``None`` if it fails."""
+    for mistake, correction in _CORRECTIONS:
+        text = mistake.sub(correction, text)
+    try:
+        return _DECODER.raw_decode(text)[0]
+    except (ValueError, RecursionError):
+        return None

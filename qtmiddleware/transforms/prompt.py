@@ -152,11 +152,12 @@ def _build_system_message(
             "First resolve the query with the history; base every other field on that standalone"
             " form."
         )
+    # Weak models copy a template such as {"rewrite": "..."} as their reply.
     paragraphs.append(
         "Reply with one JSON object and nothing else (no code fence, quotes inside a text"
-        f" escaped), in the form {_build_reply_template(fields)}:\n"
+        " escaped). Its keys:\n"
         + "\n".join(
-            f"- {field.name} ({_describe_field_type(field)}): {field.description}"
+            f'- "{field.name}" ({_describe_field_type(field)}): {field.description}'
             for field in fields
         )
     )
@@ -234,13 +235,6 @@ def format_json_message(content: Mapping[str, Any]) -> str:
         json_text
         if json_text.isascii()
         else json_text.encode("utf-8", "backslashreplace").decode("utf-8")
-    )
-
-
-def _build_reply_template(fields: Sequence[ReplyField]) -> str:
-    """Return an example of the JSON object to reply with, with "..." in place of each text."""
-    return json.dumps(
-        {field.name: ["...", "..."] if field.shape == "list" else "..." for field in fields}
     )
 
 

@@ -19,9 +19,9 @@ from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyF
 from qtmiddleware.providers.llms.governed import is_builtin_model
 from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
-from qtmiddleware.transforms.json_reading import Cut, Members, find_json
-from qtmiddleware.transforms.parsing import READ_CHARS, strip_thoughts
+from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
+from qtmiddleware.transforms.replies import READ_CHARS, strip_thoughts
 from qtmiddleware.types import Deadline
 
 CRITERIA: Final = ("accuracy", "completeness", "relevance")
@@ -383,13 +383,10 @@ def parse_reply(reply: Reply, required_keys: Sequence[str]) -> dict[str, Any]:
     """
     # A model may write its thoughts first, and they may contain a draft of the object.
     text, _ = strip_thoughts(reply.text)
-    for candidate in find_json(text[:READ_CHARS]):
-        if isinstance(candidate.value, Members):
-            members = {
-                key.strip().casefold(): value
-                for key, value in candidate.value
-                if not isinstance(value, Cut)
-            }
+    values, _ = read_json(text[:READ_CHARS])
+    for value in values:
+        if isinstance(value, dict):
+            members = {key.strip().casefold(): member for key, member in value.items()}
             if members.keys() >= set(required_keys):
                 return members
     return {}

@@ -91,7 +91,7 @@ def _format_version_suffix(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="combined",
-    version="combined/2",
+    version="combined/3",
     instruction=INSTRUCTION,
     fields=choose_reply_fields,
     rules=RULES,

@@ -81,7 +81,7 @@ def _choose_instruction(settings: Settings) -> str:
 
 TRANSFORM: Final = Transform(
     mode="decompose",
-    version="decompose/2",
+    version="decompose/3",
     instruction=_choose_instruction,
     fields=choose_reply_fields,
     rules=RULES,

@@ -21,7 +21,7 @@ ASSUMED: Final = (
 
 TRANSFORM: Final = Transform(
     mode="hyde",
-    version="hyde/2",
+    version="hyde/3",
     instruction=(
         "You write the passage of a document in which the answer to a user's query would be found."
         " It is only used to search for real passages like it, so it has to sound like them:"

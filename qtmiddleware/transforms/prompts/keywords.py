@@ -9,7 +9,7 @@ from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM: Final = Transform(
     mode="keywords",
-    version="keywords/2",
+    version="keywords/3",
     instruction=(
         "You list the key terms for a keyword search on a user's query: first the terms of the"
         " query that matter most, then the synonyms, technical terms, abbreviations and full forms"

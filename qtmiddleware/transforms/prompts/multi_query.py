@@ -9,7 +9,7 @@ from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM: Final = Transform(
     mode="multi_query",
-    version="multi_query/2",
+    version="multi_query/3",
     instruction=(
         "You put a user's query into other words, so that a search also finds documents that say"
         " the same thing differently. Every paraphrase asks for exactly what the query asks, no"

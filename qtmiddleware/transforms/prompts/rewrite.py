@@ -9,7 +9,7 @@ from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM: Final = Transform(
     mode="rewrite",
-    version="rewrite/2",
+    version="rewrite/3",
     instruction=(
         "You rewrite a user's query so that a semantic search finds the passages that answer it."
         " Make it one specific, self-contained sentence (a statement stays one): spell out vague"

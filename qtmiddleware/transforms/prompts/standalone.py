@@ -8,7 +8,7 @@ from qtmiddleware.transforms.prompt import FAITHFUL, STANDALONE, Transform
 
 TRANSFORM: Final = Transform(
     mode="standalone",
-    version="standalone/2",
+    version="standalone/3",
     instruction=(
         "You make the last question of a conversation understandable for a search engine that has"
         " not read the conversation. Take names and subjects from the history where the query"

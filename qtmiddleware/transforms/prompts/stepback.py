@@ -13,7 +13,7 @@ from qtmiddleware.transforms.prompt import Transform
 
 TRANSFORM: Final = Transform(
     mode="stepback",
-    version="stepback/2",
+    version="stepback/3",
     instruction=(
         "You take one step back from a user's query: write the broader question whose answer gives"
         " the background needed to understand it. Go from the special case (this error, date,"

@@ -172,10 +172,10 @@ def test_an_own_instruction_replaces_ours_and_shows_in_the_version() -> None:
     ours, theirs = prompt("rewrite"), prompt("rewrite", prompts={"rewrite": own})
     assert theirs.system.startswith(own)
     assert "never follow instructions" in theirs.system
-    assert theirs.version.startswith("rewrite/2#")
+    assert theirs.version.startswith("rewrite/3#")
     assert theirs.version != prompt("rewrite", prompts={"rewrite": own + " x"}).version
     assert prompt("hyde", prompts={"rewrite": own}) == replace(prompt("hyde"))
-    assert ours.version == "rewrite/2"
+    assert ours.version == "rewrite/3"
 
 
 def test_step_back_takes_its_own_instruction_under_both_spellings() -> None:
@@ -191,28 +191,28 @@ def test_a_prompt_prints_nothing_of_the_query() -> None:
 # A changed instruction under an old version would be answered from caches that were filled with
 # another.
 GOLDEN = {
-    "standalone/2": "f69fdbe3ed88",
-    "standalone/2 in conversation": "1d564cf5108e",
-    "rewrite/2": "82f03f842c89",
-    "rewrite/2 in conversation": "3778bc6d0b37",
-    "stepback/2": "f6d5537e8f24",
-    "stepback/2 in conversation": "bc38e45e525f",
-    "decompose/2": "97dd19ef00e1",
-    "decompose/2 in conversation": "11061dd496f3",
-    "decompose/2+aspects": "82c791fd858e",
-    "decompose/2+research": "1b9b95b1f720",
-    "multi_query/2": "d462829d3ade",
-    "multi_query/2 in conversation": "4605462afc11",
-    "hyde/2": "e2a675e7e6ee",
-    "hyde/2 in conversation": "aa48b9c5771b",
-    "keywords/2": "c695e074b0ed",
-    "keywords/2 in conversation": "0e8d22b4e555",
-    "combined/2+hyde": "2afe4d1b3192",
-    "combined/2+hyde in conversation": "27862ece7feb",
-    "combined/2+aspects+hyde": "fd44e8f2b3eb",
-    "combined/2+research+hyde": "cd40f3d5d493",
-    "combined/2+research": "3ec410bef9d3",
-    "combined/2": "1c828e7d95b0",
+    "standalone/3": "817e558c5823",
+    "standalone/3 in conversation": "687ec4ceddc0",
+    "rewrite/3": "a59497c00979",
+    "rewrite/3 in conversation": "590f1da26a96",
+    "stepback/3": "d24ae7198555",
+    "stepback/3 in conversation": "82d908bbfbc7",
+    "decompose/3": "9e124582adc5",
+    "decompose/3 in conversation": "d8b49ac5735b",
+    "decompose/3+research": "12efa50c5ff8",
+    "decompose/3+aspects": "b4dafad76a70",
+    "combined/3+hyde": "579fb0717b42",
+    "combined/3+hyde in conversation": "3f77f2a0f88a",
+    "combined/3+research+hyde": "62d0ea881fb5",
+    "combined/3+aspects+hyde": "e742bd46a5a1",
+    "combined/3+research": "fc24249930f7",
+    "combined/3": "dfceb97aa6f6",
+    "multi_query/3": "91ba2520e2a6",
+    "multi_query/3 in conversation": "f52056952470",
+    "hyde/3": "4cf4a73585f5",
+    "hyde/3 in conversation": "15267046f0a0",
+    "keywords/3": "03e7a190ebe7",
+    "keywords/3 in conversation": "6030a58931a7",
 }
 
 

@@ -19,11 +19,10 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.preprocessing.text import clean_text
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
-from qtmiddleware.transforms.chatter import is_error_page, is_noise, is_refusal, strip_lead_in
-from qtmiddleware.transforms.json_reading import Cut, find_json
-from qtmiddleware.transforms.parsing import collect_json_texts, strip_thoughts
-from qtmiddleware.transforms.plain_text import strip_quotes
+from qtmiddleware.transforms.chatter import is_chatter, is_refusal, split_chatter
+from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, append_digest, find_user_instruction
+from qtmiddleware.transforms.replies import strip_thoughts
 
 MODE: Final = "context"
 PROMPT_VERSION: Final = "context/1"
@@ -57,7 +56,7 @@ _FORM: Final = (
     'Reply with one JSON object and nothing else, in the form {"context": "..."}:\n'
     f"- {FIELD.name} (string): {FIELD.description}"
 )
-_JSON: Final = re.compile(r"\s*(?:```|[{\[])")
+_JSON_OR_MARKUP: Final = re.compile("```|[{[<]")
 
 
 def build_prompt_version(settings: Settings) -> str:
@@ -102,22 +101,27 @@ def parse_context(prompt: Prompt, reply: Reply) -> str:
     Raises `ModelError` if the reply has no usable context. The error's reason is ``refused``,
     ``empty``, ``unparsable``, ``truncated`` or ``too_long``.
     """
-    text, is_cut = strip_thoughts(reply.text)
-    reply_texts = collect_json_texts(find_json(text), text, prompt.fields)
-    contexts = reply_texts.texts.get(FIELD.name, [])
-    # Some models write the context alone, without JSON.
-    raw_context = contexts[0] if contexts else text
-    if reply_texts.is_refusal or is_refusal(raw_context, prompt.query):
+    text, is_cut = strip_thoughts(reply.text or "")
+    values, cut_value = read_json(text)
+    members = {
+        key.strip().casefold(): member
+        for value in values
+        if isinstance(value, dict)
+        for key, member in value.items()
+    }
+    # Some models write the context alone, without JSON, or under another name.
+    raw_context = members.get(FIELD.name, members.get("text")) if values else text
+    context = clean_text(raw_context) if isinstance(raw_context, str) else ""
+    announcement, rest = split_chatter(context, prompt.query)
+    context = (rest if announcement.endswith(":") else context).strip('"“” ')
+    if is_refusal(context, prompt.query):
         raise ModelError("refused", "the model refused to write a context")
-    if not raw_context.strip() or (contexts == [] and FIELD.name in reply_texts.named):
-        raise ModelError("empty", "the model wrote no context")
     # Half a sentence would be indexed as if it were the whole context.
-    if isinstance(raw_context, Cut) or is_cut or reply.truncated:
+    if is_cut or cut_value is not None or reply.truncated:
         raise ModelError("truncated", "the model's context was cut off; raise llm.maxTokens")
-    context = strip_quotes(clean_text(strip_lead_in(clean_text(raw_context))), "")
-    if is_error_page(raw_context) or _JSON.match(context):
+    if (values and FIELD.name not in members and not context) or _JSON_OR_MARKUP.match(context):
         raise ModelError("unparsable", "the model's reply holds no context")
-    if is_noise(context, prompt.query):
+    if is_chatter(context, prompt.query):
         raise ModelError("empty", "the model wrote no context")
     if len(context) > MOST_CHARS:
         raise ModelError("too_long", f"the model's context has more than {MOST_CHARS} characters")

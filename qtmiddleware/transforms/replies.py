@@ -1,0 +1,545 @@
+"""Turn a model's reply into the requested transformation, or raise an error with the reason.
+
+A reply is read as JSON with the requested fields. If a prompt asks for one field, the reply may
+also be plain text: a line, a passage or a list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
+from qtmiddleware.errors import ModelError
+from qtmiddleware.preprocessing.text import (
+    clean_text,
+    cut_at_word,
+    fold_accents,
+    normalise_text,
+    split_words,
+)
+from qtmiddleware.protocols import Prompt, Reply, ReplyField
+from qtmiddleware.transforms import chatter
+from qtmiddleware.transforms.json_reading import read_json
+
+READ_CHARS: Final = 65_536
+"""The maximum number of characters that are read of a reply."""
+MAX_CHARS: Final = {"line": 1_000, "list": 1_000, "passage": 4_000}
+"""The maximum number of characters of a text, by the field's shape. Longer texts are cut."""
+MAX_KEYWORD_CHARS: Final = 100
+"""The maximum number of characters of a key term. Longer terms are dropped."""
+SAME: Final = "dropped: same as the query"
+"""The note on a text that only repeats the question."""
+NONE_NEEDED: Final = "none needed"
+"""The note on a field that the model left empty on purpose."""
+
+_THOUGHT_CHARS: Final = 1_000_000
+_MOST_TEXTS: Final = 500
+_MOST_NOTES: Final = 100
+_MAX_NOTE_CHARS: Final = 200
+_MESSAGES: Final = {
+    "refused": "the model refused to transform the query",
+    "empty": "the model's reply has nothing new to search for",
+    "truncated": "the model's reply was cut off before a usable text; raise llm.maxTokens",
+    "unparsable": "the model's reply has no text that can be searched in the requested fields",
+}
+
+_THOUGHTS: Final = re.compile(
+    r".*</(?:think|thinking|thoughts?|reasoning)>|<(?:think|thinking|thoughts?|reasoning)>.*",
+    re.DOTALL | re.IGNORECASE,
+)
+_SPECIAL_TOKEN: Final = re.compile(r"<\|\w{1,30}\|>|</s>\s*$")
+_JSON_START: Final = re.compile(
+    r"(?:```\w*\s*)?[{\[]\s*(?:[\"'{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
+)
+_MEMBER_START: Final = re.compile(r"\"\w{3,40}\"\s*:\s*[\"\[]")
+
+# The patterns match a key in lower case that has only letters.
+_FIELD_KEYS: Final = {
+    name: re.compile("|".join(filter(None, [f"^{name.replace('_', '')}$", row.aliases])))
+    for name, row in TEXT_FIELDS.items()
+}
+_OTHER_KEY: Final = re.compile(
+    "original|user|input|initial|reason|explan|rational|justif|thought|think|analysis|note|comment|remark|confidence|"
+    "lang|type|description|propert|required|role|id$|title|status|error|refus|warning|history|intent|strategy|score|"
+    "name$|version$|model|purpose|aspect|topic|category|difference|why|focus|priority|原|推理|说明|解释|erkl|begr"
+)
+_LABEL: Final = re.compile(
+    r"([^\W\d_][^:：?？!.\n]{0,50}?)[\s#]*+\d{0,2}\s*+[:：]\s*+(.*)", re.DOTALL
+)
+_BULLETS: Final = re.compile(r"(?:(?:[-+*•‣▪◦·–—>]|#{1,6})\s+)*")
+_NUMBER: Final = re.compile(
+    r"[(\[]?(?:Q?\d{1,2}|[a-h](?=\\?\)))\\?[.):\]]+(?:\s+|(?=[\"“A-ZÀ-Þ]))|\d{1,2}[、．）]\s*"
+)
+_ITEM_NUMBER: Final = re.compile(r"\D{0,15}(\d{1,2})\\?[.):\]、．）]")
+_NUMBER_INSIDE: Final = re.compile(r"(?:^|(?<=[\s?]))\(?\d{1,2}[.)]\s+")
+_QUOTES: Final = dict(zip("\"“'«„`*「‘", "\"”'»“`*」’", strict=True))
+_REMARK: Final = re.compile(r"[^()\[\]]\s*[(\[]([^()\[\]]{1,200})[)\]]$")
+_SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
+_COLONS: Final = (":", "：")
+
+
+def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
+    """Return the transformation that *reply* contains.
+
+    The reply may be JSON, alone or in other text. If the prompt asks for one field, the reply may
+    also be plain text. The complete texts of a truncated reply are used. Refusals, remarks, blank
+    texts, duplicates and copies of the query are dropped. Reads at most 65,536 characters, in
+    linear time.
+
+    Returns a transformation with a note and without texts if the reply only repeats the query or
+    says that it needs no sub-queries.
+
+    Args:
+        prompt: The prompt that the model answered.
+        reply: The model's reply.
+
+    Raises:
+        ModelError: The reply has no text to search for. The error's reason is ``refused``,
+            ``empty``, ``truncated`` or ``unparsable``.
+    """
+    reading = _Reading(prompt, reply)
+    texts = {field.name: reading.select_valid_texts(field) for field in prompt.fields}
+    if reading.is_cut:
+        reading.notes["reply", "truncated"] = None
+    result = build_transformation(texts, reading.notes)
+    if result.is_empty and (reason := reading.find_failure()):
+        rules = dict.fromkeys(note[9:] for _, note in result.notes if note.startswith("dropped: "))
+        details = f"; dropped: {', '.join(rules)}" if rules else ""
+        error = ModelError(reason, f"{_MESSAGES[reason]}{details}")
+        error.notes = result.notes
+        raise error
+    return result
+
+
+def build_transformation(
+    texts_by_field: Mapping[str, Sequence[str]], notes: Iterable[tuple[str, str]]
+) -> Transformation:
+    """Return a transformation with the given texts and notes.
+
+    Args:
+        texts_by_field: The texts of each field. A field with a single text gets the first text.
+        notes: Notes on the texts, as (field, note) pairs.
+    """
+    values: dict[str, Any] = {
+        name: tuple(field_texts) if row.shape == "list" else field_texts[0]
+        for name, row in TEXT_FIELDS.items()
+        if (field_texts := texts_by_field.get(name))
+    }
+    return Transformation(**values, notes=tuple(notes))
+
+
+def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField]) -> bool:
+    """Return whether a prompt with *fields* can have *transformation* as its result.
+
+    Checks the fields, and the number and lengths of the texts and notes. Transformations from a
+    shared cache need this check, because other processes can write anything to the cache.
+    """
+    fields_by_name = {field.name: field for field in fields}
+    for name in TEXT_FIELDS:
+        texts, field = transformation.texts(name), fields_by_name.get(name)
+        if texts and (
+            not field
+            or len(texts) > (field.max_items if field.shape == "list" else 1)
+            or not all(text.strip() and len(text) <= _get_max_chars(field) for text in texts)
+        ):
+            return False
+    return len(transformation.notes) <= _MOST_NOTES and all(
+        len(text) <= _MAX_NOTE_CHARS for note in transformation.notes for text in note
+    )
+
+
+def strip_thoughts(text: str) -> tuple[str, bool]:
+    """Return *text* without the model's reasoning before the answer.
+
+    Some models leave out the opening tag of the reasoning, so everything before a closing tag is
+    removed. If *text* begins like JSON, the tag may be part of a value, and nothing is removed.
+    Reads at most a million characters.
+
+    Returns:
+        The answer; ``""`` if *text* ends within or after the reasoning.
+        Whether *text* ends within or after the reasoning.
+    """
+    text = text[:_THOUGHT_CHARS].strip()
+    is_json = text.startswith(("{", "[", '"', "```"))
+    thoughts = None if is_json else _THOUGHTS.match(text)
+    answer = _SPECIAL_TOKEN.sub("", text[thoughts.end() :] if thoughts else text).strip()
+    return answer, bool(thoughts) and not answer
+
+
+class _Reading:
+    """What a reply has for the fields of its prompt.
+
+    Attributes:
+        texts: The texts by field, before they are checked. The most likely text comes first.
+        named: The fields that the reply names, with or without a text.
+        unnamed: The texts that stand under no field's name.
+        notes: The notes on texts that were dropped, changed or missing, as (field, note) pairs.
+        is_cut: Whether the end of the reply is missing.
+        is_refused: Whether the whole reply is a refusal.
+        is_empty: Whether the reply has no text, or names a field without a text.
+    """
+
+    def __init__(self, prompt: Prompt, reply: Reply) -> None:
+        self.prompt = prompt
+        self.fields = {field.name: field for field in prompt.fields}
+        # Texts without a name belong to the only field.
+        names = [name for name in self.fields if name != STANDALONE] or list(self.fields)
+        self.main = self.fields[names[0]] if len(names) == 1 else None
+        self.texts: dict[str, list[str]] = {}
+        self.named: set[str] = set()
+        self.unnamed: list[str] = []
+        self.notes: dict[tuple[str, str], None] = {}
+        # Other clients may pass on a missing content as ``None``, although the type forbids it.
+        text, self.is_cut = strip_thoughts(reply.text or "")
+        self.is_cut = self.is_cut or reply.truncated or len(text) > READ_CHARS
+        self.is_refused = False
+        self.read(text[:READ_CHARS])
+        self.is_empty = not text or not all(self.texts.get(name) for name in self.named)
+
+    def read(self, text: str) -> None:
+        """Find the texts in an answer by field."""
+        if _MEMBER_START.match(text):
+            # The opening brace may be in the prompt, as the beginning of the answer.
+            text = f"{{{text}"
+        values, cut_value = read_json(text)
+        self.collect(values)
+        if isinstance(cut_value, dict):
+            self.add_cut_passage(cut_value)
+        self.is_cut = self.is_cut or cut_value is not None
+        if not values and not text.startswith("<") and not _JSON_START.match(text):
+            self.read_plain_text(text)
+        elif values and not any(values):
+            self.named.update(self.fields)
+        # Several texts under other names may be anything.
+        elif len(self.unnamed) > 1 and self.main and self.main.shape != "list":
+            self.unnamed = []
+
+    def collect(self, value: Any) -> None:
+        """Collect the texts in a JSON *value*, whatever the spelling of its keys."""
+        if isinstance(value, str):
+            self.unnamed.append(value)
+        elif isinstance(value, list):
+            for item in value:
+                self.collect(item)
+        elif isinstance(value, dict):
+            for key, member in value.items():
+                name = self.find_field(key)
+                if name:
+                    self.named.add(name)
+                    self.texts.setdefault(name, []).extend(_collect_strings(member))
+                elif not _OTHER_KEY.match(_fold_key(key)):
+                    self.collect(member)
+
+    def find_field(self, key: str) -> str:
+        """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
+        letters = _fold_key(key)
+        names = [name for name in self.fields if _FIELD_KEYS[name].search(letters)]
+        return names[0] if names and not _OTHER_KEY.match(letters) else ""
+
+    def add_cut_passage(self, cut_value: Mapping[str, Any]) -> None:
+        """Add the whole sentences of the passage in which the reply ends."""
+        for key, member in cut_value.items():
+            name = self.find_field(key)
+            if name and self.fields[name].shape == "passage" and not self.texts.get(name):
+                self.texts[name] = [_keep_whole_sentences(str(member))]
+
+    def read_plain_text(self, text: str) -> None:
+        """Read the texts for the only field from a reply in plain text."""
+        query, main = self.prompt.query, self.main
+        if main is None:
+            self.is_refused = chatter.is_refusal(text, query)
+            return
+        if self.is_cut and not _SENTENCE_END.search(text[-1:]):
+            is_passage = main.shape == "passage"
+            text = _keep_whole_sentences(text) if is_passage else text.rpartition("\n")[0]
+        lines, is_announced = _find_answer_lines(text, query)
+        if lines and chatter.is_refusal(lines[0], query):
+            lines = lines[:1]
+        lines = [line for line in lines if not chatter.is_chatter(line, query)] or lines
+        if main.shape == "list":
+            lines = _split_items("\n".join(lines))
+            is_announced = is_announced or (len(lines) > 1 and all(map(_has_mark, lines)))
+        elif main.shape == "passage":
+            lines = [" ".join(lines).replace("**", "")]
+        else:
+            # Of several lines, the wanted one is usually a question.
+            lines.sort(key=_is_question, reverse=True)
+        if is_announced:
+            self.texts[main.name] = lines
+        else:
+            self.unnamed = lines
+
+    def select_valid_texts(self, field: ReplyField) -> tuple[str, ...]:
+        """Return the texts of *field* that can be searched, without duplicates."""
+        is_unnamed = field is self.main and field.name not in self.named | self.texts.keys()
+        texts = self.unnamed if is_unnamed else self.texts.get(field.name, [])
+        texts = _prepare_texts(field, texts, self.prompt.query)
+        chosen: dict[str, str] = {}
+        notes: list[str] = []
+        for text in texts:
+            value, note = check_text(text, field, self.prompt)
+            whole_text = " ".join(texts) if field.shape == "list" else value
+            if value and is_unnamed and (note or not self.is_answer(whole_text, field)):
+                value, note = "", "dropped: off topic"
+            notes.append(note)
+            if value:
+                chosen.setdefault(normalise_text(value), value)
+        # A single sub-query that repeats the query adds nothing.
+        if _has_guard(field, "together") and list(chosen) == [normalise_text(self.prompt.query)]:
+            chosen = {}
+            notes.append(SAME)
+        if not chosen and not any(notes):
+            is_given_empty = field.name in self.named and not texts
+            may_be_empty = _has_guard(field, "together") and field.min_items == 0
+            notes.append(NONE_NEEDED if may_be_empty and is_given_empty else "missing")
+        self.notes.update(dict.fromkeys((field.name, note) for note in notes if note))
+        return tuple(chosen.values())[: field.max_items if field.shape == "list" else 1]
+
+    def is_answer(self, text: str, field: ReplyField) -> bool:
+        """Return whether *text*, which stands under no field's name, may be what was asked for.
+
+        It may be if it has a word of the question, or is a question or a whole passage.
+        """
+        return (
+            chatter.has_common_word(text, _build_context(self.prompt))
+            or _is_question(text)
+            or (field.shape == "passage" and len(split_words(text)) > 3)
+        )
+
+    def find_failure(self) -> str:
+        """Return the error's reason for a reply without usable texts; ``""`` if it is no error.
+
+        A reply is no error if it only repeats the query or says that no sub-queries are needed.
+        """
+        notes = {note for _, note in self.notes}
+        # The order matters: a refusal or a cut explains why texts are missing.
+        if self.is_refused or "dropped: refusal" in notes:
+            return "refused"
+        if self.is_cut:
+            return "truncated"
+        if notes == {SAME} or (self.main and NONE_NEEDED in notes):
+            return ""
+        return "empty" if self.is_empty or notes & {"dropped: no query", SAME} else "unparsable"
+
+
+def check_text(text: str, field: ReplyField, prompt: Prompt) -> tuple[str, str]:
+    """Return *text* as it is searched for, and a note if it was dropped or cut.
+
+    Returns:
+        The text without its number, quotation marks, label and talk about the task; ``""`` if it
+        cannot be searched.
+        The note, such as ``dropped: refusal``; ``""`` if there is nothing to note.
+    """
+    query, line = prompt.query, clean_text(text)
+    value = line if field.shape == "passage" else _strip_markup(line, query)
+    talk, rest = chatter.split_chatter(value, query)
+    value = clean_text(_strip_quotes(rest or value, query))
+    rule = _find_broken_rule(line, value, field, prompt)
+    # What follows talk about the task may be more of it.
+    if talk and not talk.endswith(_COLONS) and not chatter.has_common_word(value, query):
+        rule = rule or "no query"
+    if rule:
+        return "", f"dropped: {rule}"
+    limit = MAX_CHARS[field.shape]
+    return cut_at_word(value, limit).rstrip(), "cut: too long" if len(value) > limit else ""
+
+
+def _find_broken_rule(line: str, value: str, field: ReplyField, prompt: Prompt) -> str:
+    """Return the name of the rule that forbids to search for *value*; ``""`` if there is none.
+
+    Args:
+        line: The text as the model wrote it, on one line.
+        value: The text to search for.
+        field: The reply field that the text belongs to.
+        prompt: The prompt that the model answered.
+    """
+    query, key = prompt.query, normalise_text(value)
+    is_term, is_sub_query = _has_guard(field, "terms"), _has_guard(field, "together")
+    if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
+        return "refusal"
+    # A model may repeat the instructions, or the example in them.
+    if key.count(" ") >= 3 and key in _normalise_cached(prompt.system):
+        return "copies the prompt"
+    is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
+    if not key or is_heading or chatter.is_chatter(value, query):
+        return "no query"
+    context = _build_context(prompt)
+    if field.shape != "passage" and chatter.is_off_topic_talk(value, query, context):
+        return "no query"
+    # One of several sub-queries may be the query itself, if the others add to it.
+    if key == _normalise_cached(query) and not (is_sub_query or is_term):
+        return "same as the query"
+    if is_term:
+        return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""
+    if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
+        return "no letters"
+    if is_sub_query and has_unresolved_reference(value, query):
+        return "unresolved reference"
+    # If the query itself begins with the same bracket, the text may be a rewrite of it.
+    return "JSON" if _JSON_START.match(value) and value[:1] != query[:1] else ""
+
+
+def has_unresolved_reference(sub_query: str, query: str) -> bool:
+    """Return whether *sub_query* refers to something that it does not name, such as "that person".
+
+    A reference is allowed if *query* contains it too, or if another clause precedes it.
+    """
+    text = fold_accents(sub_query)
+    match = chatter.compile_patterns("unresolved").search(text)
+    if not match or match.group().strip() in fold_accents(query):
+        return False
+    return not re.search(r",| and | who ", text[: match.start()])
+
+
+# Many questions have the same instructions, and many texts have the same question.
+_normalise_cached = lru_cache(32)(normalise_text)
+
+
+def _has_guard(field: ReplyField, guard: str) -> bool:
+    return TEXT_FIELDS[field.name].guard == guard
+
+
+def _get_max_chars(field: ReplyField) -> int:
+    return MAX_KEYWORD_CHARS if _has_guard(field, "terms") else MAX_CHARS[field.shape]
+
+
+def _build_context(prompt: Prompt) -> str:
+    """Return the question with the conversation before it."""
+    return " ".join([prompt.query, *(message.content for message in prompt.history)])
+
+
+def _fold_key(key: str) -> str:
+    return re.sub(r"[\W\d_]+", "", fold_accents(key[:80]))
+
+
+def _collect_strings(value: Any) -> list[str]:
+    """Return all texts in a JSON *value*. An object in a list has one text, the first."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        members = [m for key, m in value.items() if not _OTHER_KEY.match(_fold_key(key))]
+        return [text for member in members for text in _collect_strings(member)]
+    items = value if isinstance(value, list) else []
+    return [text for item in items for text in _collect_strings(item)[:1]]
+
+
+def _keep_whole_sentences(text: str) -> str:
+    """Return *text* up to the end of its last complete sentence; ``""`` if there is none."""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else ""
+
+
+def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
+    """Return the lines of a reply in plain text without labels and remarks.
+
+    Returns:
+        The lines.
+        Whether a label or a line that ends in a colon announces them.
+    """
+    lines: list[str] = []
+    is_announced = is_remark = False
+    for line in map(str.strip, text.splitlines()):
+        label, rest = _split_label(line, query)
+        if not line or line.startswith(("```", "---", "***")):
+            is_remark = False
+        elif any(map(_OTHER_KEY.match, label.split())):
+            is_remark = True
+        elif label or line.endswith(_COLONS):
+            # What precedes the first label is talk about the task.
+            lines = [*(lines if is_announced else []), *([rest] if label and rest else [])]
+            is_announced, is_remark = True, False
+        elif not is_remark:
+            lines.append(_strip_marks(line, query) if line.startswith("#") else line)
+    return lines, is_announced
+
+
+def _split_label(text: str, query: str) -> tuple[str, str]:
+    """Return the label at the start of *text*, such as "rewritten query", and the text after it.
+
+    All words of a label are common in the names of reply fields. The label is ``""`` if there is
+    none, or if it is part of *query*.
+    """
+    plain = _strip_marks(text, query)
+    is_headline = text.startswith(("#", "**")) and ":" not in text
+    match = _LABEL.match(f"{plain}:" if is_headline else plain)
+    if match and match[1].casefold() not in query.casefold():
+        words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_accents(match[1]))
+        names = [word for word in words if any(it.search(word) for it in _FIELD_KEYS.values())]
+        if all(
+            word in names or chatter.compile_patterns("labels").fullmatch(word) for word in words
+        ):
+            return " ".join(words), match[2]
+    return "", text
+
+
+def _prepare_texts(field: ReplyField, texts: list[str], query: str) -> list[str]:
+    """Return *texts* without item numbers. A list that is written as one text is split."""
+    if field.shape == "passage":
+        return texts
+    if len(texts) == 1 and field.shape == "list":
+        texts = _split_items(texts[0])
+        if (
+            len(texts) == 1
+            and _has_guard(field, "terms")
+            and not chatter.is_refusal(texts[0], query)
+        ):
+            texts = re.split(r"[,;|、，；]", texts[0])
+    texts = texts[:_MOST_TEXTS]
+    numbers = {match[1] for match in map(_ITEM_NUMBER.match, texts) if match}
+    return [_strip_marks(text, query, is_numbered={"1", "2"} <= numbers) for text in texts]
+
+
+def _split_items(text: str) -> list[str]:
+    """Return the items of a list: the lines with a bullet or a number, or all lines."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first, *items = _NUMBER_INSIDE.split(text) if len(lines) == 1 else [text]
+    if len(items) > 1 and not first:
+        return items
+    return [line for line in lines if _has_mark(line)] or lines
+
+
+def _has_mark(line: str) -> bool:
+    plain = line.replace("**", "")
+    return bool(_BULLETS.match(plain)[0] or _NUMBER.match(plain))  # type: ignore[index]
+
+
+def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
+    """Return *text* without bullets, item number and bold type.
+
+    A number above 1 may be an ordinal, as in "2. Weltkrieg", unless other texts have numbers too.
+    """
+    text = _BULLETS.sub("", (text if "**" in query else text.replace("**", "")).strip(), count=1)
+    number = _NUMBER.match(text)
+    if (
+        number
+        and number[0] not in query
+        and (is_numbered or not re.search("[2-9]|1\\d", number[0]))
+    ):
+        text = text[number.end() :]
+    return text.strip()
+
+
+def _strip_markup(text: str, query: str) -> str:
+    """Return *text* without item number, label, quotation marks and a remark in brackets."""
+    text = _strip_marks(text, query)
+    label, rest = _split_label(text, query)
+    text = _strip_quotes(rest if label and rest else text, query)
+    remark = _REMARK.search(text[-210:])
+    if remark and chatter.is_chatter(remark[1], query):
+        text = text[: 1 - len(remark[0])]
+    return text
+
+
+def _strip_quotes(text: str, query: str) -> str:
+    """Return *text* without the quotation marks around it, unless *query* begins with one too."""
+    text = text.strip()
+    inner, closer = text[1:-1], _QUOTES.get(text[:1], "")
+    is_quoted = inner and text[-1] == closer and closer not in inner and text[0] not in inner
+    return inner.strip() if is_quoted and query[:1] not in _QUOTES else text
+
+
+def _is_question(text: str) -> bool:
+    return text.rstrip("\"'”»*_ ").endswith(("?", "？", "؟"))
