@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Set
 from functools import cache, lru_cache
 from typing import Final
 
@@ -69,21 +70,21 @@ def is_off_topic_talk(text: str, query: str, context: str) -> bool:
         return False
     languages = {detect_language(text), detect_language(query)} - {""} or LANGUAGES
     talk = {fold_accents(word) for code in languages for word in load_lexicon(code).talk}
-    return not talk.isdisjoint(set(words) - set(fold_words(query))) and not has_common_word(
-        text, context
-    )
+    own_words = talk.intersection(words).difference(fold_words(query))
+    return bool(own_words) and not has_common_word(text, context, ignored=_cut_stems(talk))
 
 
-def has_common_word(text: str, query: str) -> bool:
+def has_common_word(text: str, query: str, *, ignored: Set[str] = frozenset()) -> bool:
     """Return whether *text* has one of the words that say what *query* is about.
 
-    Words are equal if their beginnings are. Returns ``True`` if *query* has no such word.
+    Words are equal if their beginnings are. Returns ``True`` if *query* has no such word. Words
+    that begin like those in *ignored* do not count.
     """
     languages = tuple(
         {detect_language(text), detect_language(query[:_OPENING_CHARS])} - {""} or {DEFAULT}
     )
     stems = _find_stems(query, languages)
-    return not stems or not stems.isdisjoint(_find_stems(text, languages))
+    return not stems or bool((stems & _find_stems(text, languages)) - ignored)
 
 
 def _is_statement(text: str) -> bool:
@@ -107,7 +108,10 @@ def _find_stems(text: str, languages: tuple[str, ...]) -> frozenset[str]:
 @cache
 def _load_common_stems(language: str) -> frozenset[str]:
     lexicon = load_lexicon(language)
-    words = lexicon.stop | lexicon.talk | lexicon.function_words
+    return _cut_stems(lexicon.stop | lexicon.function_words | lexicon.conjunctions)
+
+
+def _cut_stems(words: Set[str]) -> frozenset[str]:
     return frozenset(fold_accents(word)[:5].rstrip("s") for word in words)
 
 

@@ -73,8 +73,9 @@ _BULLETS: Final = re.compile(r"(?:(?:[-+*•‣▪◦·–—>]|#{1,6})\s+)*")
 _NUMBER: Final = re.compile(
     r"[(\[]?(?:Q?\d{1,2}|[a-h](?=\\?\)))\\?[.):\]]+(?:\s+|(?=[\"“A-ZÀ-Þ]))|\d{1,2}[、．）]\s*"
 )
-_ITEM_NUMBER: Final = re.compile(r"\D{0,15}(\d{1,2})\\?[.):\]、．）]")
+_ITEM_NUMBER: Final = re.compile(r"\D{0,15}(\d{1,2})\\?[.):\]、．）*]")
 _NUMBER_INSIDE: Final = re.compile(r"(?:^|(?<=[\s?]))\(?\d{1,2}[.)]\s+")
+_BOLD: Final = re.compile(r"\*\*(?=\S)([^*]{1,400})(?<=\S)\*\*")
 _QUOTES: Final = dict(zip("\"“'«„`*「‘", "\"”'»“`*」’", strict=True))
 _REMARK: Final = re.compile(r"[^()\[\]]\s*[(\[]([^()\[\]]{1,200})[)\]]$")
 _SENTENCE_END: Final = re.compile(r"[.!?](?=[\s\"')\]]|$)|[。！？؟।]")
@@ -452,7 +453,7 @@ def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
             lines = [*(lines if is_announced else []), *([rest] if label and rest else [])]
             is_announced, is_remark = True, False
         elif not is_remark:
-            lines.append(_strip_marks(line, query) if line.startswith("#") else line)
+            lines.append(line.lstrip("#> "))
     return lines, is_announced
 
 
@@ -502,7 +503,7 @@ def _split_items(text: str) -> list[str]:
 
 
 def _has_mark(line: str) -> bool:
-    plain = line.replace("**", "")
+    plain = _BOLD.sub(r"\1", line)
     return bool(_BULLETS.match(plain)[0] or _NUMBER.match(plain))  # type: ignore[index]
 
 
@@ -511,7 +512,7 @@ def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
 
     A number above 1 may be an ordinal, as in "2. Weltkrieg", unless other texts have numbers too.
     """
-    text = _BULLETS.sub("", (text if "**" in query else text.replace("**", "")).strip(), count=1)
+    text = _BULLETS.sub("", (text if "**" in query else _BOLD.sub(r"\1", text)).strip(), count=1)
     number = _NUMBER.match(text)
     if (
         number
