@@ -51,9 +51,7 @@ _THOUGHTS: Final = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _SPECIAL_TOKEN: Final = re.compile(r"<\|\w{1,30}\|>|</s>\s*$")
-_JSON_START: Final = re.compile(
-    r"(?:```\w*\s*)?[{\[]\s*(?:[\"'{\[\]},]|\w+\s*:|-?\d+\s*[,\]]|null|true|false|\Z)"
-)
+_MARKUP_START: Final = re.compile(r"(?:```\w*\s*)?(?:[{<]|\[\s*(?:[\"'{\[\]]|\Z))")
 _MEMBER_START: Final = re.compile(r"\"\w{3,40}\"\s*:\s*[\"\[]")
 
 # The patterns match a key in lower case that has only letters.
@@ -138,14 +136,12 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
     Checks the fields, and the number and lengths of the texts and notes. Transformations from a
     shared cache need this check, because other processes can write anything to the cache.
     """
-    fields_by_name = {field.name: field for field in fields}
-    for name in TEXT_FIELDS:
-        texts, field = transformation.texts(name), fields_by_name.get(name)
-        if texts and (
-            not field
-            or len(texts) > (field.max_items if field.shape == "list" else 1)
-            or not all(text.strip() and len(text) <= _get_max_chars(field) for text in texts)
-        ):
+    max_items = {field.name: field.max_items if field.shape == "list" else 1 for field in fields}
+    for name, row in TEXT_FIELDS.items():
+        texts = transformation.texts(name)
+        max_chars = MAX_KEYWORD_CHARS if row.guard == "terms" else MAX_CHARS[row.shape]
+        are_valid = all(text.strip() and len(text) <= max_chars for text in texts)
+        if not are_valid or len(texts) > max_items.get(name, 0):
             return False
     return len(transformation.notes) <= _MOST_NOTES and all(
         len(text) <= _MAX_NOTE_CHARS for note in transformation.notes for text in note
@@ -210,7 +206,7 @@ class _Reading:
         if isinstance(cut_value, dict):
             self.add_cut_passage(cut_value)
         self.is_cut = self.is_cut or cut_value is not None
-        if not values and not text.startswith("<") and not _JSON_START.match(text):
+        if not values and not _MARKUP_START.match(text):
             self.read_plain_text(text)
         elif values and not any(values):
             self.named.update(self.fields)
@@ -218,27 +214,28 @@ class _Reading:
         elif len(self.unnamed) > 1 and self.main and self.main.shape != "list":
             self.unnamed = []
 
-    def collect(self, value: Any) -> None:
-        """Collect the texts in a JSON *value*, whatever the spelling of its keys."""
+    def collect(self, value: Any, name: str = "") -> None:
+        """Collect the texts in a JSON *value* for the field *name*, or by the names in its keys."""
         if isinstance(value, str):
-            self.unnamed.append(value)
+            texts = self.texts.setdefault(name, []) if name else self.unnamed
+            texts.append(value)
         elif isinstance(value, list):
             for item in value:
-                self.collect(item)
+                self.collect(item, name)
         elif isinstance(value, dict):
             for key, member in value.items():
-                name = self.find_field(key)
-                if name:
-                    self.named.add(name)
-                    self.texts.setdefault(name, []).extend(_collect_strings(member))
-                elif not _OTHER_KEY.match(_fold_key(key)):
-                    self.collect(member)
+                if not _OTHER_KEY.match(_fold_key(key)):
+                    field_name = name or self.find_field(key)
+                    self.named.update({field_name} - {""})
+                    self.collect(member, field_name)
+                    # In an object instead of a text, the first text counts, or all with a number.
+                    if name and not key.isdigit():
+                        break
 
     def find_field(self, key: str) -> str:
         """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
-        letters = _fold_key(key)
-        names = [name for name in self.fields if _FIELD_KEYS[name].search(letters)]
-        return names[0] if names and not _OTHER_KEY.match(letters) else ""
+        names = [name for name in self.fields if _FIELD_KEYS[name].search(_fold_key(key))]
+        return names[0] if names else ""
 
     def add_cut_passage(self, cut_value: Mapping[str, Any]) -> None:
         """Add the whole sentences of the passage in which the reply ends."""
@@ -380,7 +377,7 @@ def _find_broken_rule(line: str, value: str, field: ReplyField, prompt: Prompt) 
     if is_sub_query and has_unresolved_reference(value, query):
         return "unresolved reference"
     # If the query itself begins with the same bracket, the text may be a rewrite of it.
-    return "JSON" if _JSON_START.match(value) and value[:1] != query[:1] else ""
+    return "JSON" if _MARKUP_START.match(value) and value[:1] != query[:1] else ""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:
@@ -403,10 +400,6 @@ def _has_guard(field: ReplyField, guard: str) -> bool:
     return TEXT_FIELDS[field.name].guard == guard
 
 
-def _get_max_chars(field: ReplyField) -> int:
-    return MAX_KEYWORD_CHARS if _has_guard(field, "terms") else MAX_CHARS[field.shape]
-
-
 def _build_context(prompt: Prompt) -> str:
     """Return the question with the conversation before it."""
     return " ".join([prompt.query, *(message.content for message in prompt.history)])
@@ -414,17 +407,6 @@ def _build_context(prompt: Prompt) -> str:
 
 def _fold_key(key: str) -> str:
     return re.sub(r"[\W\d_]+", "", fold_accents(key[:80]))
-
-
-def _collect_strings(value: Any) -> list[str]:
-    """Return all texts in a JSON *value*. An object in a list has one text, the first."""
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, dict):
-        members = [m for key, m in value.items() if not _OTHER_KEY.match(_fold_key(key))]
-        return [text for member in members for text in _collect_strings(member)]
-    items = value if isinstance(value, list) else []
-    return [text for item in items for text in _collect_strings(item)[:1]]
 
 
 def _keep_whole_sentences(text: str) -> str:
@@ -478,16 +460,13 @@ def _split_label(text: str, query: str) -> tuple[str, str]:
 
 def _prepare_texts(field: ReplyField, texts: list[str], query: str) -> list[str]:
     """Return *texts* without item numbers. A list that is written as one text is split."""
+    if field.shape == "list" and len(texts) == 1:
+        texts = _split_items(texts[0])
+        is_refused = bool(texts) and chatter.is_refusal(texts[0], query)
+        if _has_guard(field, "terms") and len(texts) == 1 and not is_refused:
+            texts = re.split(r"[,;|、，；]", texts[0])
     if field.shape == "passage":
         return texts
-    if len(texts) == 1 and field.shape == "list":
-        texts = _split_items(texts[0])
-        if (
-            len(texts) == 1
-            and _has_guard(field, "terms")
-            and not chatter.is_refusal(texts[0], query)
-        ):
-            texts = re.split(r"[,;|、，；]", texts[0])
     texts = texts[:_MOST_TEXTS]
     numbers = {match[1] for match in map(_ITEM_NUMBER.match, texts) if match}
     return [_strip_marks(text, query, is_numbered={"1", "2"} <= numbers) for text in texts]

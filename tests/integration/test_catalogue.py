@@ -204,10 +204,9 @@ LANGUAGE = {
     "lead_ins": ["zsag zmir"],
     "closings": ["zbitte"],
     "hints": {"starters": ["zwat"], "strong": ["zist", "zder"]},
-    "chatter": ["zich zwerde zsuchen"],
+    "chatter": ["zich zwerde zsuchen", "zhier zkommt\\b"],
     "denials": ["znie"],
     "refusals": ["zich zkann znicht"],
-    "preambles": ["zhier zkommt\\b.*[.:]$"],
     "abbreviations": ["Zbsp"],
     "no_answer": "Zda zist znichts.",
 }
