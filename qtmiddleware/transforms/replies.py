@@ -194,6 +194,7 @@ class _Reading:
         self.is_cut = self.is_cut or reply.truncated or len(text) > READ_CHARS
         self.is_refused = False
         self.read(text[:READ_CHARS])
+        self.named |= self.texts.keys()
         self.is_empty = not text or not all(self.texts.get(name) for name in self.named)
 
     def read(self, text: str) -> None:
@@ -272,7 +273,7 @@ class _Reading:
 
     def select_valid_texts(self, field: ReplyField) -> tuple[str, ...]:
         """Return the texts of *field* that can be searched, without duplicates."""
-        is_unnamed = field is self.main and field.name not in self.named | self.texts.keys()
+        is_unnamed = field is self.main and field.name not in self.named
         texts = self.unnamed if is_unnamed else self.texts.get(field.name, [])
         texts = _prepare_texts(field, texts, self.prompt.query)
         chosen: dict[str, str] = {}
