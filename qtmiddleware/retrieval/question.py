@@ -189,10 +189,16 @@ class Question:
         if transformation.is_empty or not self._settings.llm.guard:
             return transformation
         reference = original_query
+        conversation = " ".join(message.content for message in self._history)
         if transformation.standalone:
             form = Transformation(standalone=transformation.standalone)
             guarded_form = _repair_or_drop_texts(
-                form, original_query, protected_spans, language, self._glossary_terms
+                form,
+                original_query,
+                protected_spans,
+                language,
+                self._glossary_terms,
+                conversation,
             )
             notes = transformation.notes + guarded_form.notes
             transformation = replace(
@@ -207,7 +213,12 @@ class Question:
                     else self._anchors.drop_relative_spans(protected_spans)
                 )
         guarded = _repair_or_drop_texts(
-            transformation, reference, protected_spans, language, self._glossary_terms
+            transformation,
+            reference,
+            protected_spans,
+            language,
+            self._glossary_terms,
+            conversation,
         )
         if guarded.is_empty:
             # The model answered, but none of its texts may be searched.
@@ -248,6 +259,7 @@ def _repair_or_drop_texts(
     protected_spans: Sequence[Span],
     language: str,
     glossary_terms: GlossaryTerms,
+    conversation: str,
 ) -> Transformation:
     """Return *transformation* after a check that its texts contain all *protected_spans*.
 
@@ -262,4 +274,5 @@ def _repair_or_drop_texts(
         # script are harder to tell apart.
         may_be_english=language in ("auto", "en"),
         glossary=glossary_terms,
+        conversation=conversation,
     )

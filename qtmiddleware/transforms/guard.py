@@ -45,6 +45,7 @@ def guard_transformation(
     required_spans: Spans,
     may_be_english: bool = True,
     glossary: GlossaryTerms = (),
+    conversation: str = "",
 ) -> Transformation:
     """Return *transformation* without texts that lost important spans of *query*.
 
@@ -52,7 +53,7 @@ def guard_transformation(
 
     - A standalone question, rewrite or paraphrase must contain all *required_spans*. Lost spans are
       appended. A text is dropped instead if it lost a negation, most of the spans, or more than
-      `MAX_REPAIRS` spans, or if it contains no word of *query* that names its topic.
+      `MAX_REPAIRS` spans, or if it contains no topic word of *query* or *conversation*.
     - The sub-queries must contain all spans together. Lost spans are appended to the sub-query that
       is most similar to *query*. If none of them contains a word of *query*, all are dropped.
     - A step-back question or hypothetical passage may lose any span.
@@ -67,17 +68,25 @@ def guard_transformation(
         may_be_english: Whether to keep texts in English. English key terms are always kept.
         glossary: The glossary's terms in *query*, each with its other forms. A text may use any of
             them.
+        conversation: The messages before *query*, to which a standalone question may refer.
     """
-    return _Guard(query, required_spans, may_be_english, glossary).check_texts(transformation)
+    guard = _Guard(query, required_spans, may_be_english, glossary, conversation)
+    return guard.check_texts(transformation)
 
 
 class _Guard:
     """Checks a model's texts for one query, and collects a note for each change."""
 
     def __init__(
-        self, query: str, required_spans: Spans, may_be_english: bool, glossary: GlossaryTerms
+        self,
+        query: str,
+        required_spans: Spans,
+        may_be_english: bool,
+        glossary: GlossaryTerms,
+        conversation: str,
     ) -> None:
         self.query = query
+        self.context = f"{query} {conversation}"
         self.required_spans = [
             (kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()
         ]
@@ -149,7 +158,7 @@ class _Guard:
         # without any word of the query would make a query of any text.
         if (
             any(kind == "negation" for kind, _ in lost_spans)
-            or not has_common_word(text, self.query)
+            or not has_common_word(text, self.context)
             or self._is_beyond_repair(lost_spans)
             or len(repaired) > MAX_CHARS
         ):
@@ -182,7 +191,7 @@ class _Guard:
         lost_spans = [
             pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
         ]
-        if lost_spans and not any(has_common_word(text, self.query) for text in texts):
+        if lost_spans and not any(has_common_word(text, self.context) for text in texts):
             self.notes[field_name, f"dropped: {self._describe_spans(lost_spans)}"] = None
             return ()
         if lost_spans and len(lost_spans) <= MAX_REPAIRS:

@@ -106,7 +106,7 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
     result = build_transformation(texts, reading.notes)
     if result.is_empty and (reason := reading.find_failure()):
         rules = dict.fromkeys(note[9:] for _, note in result.notes if note.startswith("dropped: "))
-        details = f"; dropped: {', '.join(rules)}" if rules else ""
+        details = f"; dropped: {', '.join(rules)}" if rules and reason == "unparsable" else ""
         error = ModelError(reason, f"{_MESSAGES[reason]}{details}")
         error.notes = result.notes
         raise error
@@ -338,7 +338,8 @@ def check_text(text: str, field: ReplyField, prompt: Prompt) -> tuple[str, str]:
     value = clean_text(_strip_quotes(rest or value, query))
     rule = _find_broken_rule(line, value, field, prompt)
     # What follows talk about the task may be more of it.
-    if talk and not talk.endswith(_COLONS) and not chatter.has_common_word(value, query):
+    is_announced = talk.endswith(_COLONS)
+    if talk and not is_announced and not chatter.has_common_word(value, _build_context(prompt)):
         rule = rule or "no query"
     if rule:
         return "", f"dropped: {rule}"

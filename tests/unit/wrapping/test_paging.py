@@ -184,7 +184,7 @@ def test_within_a_page_the_answer_rises() -> None:
 
 
 def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
-    model = ScriptedModel({"rewrite": "Which medical conditions has the dog?"})
+    model = ScriptedModel({"rewrite": "Which medical conditions or health concerns has the dog?"})
     config = {
         "transformationType": "rewrite",
         "limits": PATIENT,
