@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Final
 
@@ -39,6 +40,7 @@ _THOUGHT_CHARS: Final = 1_000_000
 _MOST_TEXTS: Final = 500
 _MOST_NOTES: Final = 100
 _MAX_NOTE_CHARS: Final = 200
+_FEW_WORDS: Final = 12
 _MESSAGES: Final = {
     "refused": "the model refused to transform the query",
     "empty": "the model's reply has nothing new to search for",
@@ -203,7 +205,9 @@ class _Reading:
             # The opening brace may be in the prompt, as the beginning of the answer.
             text = f"{{{text}"
         values, cut_value = read_json(text)
-        self.collect(values)
+        # A list may be nested so deeply that Python cannot walk through it.
+        with suppress(RecursionError):
+            self.collect(values)
         if isinstance(cut_value, dict):
             self.add_cut_passage(cut_value)
         self.is_cut = self.is_cut or cut_value is not None
@@ -300,12 +304,12 @@ class _Reading:
     def is_answer(self, text: str, field: ReplyField) -> bool:
         """Return whether *text*, which stands under no field's name, may be what was asked for.
 
-        It may be if it has a word of the question, or is a question or a whole passage.
+        It may be if it has a word of the question, or is a question or a long passage.
         """
         return (
             chatter.has_common_word(text, _build_context(self.prompt))
             or _is_question(text)
-            or (field.shape == "passage" and len(split_words(text)) > 3)
+            or (field.shape == "passage" and len(split_words(text)) > _FEW_WORDS)
         )
 
     def find_failure(self) -> str:

@@ -26,7 +26,7 @@ def test_a_megabyte_is_read_to_its_end(name: str) -> None:
 
 KNOWN = {
     "a label and spaces": ("a", " ", "b:", "parse, rewrite"),
-    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "find_json"),
+    "a string and line ends": ('{"rewrite": "a"', "\n", "b", "read_json of a reply"),
     "a text and line ends": ('{"rewrite": "a', "\\n", 'b"}', "parse, rewrite"),
     "thoughts": ("", "<think></think>", "", "strip_thoughts"),
     "thoughts before an answer": ("", "<think></think>", "", "an answer with citations"),

@@ -42,7 +42,7 @@ from qtmiddleware.transforms import (
     guard_transformation,
     parse_transformation,
 )
-from qtmiddleware.transforms.json_reading import read_json
+from qtmiddleware.transforms.json_reading import read_json as read_reply_json
 from qtmiddleware.transforms.replies import strip_thoughts
 from qtmiddleware.types import Match, Transformation
 
@@ -129,7 +129,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "dominant_script": _quietly(find_dominant_script),
     "protected_spans": _quietly(find_protected_spans),
     **{f"parse, {mode}": _parsed(mode) for mode in ("rewrite", "combined", "hyde", "keywords")},
-    "read_json": _quietly(read_json),
+    "read_json of a reply": _quietly(read_reply_json),
     "strip_thoughts": _quietly(strip_thoughts),
     "clean": _quietly(clean_text),
     "normalise": _quietly(normalise_text),

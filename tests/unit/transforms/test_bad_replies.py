@@ -45,11 +45,18 @@ def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(
     assert searched(mode, text) == expected
 
 
-@pytest.mark.parametrize("mode", ["rewrite", "decompose", "multi_query", "keywords", "combined"])
 @pytest.mark.parametrize(
-    "reply", ["nope", "OK", "Done.", "true", "]]{{ \x00 <b>", '{"answer": "nope"}', '["nope"]']
+    "mode", ["rewrite", "stepback", "decompose", "multi_query", "keywords", "hyde", "combined"]
 )
-def test_a_word_that_has_nothing_to_do_with_the_question_is_not_searched(
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *("nope", "OK", "Done.", "true", "...", "]]{{ \x00 <b>", '{"answer": "nope"}', '["nope"]'),
+        *("Invalid API key provided.", "The model is overloaded, please try again later."),
+        *('{"rewrite": "...", "sub_queries": ["...", "..."]}', "[" * 990 + "]" * 990),
+    ],
+)
+def test_a_text_that_has_nothing_to_do_with_the_question_is_not_searched(
     mode: str, reply: str
 ) -> None:
     asked: list[str] = []
