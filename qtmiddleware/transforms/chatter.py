@@ -80,9 +80,8 @@ def has_common_word(text: str, query: str, *, ignored: Set[str] = frozenset()) -
     Words are equal if their beginnings are. Returns ``True`` if *query* has no such word. Words
     that begin like those in *ignored* do not count.
     """
-    languages = tuple(
-        {detect_language(text), detect_language(query[:_OPENING_CHARS])} - {""} or {DEFAULT}
-    )
+    openings = (text[:_OPENING_CHARS], query[:_OPENING_CHARS])
+    languages = tuple(set(map(detect_language, openings)) - {""} or {DEFAULT})
     stems = _find_stems(query, languages)
     return not stems or bool((stems & _find_stems(text, languages)) - ignored)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 _DECODER: Final = json.JSONDecoder(strict=False)
 _OPENING: Final = re.compile(r"[{\[](\s*+[\"'{\[])?")
-_MOST_OPENINGS: Final = 20
+_MOST_OPENINGS: Final = 10
 """Prose with more brackets than this is not read to its end, so that reading takes linear time."""
 _CHARACTERS: Final = re.compile(r"[\x00-\x1f\ud800-\udfff]")
 # The mistakes that models make in JSON, in the order in which they are corrected.
