@@ -121,8 +121,8 @@ def _read_turn(turn: Any) -> list[Message]:
             return [Message(role, _read_text(second))]
         return [Message("user", _read_text(first)), Message("assistant", _read_text(second))]
     content = next(filter(None, (read_field(turn, name) for name in _CONTENTS)), None)
-    for wrapper in ("data", "raw_item"):
-        # LangChain's own JSON, and the items of a run in OpenAI's Agents SDK
+    for wrapper in ("data", "kwargs", "raw_item"):
+        # LangChain's own JSON (two kinds), and the items of a run in OpenAI's Agents SDK
         if content is None and (inner := read_field(turn, wrapper)) is not None:
             return _read_turn(inner)
     # A request of pydantic-ai holds the parts of several roles.

@@ -55,7 +55,9 @@ def langchain() -> list[Any]:
     call = {"name": "search", "args": {}, "id": "1"}
     tool = lc.ToolMessage("found", tool_call_id="1")
     messages = [lc.HumanMessage(QUESTION), lc.AIMessage("", tool_calls=[call]), tool, chunks]
-    return [messages, lc.messages_to_dict([messages[0], lc.AIMessage(ANSWER)])]
+    said = [messages[0], lc.AIMessage(ANSWER)]
+    dumped = [pytest.importorskip("langchain_core.load").dumpd(message) for message in said]
+    return [messages, lc.messages_to_dict(said), dumped]
 
 
 def llama_index() -> list[Any]:
