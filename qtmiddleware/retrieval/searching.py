@@ -155,36 +155,6 @@ def select_variants_and_notes(
     )
 
 
-def compute_max_searches(request: Request) -> int:
-    """Return the maximum number of searches for *request*, including the search for the question.
-
-    For a follow-up question, this may be one search more than ``limits.maxSearches``.
-    """
-    settings, most_searches = request.settings, request.max_searches
-    extra_searches = int(request.keyword_search_skip_reason is None)
-    if settings.escalation.mode == "never":
-        return 1 + extra_searches
-    # Imported here so that calls without a model do not load the modules for models.
-    from qtmiddleware.transforms import build_prompts
-
-    fields_by_name = {
-        field.name: field
-        for prompt in build_prompts(settings, "?", request.history)
-        for field in prompt.fields
-    }
-    count = 1 + sum(
-        max(1, field.max_items)
-        for name, field in fields_by_name.items()
-        if TEXT_FIELDS[name].variant
-    )
-    if most_searches is None:
-        return count + extra_searches
-    return (
-        min(count, max(most_searches, 2 if request.history and not request.page else 1))
-        + extra_searches
-    )
-
-
 def prefer_hypothetical_passage(
     variants: Sequence[Variant], options: FusionSettings
 ) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.dataset import Dataset
@@ -15,8 +16,8 @@ from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, open_
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.searching import compute_max_searches
 from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped
@@ -155,5 +156,14 @@ def _count_max_searches_per_question(
         return 1
     resolved = function.build_wrapped_function(settings).middleware.settings
     history = (Message("user", "?"),) if is_follow_up else ()
-    cache = TransformationCache(resolved)
-    return compute_max_searches(Request("?", history, resolved, Learned(), cache))
+    request = Request("?", history, resolved, Learned(), TransformationCache(resolved))
+    extra_searches = int(request.keyword_search_skip_reason is None)
+    if resolved.escalation.mode == "never":
+        return 1 + extra_searches
+    prompts = build_prompts(resolved, "?", history)
+    fields = {field.name: field for prompt in prompts for field in prompt.fields}
+    count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
+    if request.max_searches is not None:
+        # A follow-up question may take one search more than `limits.maxSearches`.
+        count = min(count, max(request.max_searches, 2 if is_follow_up else 1))
+    return count + extra_searches
