@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,151 +16,115 @@ from hypothesis import strategies as st
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
-from qtmiddleware.providers.llms.callable import CallableModel
+from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
 from tests.support.shared_data import RECORDED
 
 NEVER = Deadline()
-
-
-def record(key: str, standalone: str | None = None, **more: Any) -> dict[str, Any]:
-    return {
-        "_id": key,
-        "standalone": standalone,
-        "rewrite": f"rewrite of {key}",
-        "sub_queries": ["a", "b"],
-        **more,
-    }
-
-
-def query(key: str, text: str, *history: str) -> dict[str, Any]:
-    turns = [
-        {"role": "user" if i % 2 == 0 else "assistant", "content": said}
-        for i, said in enumerate(history)
-    ]
-    return {"_id": key, "text": text, "metadata": {"history": turns} if turns else {}}
-
-
 FIELDS = (
     ReplyField("standalone", "line", "the standalone question"),
     ReplyField("rewrite", "line", "the rewritten question"),
-    ReplyField("sub_queries", "list", "smaller questions", 1, 4),
+    ReplyField("sub_queries", "list", "smaller questions", 1, 2),
 )
 
 
-def make_prompt(
-    query: str = "Does Jaco have any health concerns?",
-    *history: str,
-    fields: tuple[ReplyField, ...] = FIELDS,
-    mode: str = "combined",
-) -> Prompt:
-    roles = ("user", "assistant")
-    turns = tuple(Message(roles[i % 2], text) for i, text in enumerate(history))
-    return Prompt(mode, "1", "Answer with JSON.", query, fields, query, turns)
+def talk(texts: tuple[str, ...]) -> tuple[Message, ...]:
+    return tuple(Message(("user", "assistant")[i % 2], text) for i, text in enumerate(texts))
 
 
-def answer(model: LanguageModel, prompt: Prompt) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(model.complete(prompt, NEVER).text)
+def prompt(query: str = "Is Rome big?", *history: str, mode: str = "combined") -> Prompt:
+    return Prompt(mode, "1", "Answer with JSON.", query, FIELDS, query, talk(history))
+
+
+def answer(model: LanguageModel, asked: Prompt) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(model.complete(asked, NEVER).text)
     return found
 
 
+def reason(model: LanguageModel, asked: Prompt) -> str:
+    with pytest.raises(ModelError) as caught:
+        model.complete(asked, NEVER)
+    return caught.value.reason
+
+
+def record(key: str, standalone: str | None = None) -> dict[str, Any]:
+    return {"_id": key, "standalone": standalone, "rewrite": f"rewrite of {key}"}
+
+
+def query(key: str, text: str, *history: str) -> dict[str, Any]:
+    turns = [{"role": it.role, "content": it.content} for it in talk(history)]
+    return {"_id": key, "text": text, "metadata": {"history": turns} if turns else {}}
+
+
+# --- replayed -------------------------------------------------------------------------------------
+
+
 def test_a_recorded_reply_is_the_json_of_the_fields_asked_for() -> None:
-    model = RecordedModel([record("1", hyde="a passage")], [query("1", "Why is the sky  blue?")])
-    reply = model.complete(make_prompt(" Why is\tthe sky blue?\n"), NEVER)
-    assert json.loads(reply.text) == {"rewrite": "rewrite of 1", "sub_queries": ["a", "b"]}
+    texts = {
+        "rewrite": "Rome's size",
+        "hyde": "Rome is big.",
+        "sub_queries": ["a", "", 3, "b", "c"],
+    }
+    model = RecordedModel([{"query": "Is  Rome big?", **texts}])
+    reply = model.complete(prompt(" Is\tRome big?\n"), NEVER)
+    assert json.loads(reply.text) == {"rewrite": "Rome's size", "sub_queries": ["a", "b"]}
     assert (reply.input_tokens, reply.output_tokens, reply.cost_usd) == (0, 0, 0.0)
 
 
-def test_an_unknown_query_is_unavailable_and_not_told() -> None:
-    model = RecordedModel([record("1")], [query("1", "known")])
-    with pytest.raises(ModelError, match=r"^no recorded reply for this query$") as caught:
-        model.complete(make_prompt("unknown"), NEVER)
-    assert caught.value.reason == "unrecorded"
+def test_what_was_not_recorded_has_no_reply() -> None:
+    model = RecordedModel([{"query": "q", "paraphrases": ["a"]}])
+    assert (reason(model, prompt("q")), reason(model, prompt("other"))) == ("empty", "unrecorded")
+    with pytest.raises(ConfigError, match="pass queries="):
+        RecordedModel([record("1")])
+    assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
 
 
-def test_a_field_that_was_not_recorded_is_left_out() -> None:
-    model = RecordedModel([record("1", query="q")])
-    wanted = (ReplyField("paraphrases", "list", "p", 1, 3),)
-    with pytest.raises(ModelError) as caught:
-        model.complete(make_prompt("q", fields=wanted), NEVER)
-    assert caught.value.reason == "empty"
-    assert answer(
-        model, make_prompt("q", fields=(*wanted, ReplyField("rewrite", "line", "r")))
-    ).keys() == {"rewrite"}
-
-
-def test_a_list_is_cut_to_what_was_asked_for() -> None:
-    model = RecordedModel([record("1", query="q", paraphrases=["a", "", "b", 3, "c"])])
-    assert answer(
-        model, make_prompt("q", fields=(ReplyField("paraphrases", "list", "p", 1, 2),))
-    ) == {"paraphrases": ["a", "b"]}
-
-
+LONG = "word " * 500
 FOLLOW_UPS = [
     query("paris", "Why?", "Is Paris big?", "Yes."),
     query("rome", "Why?", "Is Rome big?", "No."),
+    query("long", "Why?", "hm", LONG),
     query("alone", "Why?"),
 ]
 RECORDS = [
     record("paris", "Why is Paris big?"),
     record("rome", "Why is Rome not big?"),
+    record("long", "Why so long?"),
     record("alone"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("history", "key"),
+    ("asked", "key"),
     [
-        (("Is Paris big?", "Yes."), "paris"),
-        (("Is Rome big?", "No."), "rome"),
-        (("Hello", "Hello", "Is Rome big?", "No."), "rome"),
-        (("x", "No."), "rome"),
-        ((), "alone"),
+        (("Why?", "Is Paris big?", "Yes."), "paris"),
+        (("Why?", "Is Rome big?", "No."), "rome"),
+        (("Why?", "Hello", "Hello", "Is Rome big?", "No."), "rome"),
+        (("Why?", "x", "No."), "rome"),
+        (("Why?", "hm", LONG[:999].rstrip() + "…"), "long"),
+        (("Why?",), "alone"),
+        (("Why is Rome not big?",), "rome"),
+        (("Why is Rome not big?", "Is Oslo big?", "Maybe."), "rome"),
+        (("Why?", "Is Oslo big?", "Maybe."), None),
     ],
 )
-def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(history, key: str) -> None:
+def test_equal_follow_ups_are_told_apart_by_the_end_of_their_history(
+    asked: tuple[str, ...], key: str | None
+) -> None:
     model = RecordedModel(RECORDS, FOLLOW_UPS)
-    found = answer(model, make_prompt("Why?", *history))
+    if key is None:
+        assert reason(model, prompt(*asked)) == "unrecorded"
+        return
+    found = answer(model, prompt(*asked))
     assert found["rewrite"] == f"rewrite of {key}"
-    assert ("standalone" in found) == (key != "alone")
-
-
-def test_a_follow_up_of_an_unrecorded_conversation_has_no_reply() -> None:
-    with pytest.raises(ModelError):
-        RecordedModel(RECORDS, FOLLOW_UPS).complete(
-            make_prompt("Why?", "Is Oslo big?", "Maybe."), NEVER
-        )
-
-
-def test_a_long_message_that_the_prompt_cut_is_still_the_same_message() -> None:
-    long = "word " * 500
-    model = RecordedModel([record("1", "s")], [query("1", "Why?", "hm", long)])
-    assert answer(model, make_prompt("Why?", "hm", long[:999].rstrip() + "…"))["standalone"] == "s"
+    assert ("standalone" in found) == (len(asked) > 1)
 
 
 def test_where_histories_are_unknown_only_one_candidate_is_an_answer() -> None:
     records = [{**record, "query": "Why?"} for record in RECORDS]
-    one = RecordedModel(records[:1])
-    assert answer(one, make_prompt("Why?", "anything"))["rewrite"] == "rewrite of paris"
-    with pytest.raises(ModelError):
-        one.complete(make_prompt("Why?"), NEVER)
-    several = RecordedModel(records[:2])
-    with pytest.raises(ModelError):
-        several.complete(make_prompt("Why?", "anything"), NEVER)
-
-
-@pytest.mark.parametrize("history", [(), ("Is Rome big?", "No.")])
-def test_the_standalone_form_of_a_recorded_query_is_found(history: tuple[str, ...]) -> None:
-    model = RecordedModel(RECORDS, FOLLOW_UPS)
-    assert (
-        answer(model, make_prompt("Why is Rome not big?", *history))["rewrite"] == "rewrite of rome"
-    )
-
-
-def test_a_recording_without_any_text_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="pass queries="):
-        RecordedModel([record("1")])
-    assert repr(RecordedModel([])) == "RecordedModel('recorded', queries=0)"
+    one, several = RecordedModel(records[:1]), RecordedModel(records[:2])
+    assert answer(one, prompt("Why?", "anything"))["rewrite"] == "rewrite of paris"
+    assert reason(one, prompt("Why?")) == reason(several, prompt("Why?", "x")) == "unrecorded"
 
 
 @pytest.mark.parametrize(
@@ -193,39 +156,30 @@ ODD = st.recursive(
     max_leaves=8,
 )
 NAMES = st.sampled_from(
-    ["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde", "keywords"]
+    ["_id", "query", "history", "mode", "standalone", "rewrite", "sub_queries", "hyde"]
 )
 
 
 @settings(deadline=None)
-@given(records=st.lists(st.dictionaries(NAMES, ODD), min_size=1, max_size=3), many=st.booleans())
+@given(st.lists(st.dictionaries(NAMES, ODD), min_size=1, max_size=3))
 def test_whatever_a_recording_holds_it_gives_what_was_asked_for_or_an_error_of_ours(
-    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]], many: bool
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]
 ) -> None:
     path = tmp_path_factory.mktemp("recording") / "r.jsonl"
-    more = {"sub_queries": ["x"] * 9_999} if many else {}
-    path.write_text(
-        "\n".join(json.dumps({"query": "Rome?", **record, **more}) for record in records),
-        encoding="utf-8",
-    )
-    prompt = make_prompt("Rome?")
+    lines = [json.dumps({"query": "Rome?", **record}) for record in records]
+    path.write_text("\n".join(lines), encoding="utf-8")
     try:
-        reply = json.loads(RecordedModel.from_file(path).complete(prompt, Deadline()).text)
+        reply = answer(RecordedModel.from_file(path), prompt("Rome?"))
     except (ConfigError, ModelError):
         return
-    asked = {field.name: field for field in prompt.fields}
-    assert reply.keys() <= asked.keys()
     for name, value in reply.items():
-        assert isinstance(value, str if asked[name].shape != "list" else list)
-        assert all(
-            isinstance(one, str) and one.strip()
-            for one in ([value] if isinstance(value, str) else value)
-        )
-        assert asked[name].shape != "list" or len(value) <= asked[name].max_items
+        texts = value if name == "sub_queries" else [value]
+        assert len(texts) <= 2
+        assert all(isinstance(text, str) and text.strip() for text in texts)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -238,7 +192,7 @@ def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: 
     for line in read(recordings):
         asked = queries[line["_id"]]
         history = [turn["content"] for turn in asked.get("metadata", {}).get("history", [])][-6:]
-        found = answer(model, make_prompt(asked["text"], *history))
+        found = answer(model, prompt(asked["text"], *history))
         assert found.get("standalone") == line["standalone"]
         wrong += found["rewrite"] != line["rewrite"]
     # Two sets ask one question twice under two ids, without any history to tell them apart.
@@ -246,68 +200,39 @@ def test_every_recorded_query_of_a_set_is_answered(questions: Path, recordings: 
     assert model.name == f"recorded:{recordings.stem}"
 
 
-def saying(text: str) -> CallableModel:
-    def inner(messages: Any) -> str:
-        return text
-
-    inner.__qualname__ = "inner"
-    return CallableModel(inner)
+# --- recorded -------------------------------------------------------------------------------------
 
 
 def test_what_was_recorded_can_be_replayed(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "r.jsonl"
-    said = '{"standalone": "Why is Rome not big?", "rewrite": "größer\\u2028…", "sub_queries": ["a"], "extra": 1}'
-    recording = RecordingModel(saying(said), path)
-    assert recording.name == "inner"
-    assert recording.can_async
+    texts = {"standalone": "Why is Rome not big?", "rewrite": "größer\u2028…", "sub_queries": ["a"]}
+    said = f"```json\n{json.dumps({**texts, 'extra': 1})}\n```"
+    follow_up = prompt("Why?", "Is Rome big?", "No.")
     for _ in range(2):
-        assert recording.complete(make_prompt("Why?", "Is Rome big?", "No."), NEVER).text == said
-    recording.complete(make_prompt("Is Rome big?"), NEVER)
-    RecordingModel(saying(said), path).complete(make_prompt("Is Rome big?"), NEVER)
-    assert len(path.read_bytes().splitlines()) == 2
-    replayed = RecordedModel.from_file(path)
-    assert json.loads(
-        replayed.complete(make_prompt("Why?", "Is Rome big?", "No."), NEVER).text
-    ) == {
-        "standalone": "Why is Rome not big?",
-        "rewrite": "größer\u2028…",
-        "sub_queries": ["a"],
-    }
+        recording = RecordingModel(ScriptedModel(said), path)
+        assert recording.complete(follow_up, NEVER).text == said
+        assert asyncio.run(recording.acomplete(prompt(), NEVER)).text == said
+    assert [line["query"] for line in read(path)] == ["Why?", "Is Rome big?"]
+    assert answer(RecordedModel.from_file(path), follow_up) == texts
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_each_mode_of_a_query_is_replayed_as_it_was_recorded(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     for mode in ("rewrite", "combined"):
-        RecordingModel(saying(f'{{"rewrite": "by {mode}"}}'), path).complete(
-            make_prompt(mode=mode), NEVER
-        )
+        recording = RecordingModel(ScriptedModel({"rewrite": f"by {mode}"}), path)
+        recording.complete(prompt(mode=mode), NEVER)
     replayed = RecordedModel.from_file(path)
-    assert [
-        answer(replayed, make_prompt(mode=mode))["rewrite"]
-        for mode in ("rewrite", "combined", "all")
-    ] == [
-        "by rewrite",
-        "by combined",
-        "by combined",
-    ]
-
-
-async def test_an_async_model_is_recorded_too(tmp_path: Path) -> None:
-    async def fn(messages: list[dict[str, str]]) -> str:
-        return '```json\n{"rewrite": "x"}\n```'
-
-    recording = RecordingModel(CallableModel(fn), tmp_path / "r.jsonl")
-    await asyncio.gather(*(recording.acomplete(make_prompt(f"q{n}"), NEVER) for n in range(5)))
-    assert len(read(tmp_path / "r.jsonl")) == 5
+    found = [answer(replayed, prompt(mode=it))["rewrite"] for it in ("rewrite", "combined", "all")]
+    assert found == ["by rewrite", "by combined", "by combined"]
 
 
 def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path) -> None:
-    recording = RecordingModel(saying('{"rewrite": "' + "x" * 3_000 + '"}'), tmp_path / "r.jsonl")
+    recording = RecordingModel(ScriptedModel({"rewrite": "x" * 3_000}), tmp_path / "r.jsonl")
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda n: recording.complete(make_prompt(f"q{n % 40}"), NEVER), range(200)))
-    assert len({line["query"] for line in read(tmp_path / "r.jsonl")}) == 40
-    assert len(read(tmp_path / "r.jsonl")) == 40
+        list(pool.map(lambda n: recording.complete(prompt(f"q{n % 40}"), NEVER), range(200)))
+    lines = read(tmp_path / "r.jsonl")
+    assert len(lines) == len({line["query"] for line in lines}) == 40
 
 
 @pytest.mark.parametrize(
@@ -316,36 +241,29 @@ def test_threads_write_whole_lines_and_each_question_once(tmp_path: Path) -> Non
 def test_a_reply_that_holds_no_field_is_passed_on_and_not_recorded(
     tmp_path: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG):
-        assert RecordingModel(saying(said), tmp_path / "r.jsonl").complete(
-            make_prompt(), NEVER
-        ) == Reply(said)
+    recording = RecordingModel(ScriptedModel(said), tmp_path / "r.jsonl")
+    assert recording.complete(prompt(), NEVER) == Reply(said)
     assert not (tmp_path / "r.jsonl").exists()
-    assert "not recorded" in caplog.text
+    assert "was not recorded" in caplog.text
     assert "Jaco" not in caplog.text
 
 
 def test_a_recording_that_cannot_be_written_costs_no_reply(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    said = '{"rewrite": "x"}'
-    assert RecordingModel(saying(said), tmp_path).complete(make_prompt(), NEVER).text == said
     (tmp_path / "broken.jsonl").write_text("not JSON\n")
-    assert (
-        RecordingModel(saying(said), tmp_path / "broken.jsonl").complete(make_prompt(), NEVER).text
-        == said
-    )
+    for path in (tmp_path, tmp_path / "broken.jsonl"):
+        recording = RecordingModel(ScriptedModel({"rewrite": "x"}), path)
+        assert json.loads(recording.complete(prompt(), NEVER).text) == {"rewrite": "x"}
     assert (tmp_path / "broken.jsonl").read_text() == "not JSON\n"
     assert caplog.text.count("was not recorded") == 2
 
 
 @given(st.text(st.characters(codec=None), min_size=1), st.text(min_size=1))
 def test_any_query_and_reply_survive_a_recording(
-    tmp_path_factory, query_text: str, said: str
+    tmp_path_factory: pytest.TempPathFactory, query_text: str, said: str
 ) -> None:
     path = tmp_path_factory.mktemp("r") / "r.jsonl"
-    fields = (ReplyField("rewrite", "line", "r"),)
-    prompt = Prompt("rewrite", "1", "s", "u", fields, query_text)
-    RecordingModel(saying(json.dumps({"rewrite": said})), path).complete(prompt, NEVER)
+    RecordingModel(ScriptedModel({"rewrite": said}), path).complete(prompt(query_text), NEVER)
     if said.strip() and query_text.strip():
-        assert answer(RecordedModel.from_file(path), prompt) == {"rewrite": said}
+        assert answer(RecordedModel.from_file(path), prompt(query_text)) == {"rewrite": said}
