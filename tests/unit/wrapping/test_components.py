@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -14,12 +15,12 @@ from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.components import MOST_KEPT, Components
 
 
-def connections_of(factory: Components, settings: Settings) -> Any:
+def client_of(factory: Components, settings: Settings) -> Any:
     inner: Any = factory.get_model(settings).inner
-    return inner._clients.get_sync_client()._client
+    return inner._clients.get_sync_client()[0]
 
 
-def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_never(
+def test_the_clients_used_least_recently_are_dropped_and_the_own_never(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
@@ -28,7 +29,7 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     own_model, own_chat, own_client = (
         factory.get_model(own),
         factory.get_chat_model(own),
-        connections_of(factory, own),
+        client_of(factory, own),
     )
     others = [
         factory.resolve_settings(({"llm": {"baseUrl": f"http://127.0.0.1:{n + 1}/v1"}},))
@@ -36,21 +37,24 @@ def test_the_clients_used_least_recently_are_dropped_and_closed_and_the_own_neve
     ]
     clients = []
     for settings in others:
-        clients.append(connections_of(factory, settings))
-        assert connections_of(factory, others[0]) is clients[0]
+        clients.append(ref(client_of(factory, settings)))
+        assert client_of(factory, others[0]) is clients[0]()
     gc.collect()
-    assert [client.is_closed for client in clients[:2]] == [False, True]
-    assert not clients[-1].is_closed
-    assert (factory.get_model(own), factory.get_chat_model(own), connections_of(factory, own)) == (
+    assert [client() is None for client in (clients[0], clients[1], clients[-1])] == [
+        False,
+        True,
+        False,
+    ]
+    assert (factory.get_model(own), factory.get_chat_model(own), client_of(factory, own)) == (
         own_model,
         own_chat,
         own_client,
     )
-    assert not own_client.is_closed
+    assert not own_client.is_closed()
     # One that was dropped is made again.
-    assert not connections_of(factory, others[1]).is_closed
+    assert not client_of(factory, others[1]).is_closed()
     factory.close()
-    assert own_client.is_closed
+    assert own_client.is_closed()
 
 
 def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
