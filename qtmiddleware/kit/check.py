@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -180,6 +180,9 @@ class _CheckRun:
         layers = [kwargs.pop("qtm_config", None)]
         if not has_parameter(self.function, "config"):
             layers.insert(0, kwargs.pop("config", None))
+        # Several calls read the history, and an iterator can be read only once.
+        if isinstance(history := kwargs.get("history"), Iterator):
+            kwargs["history"] = list(history)
         traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
         self.recorder = _Recorder()
         self.middleware = search.middleware.with_config(

@@ -77,7 +77,7 @@ def test_a_method_that_is_wrapped_or_takes_a_vector_is_checked_too(qtm: Run, fol
     wrapped = qtm("check", "app:index.search", folder=folder)
     assert (
         wrapped.code,
-        "`metadata.text`" in wrapped.out or "`text`" in wrapped.out,
+        "`text`" in wrapped.out,
         "generic one is used" in wrapped.err,
     ) == (0, True, True)
     vector = qtm("check", "app:index.query", QUERY, "--embed", "app:embed", folder=folder)

@@ -334,6 +334,13 @@ def test_the_settings_of_one_call_count(config: Any, state: qtm.CheckState) -> N
         qtm.QueryMiddleware().wrap(plain).check(QUERY, config={"topk": 3})
 
 
+def test_a_conversation_out_of_an_iterator_is_read_by_each_call() -> None:
+    model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
+    wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(plain)
+    wrapped.check("And its health?", history=iter([("user", "Who is Jaco?")]))
+    assert "Who is Jaco?" in model.prompts[0].user
+
+
 def test_an_embedding_that_fails_is_said_without_its_password() -> None:
     def embed(text: str) -> list[float]:
         raise ConnectionError("http://user:secret@host is down")
