@@ -74,7 +74,6 @@ __all__ = [
     "get_raw_item",
     "get_read_units",
     "has_text",
-    "list_fields",
     "read_all_metadata",
     "read_id",
     "read_keys_and_scores",
