@@ -43,6 +43,10 @@ SETTINGS = Settings()
 RECORDED = ("rewrite", "step_back", "hyde", "sub_queries")
 
 
+def rephrase(prompt: Prompt) -> dict[str, str]:
+    return {"rewrite": f"Say precisely: {prompt.query}"}
+
+
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "QTM_LLM_BASE_URL"):
@@ -185,11 +189,7 @@ def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
 
 def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
     def moody(prompt: Prompt) -> Any:
-        return (
-            ModelError("unavailable")
-            if "Arlo" in prompt.query
-            else {"rewrite": "Since when is it open?"}
-        )
+        return ModelError("unavailable") if "Arlo" in prompt.query else rephrase(prompt)
 
     with open_bench(DATA, settings=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
@@ -363,7 +363,7 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
         open_bench(
             DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
         ).__enter__()
-    with pytest.raises(ConfigError, match="file, line 1 must be a JSON object"):
+    with pytest.raises(ConfigError, match="file line 1: is not JSON"):
         open_bench(
             DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache
         ).__enter__()
@@ -436,7 +436,7 @@ with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
 def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
     embedder = CachedEmbedder(CountingEmbedder(), tmp_path / "cache.sqlite")
     with open_index(DATA, tmp_path, embedder) as store:
-        bench = Bench(store, embedder, ScriptedModel({"rewrite": "Since when is it open?"}))
+        bench = Bench(store, embedder, ScriptedModel(rephrase))
         bench.measure(DATA, chosen(["rewrite"]))
         with sqlite3.connect(tmp_path / "cache.sqlite") as run:
             rows = run.execute("SELECT key, value FROM cached").fetchall()
