@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 FieldShape = Literal["line", "passage", "list"]
 """The format of one field of a model's reply: one line, a longer passage, or a list of lines."""
@@ -35,8 +36,7 @@ _ROW: Final = "row"
 Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class TextField:
+class TextField(NamedTuple):
     """One kind of text that a model may write: a field of `Transformation`.
 
     Attributes:
@@ -188,8 +188,7 @@ NOTHING: Final = Transformation()
 """An empty transformation, used if no model was asked about the question."""
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class TransformRow:
+class TransformRow(NamedTuple):
     """One transform of questions, such as ``rewrite``.
 
     Attributes:
@@ -289,8 +288,7 @@ def list_prompt_names() -> tuple[str, ...]:
     return (STANDALONE, *(row.name for row in TRANSFORMS.values() if row.fields))
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class FusionMethod:
+class FusionMethod(NamedTuple):
     """One method to merge several rankings into one, such as ``rrf``.
 
     Attributes:
@@ -321,8 +319,7 @@ OWN_FUSION: Final = FusionMethod(name="fuse=")
 """The description of a function that the user passes as ``fuse=``."""
 
 
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class StoreRow:
+class StoreRow(NamedTuple):
     """One kind of vector store, such as ``pinecone``.
 
     Attributes:
@@ -360,3 +357,22 @@ PLACES: Final = ("page", "slide", "sheet", "row", "record", "heading")
 
 A chunk has the first value of each field, and also the last value if it is different.
 """
+
+
+@lru_cache(64)
+def describe_transform(
+    name: str, prompt: str, fields: tuple[tuple[str, float | None], ...]
+) -> TransformRow:
+    """Return the row of the transform *name*, which a config defines by a prompt and fields.
+
+    *fields* holds the name of each text with its weight, or with ``None``.
+    """
+    filled = {field for field, _ in fields}
+    return TransformRow(
+        name=name,
+        label=f"{name} (a transformation of your own)",
+        # Variants are searched in the catalogue's order.
+        fields=tuple(field for field in TEXT_FIELDS if field in filled),
+        prompt=prompt,
+        weights=tuple((field, float(weight)) for field, weight in fields if weight is not None),
+    )

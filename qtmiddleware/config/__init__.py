@@ -5,33 +5,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.config.errors import build_value_error, raise_joined_error
-from qtmiddleware.config.keys import (
-    ABSENT,
-    Key,
-    build_settings,
-    get_value,
-    list_all_keys,
-    merge_settings,
-    nest_values,
-)
-from qtmiddleware.config.reading import (
-    Layer,
-    read_assignments,
-    read_config_file,
-    read_environment,
-    read_file_or_preset,
-    read_preset,
-)
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError
+
+if TYPE_CHECKING:
+    from qtmiddleware.config.reading import Layer
 
 Layers = tuple[Mapping[str, Any] | str, ...]
 """Mappings of settings, or names of presets. A later one overrides an earlier one."""
@@ -40,7 +22,7 @@ ASSIGNED: Final = "--set"
 """The origin of values from the command-line option ``--set``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Config:
     """All settings, and the origin of each value.
 
@@ -49,20 +31,21 @@ class Config:
 
     Attributes:
         settings: the values.
-        origins: the origin of each value, by dotted camelCase key, such as ``default``,
-            ``environment QTM_TOP_K``, ``file config/x.json``, ``preset auto``, ``--set`` or
-            ``call``. The origin of a mapping names its receiver: ``decorator``,
-            ``QueryMiddleware``, ``reload`` or ``config``.
+        sources: the source of each value that is set, by its path of field names.
     """
 
-    settings: Settings
-    origins: Mapping[str, str]
+    settings: Settings = field(default_factory=Settings)
+    sources: Mapping[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "origins", MappingProxyType(dict(self.origins)))
+    @property
+    def origins(self) -> dict[str, str]:
+        """The origin of each value, by dotted camelCase key.
 
-    def __reduce__(self) -> tuple[type[Config], tuple[Settings, dict[str, str]]]:
-        return Config, (self.settings, dict(self.origins))
+        An origin is, for example, ``default``, ``environment QTM_TOP_K``, ``file config/x.json``,
+        ``preset auto``, ``--set`` or ``call``. The origin of a mapping names its receiver:
+        ``decorator``, ``QueryMiddleware``, ``reload`` or ``config``.
+        """
+        return {name: origin for name, _, origin in self.rows()}
 
     @classmethod
     def load(
@@ -92,40 +75,27 @@ class Config:
         if isinstance(source, Config):
             return source
         if isinstance(source, Settings):
-            return _build_default_config().overridden(asdict(source), origin="settings")
+            return cls()._override([("settings", asdict(source))])
         environ = os.environ if environ is None else environ
-        if isinstance(source, str | os.PathLike):
-            return _apply_layers(
-                _build_default_config(), [*read_environment(environ), read_file_or_preset(source)]
-            )
-        if source is not None and not isinstance(source, Mapping):
-            allowed = "a path, the name of a preset, a mapping, a Config, Settings or None"
-            raise build_value_error("config", source, allowed, origin)
-        # An explicit path or preset replaces QTM_CONFIG. A mapping only overrides its values.
-        config_name = environ.get("QTM_CONFIG")
-        layers = [
-            *read_environment(environ),
-            *([read_file_or_preset(config_name)] if config_name else []),
-        ]
-        return _apply_layers(
-            _build_default_config(), layers if source is None else [*layers, (origin, source)]
-        )
+        # Without values to check, no part of the config need be imported.
+        if source is None and not any(name.startswith("QTM_") for name in environ):
+            return cls()
+        from qtmiddleware.config.reading import read_layers
+
+        return cls()._override(read_layers(source, environ, origin))
 
     @classmethod
     def from_file(
         cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
     ) -> Config:
-        """Load the config from a file. Its values override the environment variables.
-
-        The file is JSON, or TOML if its name ends in ``.toml``.
+        """Load the config from a JSON file. Its values override the environment variables.
 
         Raises:
             ConfigError: The file cannot be read, or a setting is wrong.
         """
-        environ = os.environ if environ is None else environ
-        return _apply_layers(
-            _build_default_config(), [*read_environment(environ), read_config_file(path)]
-        )
+        from qtmiddleware.config.reading import read_config_file
+
+        return cls._load_over_environment(read_config_file(path), environ)
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
@@ -136,20 +106,28 @@ class Config:
         Raises:
             ConfigError: There is no such preset. The message lists all presets.
         """
-        environ = os.environ if environ is None else environ
-        return _apply_layers(
-            _build_default_config(), [*read_environment(environ), read_preset(name)]
-        )
+        from qtmiddleware.config.reading import read_preset
 
-    def overridden(self, values: Mapping[str, Any], *, origin: str = "call") -> Config:
+        return cls._load_over_environment(read_preset(name), environ)
+
+    @classmethod
+    def _load_over_environment(cls, layer: Layer, environ: Mapping[str, str] | None) -> Config:
+        from qtmiddleware.config.reading import read_environment
+
+        environ = os.environ if environ is None else environ
+        return cls()._override([*read_environment(environ), layer])
+
+    def overridden(self, values: Mapping[str, Any] | str, *, origin: str = "call") -> Config:
         """Return a copy of this config with new *values*. All other keys keep their values.
+
+        *values* are a mapping or the name of a preset.
 
         Raises:
             ConfigError: A key or value is not allowed.
         """
-        if not isinstance(values, Mapping):
-            raise build_value_error("config", values, "a mapping", origin)
-        return _apply_layers(self, [(origin, values)])
+        from qtmiddleware.config.reading import read_override
+
+        return self._override([read_override(values, origin)])
 
     def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
         """Return a copy of this config with assignments applied, such as ``fusion.method=rrf``.
@@ -160,181 +138,31 @@ class Config:
         Raises:
             ConfigError: A key or value is not allowed.
         """
-        return _apply_layers(self, read_assignments(texts, origin))
+        from qtmiddleware.config.reading import read_assignments
+
+        return self._override(read_assignments(texts, origin))
+
+    def _override(self, layers: Sequence[Layer]) -> Config:
+        if not any(values for _, values in layers):
+            return self
+        from qtmiddleware.config.checking import check_layers
+
+        return Config(*check_layers(self.settings, self.sources, layers))
 
     def to_dict(self) -> dict[str, Any]:
         """Return all values as nested dicts with camelCase keys, ready for JSON.
 
         `Config.load` accepts the result.
         """
-        return nest_values({name: value for name, value, _ in self.rows()})
+        from qtmiddleware.config.keys import convert_to_json
+
+        values: dict[str, Any] = convert_to_json(self.settings, Settings)
+        return values
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""
-        values = asdict(self.settings)
-        return (
-            (key.name, key.convert_to_json(get_value(values, key)), self.origins[key.name])
-            for key in list_all_keys()
-        )
+        from qtmiddleware.config.keys import convert_to_json, list_all_keys
 
-
-def build_json_schema() -> dict[str, Any]:
-    """Return the JSON schema (draft 2020-12) of a config file.
-
-    The schema describes every key with its default and limits, for editors and validators.
-    """
-    from qtmiddleware.config import model
-
-    return model.build_json_schema()
-
-
-def list_key_names() -> tuple[str, ...]:
-    """Return all keys, dotted and in camelCase, such as ``topK`` and ``fusion.rrfK``."""
-    return tuple(key.name for key in list_all_keys())
-
-
-def build_markdown_reference() -> str:
-    """Return the reference of all keys as Markdown, with one table per group of settings."""
-    groups: dict[str, list[Key]] = {}
-    for key in list_all_keys():
-        groups.setdefault(key.name.rpartition(".")[0], []).append(key)
-    return "\n".join(_format_reference_table(group, keys) for group, keys in groups.items())
-
-
-def _format_reference_table(group_name: str, keys: Sequence[Key]) -> str:
-    rows = [("Key", "Default", "Allowed", "Meaning", "Environment"), ("---",) * 5]
-    for key in keys:
-        default = json.dumps(key.convert_to_json(key.default))
-        rows.append(
-            (
-                f"`{key.name}`",
-                f"`{default}`",
-                key.allowed,
-                key.description,
-                f"`{key.environment_variable}`",
-            )
-        )
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([f"### {group_name or 'Top level'}", "", *lines, ""])
-
-
-def _build_default_config() -> Config:
-    return Config(Settings(), dict.fromkeys(list_key_names(), "default"))
-
-
-def _apply_layers(base: Config, layers: Sequence[Layer]) -> Config:
-    """Return a copy of *base* with the settings in *layers* applied.
-
-    A layer holds the settings from one source. A later layer overrides an earlier layer.
-
-    Raises:
-        ConfigError: A setting is wrong. The message has one line per error in any layer.
-    """
-    # Without values to check, pydantic need not be imported.
-    if not any(values for _, values in layers):
-        return base
-    from qtmiddleware.config.model import check_settings_layer
-
-    values, origins = asdict(base.settings), dict(base.origins)
-    errors: list[ConfigError] = []
-    user_transforms = _collect_transform_names(base, layers)
-    for origin, layer_values in layers:
-        layer_settings, layer_errors = check_settings_layer(layer_values, origin, user_transforms)
-        errors.extend(layer_errors)
-        origins.update(
-            (key.name, origin)
-            for key in list_all_keys()
-            if get_value(layer_settings, key) is not ABSENT
-        )
-        # A transform is defined as a whole: its fields are not merged with the fields of another
-        # layer's definition.
-        layer_settings["transforms"] = {
-            **values["transforms"],
-            **layer_settings.get("transforms", {}),
-        }
-        values = merge_settings({**values, "transforms": {}}, layer_settings)
-    # Conflicts are checked last, because only the merged values show them.
-    raise_joined_error(errors)
-    settings: Settings = build_settings(Settings, values)
-    raise_joined_error(list(_find_conflict_errors(settings, origins)))
-    return Config(settings, origins)
-
-
-def _collect_transform_names(base: Config, layers: Sequence[Layer]) -> tuple[str, ...]:
-    """Return the names of all user-defined transforms in *base* and *layers*.
-
-    All layers are searched, because a layer may use a transform that another layer defines.
-    """
-    definitions_per_layer = [layer_values.get("transforms") for _, layer_values in layers]
-    names = [
-        name
-        for definitions in definitions_per_layer
-        if isinstance(definitions, Mapping)
-        for name in definitions
-    ]
-    return tuple(
-        dict.fromkeys(
-            [*base.settings.transforms, *(name for name in names if isinstance(name, str))]
-        )
-    )
-
-
-def _find_conflict_errors(settings: Settings, origins: Mapping[str, str]) -> Iterator[ConfigError]:
-    """Yield an error for each conflict between two settings, and for each invalid address."""
-    if settings.chunk_overlap >= settings.chunk_size:
-        limit = f"less than chunkSize, which is {settings.chunk_size} ({origins['chunkSize']})"
-        yield build_value_error(
-            "chunkOverlap", settings.chunk_overlap, limit, origins["chunkOverlap"]
-        )
-    # Without any weight, no variant could contribute a passage.
-    weights = settings.fusion.weights
-    if not any(weights.values()):
-        source = origins["fusion.weights"]
-        line = f"at least one of fusion.weights must be above 0 ({source})"
-        yield ConfigError(
-            line,
-            path="fusion.weights",
-            value=dict(weights),
-            allowed="at least one above 0",
-            source=source,
-        )
-    hybrid = settings.hybrid
-    if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
-        yield build_value_error(
-            "hybrid.vectorWeight",
-            0,
-            "above 0 if hybrid.bm25Weight is 0",
-            origins["hybrid.vectorWeight"],
-        )
-    store = settings.store
-    if store.kind == "pinecone" and not (store.index or store.host):
-        yield build_value_error(
-            "store.index",
-            None,
-            "the name of a Pinecone index, or store.host",
-            origins["store.index"],
-        )
-    address = settings.llm.base_url
-    if address is not None and (
-        not address.lower().startswith(("http://", "https://")) or _may_contain_secret(address)
-    ):
-        allowed = (
-            "an address that begins with http:// or https://, without a user name, password or"
-            " query"
-        )
-        yield build_value_error("llm.baseUrl", address, allowed, origins["llm.baseUrl"])
-    if store.host is not None and _may_contain_secret(store.host):
-        yield build_value_error(
-            "store.host",
-            store.host,
-            "the host of an index, without a user name, password or query",
-            origins["store.host"],
-        )
-
-
-def _may_contain_secret(address: str) -> bool:
-    """Return whether *address* has a user name, password, query or fragment.
-
-    Some services expect their keys in the query.
-    """
-    return any(mark in address for mark in "@?#")
+        for key in list_all_keys():
+            value = convert_to_json(key.read_value(self.settings), key.hint)
+            yield key.name, value, self.sources.get(key.path, "default")

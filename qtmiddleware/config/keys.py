@@ -1,64 +1,18 @@
-"""List all keys of the config, and read, merge and convert nested dicts of settings.
-
-The keys are derived from the settings classes.
-"""
+"""Read the annotations of the settings: which keys there are, and which values they allow."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from operator import attrgetter
+from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from qtmiddleware.config.options import MARKS, META, NAMES, Mark, get_default
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Limit, Mark, Settings, SettingsGroup, to_camel_case
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
-
-ABSENT: Final = object()
-"""The object that `get_value` returns for a key that is not set."""
-
-SHORTHANDS: Final[Mapping[str, str]] = {
-    "preprocess": "enabled",
-    "keyword_evidence": "enabled",
-    "escalation": "mode",
-    "fusion": "method",
-    "hybrid": "enabled",
-    "rerank": "enabled",
-    "store": "kind",
-    "answer": "mode",
-    "cache": "enabled",
-    "log": "path",
-    "glossary": "path",
-}
-"""For each group that accepts a single value: the option that this value sets.
-
-For example, ``"fusion": "max"`` sets ``fusion.method``, and ``"cache": false`` sets
-``cache.enabled``.
-"""
-
-
-_OBJECTS: Final = ("numbers", "object", "objects")
-_OBJECT_KINDS: Final = {float: "numbers", str: "object", Any: "objects"}
-_WORDS: Final = {
-    "bool": "true or false",
-    "list": "a list of texts",
-    "object": "an object of texts",
-    "objects": "an object of objects, each with prompt and fields",
-}
-
-
-def to_camel_case(name: str) -> str:
-    """Convert a snake_case name to camelCase, such as ``rrf_k`` to ``rrfK``."""
-    head, *tail = name.split("_")
-    return head + "".join(word[:1].upper() + word[1:] for word in tail)
-
-
-def format_dotted_key(path: tuple[str, ...]) -> str:
-    """Return the dotted key for a path of field names, such as ``fusion.rrfK``."""
-    return ".".join(map(to_camel_case, path))
+_WORDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -67,110 +21,46 @@ class Key:
 
     Attributes:
         path: the field names that lead to the option, such as ``("fusion", "rrf_k")``.
-        kind: the type of the value: ``bool``, ``int``, ``float``, ``str``, ``choice``, ``list`` (of
-            strings), ``object`` (of strings), ``numbers`` (an object of numbers) or ``objects`` (an
-            object of objects).
-        is_nullable: whether the option may be null.
-        choices: the allowed values of a ``choice``; empty for other types.
+        hint: the annotation of the field.
         default: the default value.
-        description: the meaning of the option.
-        limits: the limits, by pydantic's names such as ``ge``. For a mapping, the limits of each
-            of its values.
-        names: the allowed names of a mapping, in snake_case; empty if all names are allowed.
-        marks: the `Mark` words of the option. They say what the option changes.
-        is_open: whether a ``choice`` also accepts names that users define.
+        marks: what the option changes, including the marks of its group.
     """
 
     path: tuple[str, ...]
-    kind: str
-    is_nullable: bool
-    choices: tuple[str, ...]
+    hint: Any
     default: Any
-    description: str
-    limits: Mapping[str, Any]
-    names: tuple[str, ...]
-    marks: frozenset[Mark]
-    is_open: bool = False
+    marks: Mark
 
     @property
     def name(self) -> str:
         """The dotted camelCase key, such as ``fusion.rrfK``."""
         return format_dotted_key(self.path)
 
-    def read_value(self, settings: Settings) -> Any:
-        """Return the value of this option in *settings*, in a hashable form.
-
-        A mapping becomes a tuple of its items, sorted by key.
-        """
-        return self.make_hashable(attrgetter(".".join(self.path))(settings))
-
-    def make_hashable(self, value: Any) -> Any:
-        """Return *value*, a value of this option, in a hashable form.
-
-        A mapping becomes a tuple of its items, sorted by key.
-        """
-        return _freeze_mappings(value) if self.kind in _OBJECTS and value is not None else value
-
     @property
     def environment_variable(self) -> str:
         """The name of the environment variable that sets this option."""
         return ENVIRONMENT_PREFIX + "_".join(self.path).upper()
 
-    @property
-    def allowed(self) -> str:
-        """The allowed values, in words."""
-        return self._describe_kind() + (", or null" if self.is_nullable else "")
-
-    @property
-    def allowed_item(self) -> str:
-        """The allowed values inside a list or mapping, in words."""
-        return "a number" + self._describe_range() if self.kind == "numbers" else "a text"
-
-    def convert_to_json(self, value: Any) -> Any:
-        """Return *value*, a value of this option, ready for JSON.
-
-        Mappings become dicts, and tuples become lists. Known names are in camelCase.
-        """
-        if self.names:
-            return {to_camel_case(name): item for name, item in value.items()}
-        return convert_to_json_value(value)
-
-    def _describe_kind(self) -> str:
-        match self.kind:
-            case "choice":
-                return (
-                    "one of "
-                    + ", ".join(self.choices)
-                    + (", or a name of your own" if self.is_open else "")
-                )
-            case "numbers":
-                return "an object of numbers" + self._describe_range()
-            case "int":
-                return "a whole number" + self._describe_range()
-            case "float":
-                return "a number" + self._describe_range()
-            case "str":
-                return "a text that is not empty" if self.limits.get("min_length") else "a text"
-            case kind:
-                return _WORDS[kind]
-
-    def _describe_range(self) -> str:
-        low, high = self.limits.get("ge"), self.limits.get("le")
-        if low is not None and high is not None:
-            return f" from {low:.0f} to {high:.0f}"
-        return "" if low is None else f" of at least {low:.0f}"
+    def read_value(self, settings: Settings) -> Any:
+        """Return the value of this option in *settings*."""
+        return attrgetter(".".join(self.path))(settings)
 
 
 @cache
 def list_all_keys() -> tuple[Key, ...]:
     """Return all options, in the order of the fields of `Settings`."""
-    return tuple(_list_keys(Settings, ()))
+    return tuple(_list_keys(Settings(), (), Mark(0)))
 
 
-@cache
-def index_keys_by_path() -> dict[tuple[str, ...], Key]:
-    """Return all options by their paths, such as ``("fusion", "rrf_k")``."""
-    return {key.path: key for key in list_all_keys()}
+def _list_keys(group: SettingsGroup, path: tuple[str, ...], marks: Mark) -> Iterator[Key]:
+    for name, hint in read_hints(type(group)).items():
+        value, own_path, own_marks = getattr(group, name), (*path, name), marks
+        for note in unwrap(hint)[1]:
+            own_marks |= note if isinstance(note, Mark) else Mark(0)
+        if isinstance(value, SettingsGroup):
+            yield from _list_keys(value, own_path, own_marks)
+        else:
+            yield Key(path=own_path, hint=hint, default=value, marks=own_marks)
 
 
 @cache
@@ -181,105 +71,124 @@ def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
 
 def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
     """Return the values of all options with *mark*, as a hashable tuple."""
-    read, objects = _build_value_reader(mark)
-    values = list(read(settings))
-    for position, key in objects:
-        values[position] = key.make_hashable(values[position])
-    return tuple(values)
+    return tuple(map(_freeze, _build_value_reader(mark)(settings)))
 
 
 @cache
-def _build_value_reader(
-    mark: Mark,
-) -> tuple[Callable[[Settings], tuple[Any, ...]], tuple[tuple[int, Key], ...]]:
-    """Build a function that reads the values of all options with *mark*.
+def _build_value_reader(mark: Mark) -> attrgetter[tuple[Any, ...]]:
+    # Every question reads these values for its cache key, so one call reads them all.
+    return attrgetter(*(".".join(key.path) for key in find_marked_keys(mark)))
 
-    Returns:
-        The function. It takes the settings and returns a tuple of values.
-        The positions and keys of the values that are mappings, which are not hashable.
+
+def _freeze(value: Any) -> Any:
+    """Return *value* in a hashable form: objects become tuples of items, sorted by key."""
+    if isinstance(value, SettingsGroup):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return tuple(sorted((name, _freeze(item)) for name, item in value.items()))
+    return value
+
+
+def read_hints(group: Any) -> dict[str, Any]:
+    """Return the annotations of the fields of *group*, by field name."""
+    return {field.name: field.type for field in fields(group)}
+
+
+def unwrap(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
+    """Return the type in *hint*, the notes beside the type, and whether ``None`` is allowed."""
+    if get_origin(hint) is Annotated:
+        inner, notes, is_nullable = unwrap(hint.__origin__)
+        return inner, (*notes, *hint.__metadata__), is_nullable
+    if get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint):
+        (member,) = (member for member in get_args(hint) if member is not NoneType)
+        return *unwrap(member)[:2], True
+    return hint, (), False
+
+
+def find_part(hint: Any, name: object) -> Any:
+    """Return the annotation of *name* inside *hint*, or ``None`` if there is no such part.
+
+    The parts are the options of a group, and the items of an object or a list.
     """
-    # Every question reads these values for its cache key, so they are read by one `attrgetter`.
-    keys = find_marked_keys(mark)
-    objects = tuple((position, key) for position, key in enumerate(keys) if key.kind in _OBJECTS)
-    return attrgetter(*(".".join(key.path) for key in keys)), objects
+    type_ = unwrap(hint)[0]
+    if is_dataclass(type_):
+        return read_hints(type_).get(name)  # type: ignore[arg-type]
+    if get_origin(type_) is Mapping:
+        return get_args(type_)[1]
+    return get_args(type_)[0] if get_origin(type_) is tuple else None
 
 
-def _list_keys(
-    settings_class: Any, group_path: tuple[str, ...], marks: frozenset[Mark] = frozenset()
-) -> Iterator[Key]:
-    """Yield the keys of a group of settings and of its subgroups.
+def list_names(hint: Any) -> tuple[str, ...]:
+    """Return the names that *hint* allows: a group's options, or an object's only keys."""
+    type_ = unwrap(hint)[0]
+    if is_dataclass(type_):
+        return tuple(read_hints(type_))  # type: ignore[arg-type]
+    return list_choices(get_args(type_)[0]) if get_origin(type_) is Mapping else ()
 
-    Args:
-        settings_class: The class of the group.
-        group_path: The field names that lead to the group; empty for `Settings`.
-        marks: The marks of the group. All of its keys have these marks too.
+
+def list_choices(hint: Any) -> tuple[str, ...]:
+    """Return the values of the choice *hint*, without names that users define."""
+    type_ = unwrap(hint)[0]
+    if get_origin(type_) in (Union, UnionType):
+        type_ = get_args(type_)[0]
+    return get_args(type_) if get_origin(type_) is Literal else ()
+
+
+def find_name(hint: Any, written_name: Any) -> Any:
+    """Return the field name that *written_name* means in *hint*: ``rrf_k`` for ``rrfK``.
+
+    An unknown name is returned unchanged.
     """
-    for field in fields(settings_class):
-        path, own_marks = (*group_path, field.name), marks | field.metadata[MARKS]
-        if is_dataclass(field.type):
-            yield from _list_keys(field.type, path, own_marks)
-        else:
-            yield _make_key(field, path, own_marks)
+    names = (name for name in list_names(hint) if written_name in (name, to_camel_case(name)))
+    return next(names, written_name)
 
 
-def _make_key(field: Field[Any], path: tuple[str, ...], marks: frozenset[Mark]) -> Key:
-    """Return the `Key` for a settings field."""
-    # A copy, because `pop` below changes the dict.
-    meta = dict(field.metadata[META])
-    kind, is_nullable, choices = _parse_type_hint(field.type)
-    return Key(
-        path=path,
-        kind=kind,
-        is_nullable=is_nullable,
-        choices=choices,
-        default=get_default(field),
-        description=meta.pop("description"),
-        limits=meta,
-        names=field.metadata[NAMES],
-        marks=marks,
-        is_open=get_origin(field.type) is Annotated,
-    )
+def find_description(hint: Any) -> str:
+    """Return the sentence in *hint*."""
+    return next(note for note in unwrap(hint)[1] if isinstance(note, str))
 
 
-def _parse_type_hint(type_hint: Any) -> tuple[str, bool, tuple[str, ...]]:
-    """Return the ``kind``, ``is_nullable`` and ``choices`` of a `Key` with this type hint."""
-    if get_origin(type_hint) in (Union, types.UnionType):
-        (inner,) = (member for member in get_args(type_hint) if member is not types.NoneType)
-        return _parse_type_hint(inner)[0], True, _parse_type_hint(inner)[2]
-    if get_origin(type_hint) is Literal:
-        return "choice", False, get_args(type_hint)
-    if get_origin(type_hint) is Annotated:
-        return "choice", False, type_hint.__metadata__[0]
-    if get_origin(type_hint) is Mapping:
-        return _OBJECT_KINDS[get_args(type_hint)[1]], False, ()
-    return {tuple: "list"}.get(get_origin(type_hint), getattr(type_hint, "__name__", "")), False, ()
+def describe_allowed_values(hint: Any) -> str:
+    """Return the values that *hint* allows, in words."""
+    type_, notes, is_nullable = unwrap(hint)
+    if choices := list_choices(hint):
+        words = f"one of {', '.join(choices)}"
+        if get_origin(type_) is not Literal:
+            words += ", or a name of your own"
+    elif get_origin(type_) is tuple:
+        words = "a list of texts"
+    elif get_origin(type_) is Mapping:
+        words = f"an object in which each value is {describe_allowed_values(get_args(type_)[1])}"
+    else:
+        words = _WORDS.get(type_) or "an object"
+        words += "".join(str(note) for note in notes if isinstance(note, Limit))
+    return words + (", or null" if is_nullable else "")
 
 
-def _freeze_mappings(value: Any) -> Any:
-    """Return *value* with each mapping replaced by a tuple of its items, sorted by key."""
-    return (
-        tuple(sorted((name, _freeze_mappings(item)) for name, item in value.items()))
-        if isinstance(value, Mapping)
-        else value
-    )
+def format_dotted_key(path: tuple[str, ...]) -> str:
+    """Return the dotted key for a path of field names, such as ``fusion.rrfK``."""
+    return ".".join(map(to_camel_case, path))
 
 
-def build_settings(settings_class: Any, values: Mapping[str, Any]) -> Any:
-    """Return an instance of *settings_class* with *values*, which has a value for each field."""
-    field_values = {}
-    for field in fields(settings_class):
-        value = values[field.name]
-        field_values[field.name] = (
-            build_settings(field.type, value) if is_dataclass(field.type) else value
-        )
-    return settings_class(**field_values)
+def convert_to_json(value: Any, hint: Any = None) -> Any:
+    """Return *value*, which *hint* annotates, ready for JSON. Known names are in camelCase."""
+    if isinstance(value, SettingsGroup):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        names = list_names(hint)
+        return {
+            to_camel_case(name) if name in names else name: convert_to_json(
+                item, find_part(hint, name)
+            )
+            for name, item in value.items()
+        }
+    return list(value) if isinstance(value, tuple) else value
 
 
 def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *base* with the values of *overrides*; both are nested mappings.
+    """Return *base* with the values of *overrides*. Both are nested mappings.
 
-    If both have a value for a key, the result has the value of *overrides*. If both values are
-    mappings, the result has the merged mapping.
+    If both have a mapping for a key, the result has the merged mapping.
     """
     merged = dict(base)
     for name, value in overrides.items():
@@ -290,35 +199,3 @@ def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
             else value
         )
     return merged
-
-
-def nest_values(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested dicts, as in a config file, for values by dotted key."""
-    tree: dict[str, Any] = {}
-    for name, value in values_by_name.items():
-        *groups, option_name = name.split(".")
-        holder = tree
-        for group in groups:
-            holder = holder.setdefault(group, {})
-        holder[option_name] = value
-    return tree
-
-
-def get_value(values: Mapping[str, Any], key: Key) -> Any:
-    """Return the value of *key* in the nested dicts *values*; `ABSENT` if it is not set."""
-    value: Any = values
-    for name in key.path:
-        value = value.get(name, ABSENT)
-        if value is ABSENT:
-            break
-    return value
-
-
-def convert_to_json_value(value: Any) -> Any:
-    """Return the value of a setting, ready for JSON.
-
-    Mappings become dicts, and tuples become lists.
-    """
-    if isinstance(value, Mapping):
-        return {name: convert_to_json_value(item) for name, item in value.items()}
-    return list(value) if isinstance(value, tuple) else value

@@ -1,6 +1,6 @@
 """Read settings from files, presets, environment variables and ``key=value`` assignments.
 
-The values are checked later, by `qtmiddleware.config.model`.
+The values are checked later, by `qtmiddleware.config.checking`.
 """
 
 from __future__ import annotations
@@ -9,65 +9,66 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final, get_origin
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.errors import (
-    KUBERNETES_VARIABLES,
-    REPEATED,
-    RESERVED,
-    build_unknown_variable_error,
-    find_nearest_name,
-    fold_name,
-    format_value,
-    raise_joined_error,
+from qtmiddleware.config import errors
+from qtmiddleware.config.keys import (
+    ENVIRONMENT_PREFIX,
+    find_name,
+    find_part,
+    list_all_keys,
+    list_choices,
+    unwrap,
 )
-from qtmiddleware.config.keys import ENVIRONMENT_PREFIX, Key, list_all_keys, to_camel_case
+from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 Layer = tuple[str, Mapping[Any, Any]]
 """The settings from one source: its name, and the settings as the user wrote them."""
 
-MOST_BYTES: Final = 10_000_000
-"""The largest size of a config file, in bytes."""
-
 PRESETS: Final = (
-    "off",
-    "rules",
-    "words",
-    "balanced",
-    "thorough",
-    "auto",
-    "research",
-    "seed-parity",
-    "strip-as-text",
+    *("off", "rules", "words", "balanced", "thorough", "auto", "research"),
+    *("seed-parity", "strip-as-text"),
 )
 """The names of the presets."""
 
 PRESET_ENDING: Final = ".config.json"
 
-_BOOLEANS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
-    ("false", "0", "no", "off"), False
-)
+# `QTM_CONFIG`, `QTM_MODEL_DIR`, and what Kubernetes sets in pods beside a service named ``qtm``.
+_NO_SETTINGS: Final = r"QTM_(CONFIG|MODEL_DIR|PORT(_\w+)?|SERVICE_(HOST|PORT)(_\w+)?)"
+_BOOLEANS: Final = {
+    **dict.fromkeys(("true", "1", "yes", "on"), True),
+    **dict.fromkeys(("false", "0", "no", "off"), False),
+}
 
 
-def read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file or a preset. If both exist, read the file.
+def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list[Layer]:
+    """Return the settings in *environ* and *source*, the strongest last.
 
-    Raises:
-        ConfigError: There is neither such a file nor such a preset, or the file cannot be read.
+    Args:
+        source: A path or preset, a mapping, or ``None``. A path or preset replaces the one that
+            ``QTM_CONFIG`` names. A mapping only overrides its values.
+        environ: The environment variables.
+        origin: The name of a mapping in error messages.
     """
-    from pathlib import Path
+    layers = read_environment(environ)
+    if isinstance(source, str | os.PathLike):
+        return [*layers, _read_file_or_preset(source)]
+    if name := environ.get("QTM_CONFIG"):
+        layers.append(_read_file_or_preset(name))
+    return layers if source is None else [*layers, read_override(source, origin)]
 
-    name = _find_preset_name(source) if isinstance(source, str) else None
-    return (
-        read_config_file(source)
-        if name is None or Path(os.fspath(source)).is_file()
-        else read_preset(name)
-    )
+
+def read_override(values: object, origin: str) -> Layer:
+    """Return the settings in *values*, a mapping or the name of a preset."""
+    if isinstance(values, str):
+        return read_preset(values)
+    if isinstance(values, Mapping):
+        return origin, values
+    allowed = "a preset's name, or a mapping of settings"
+    raise errors.build_value_error("config", values, allowed, origin)
 
 
 def read_preset(name: str) -> Layer:
@@ -76,17 +77,14 @@ def read_preset(name: str) -> Layer:
     Raises:
         ConfigError: There is no such preset. The message lists all presets.
     """
-    preset = _find_preset_name(name)
+    folded = errors.fold_name(name)
+    preset = next((preset for preset in PRESETS if errors.fold_name(preset) == folded), None)
     if preset is None:
-        raise ConfigError(
-            f"there is no preset {format_value(name)}; {_suggest_preset(name)}the presets are"
-            f" {', '.join(PRESETS)}",
-            path="preset",
-            allowed="one of " + ", ".join(PRESETS),
-            source="preset",
-        )
-    file = find_presets_folder() / f"{preset}{PRESET_ENDING}"
-    return f"preset {preset}", read_config_file(file)[1]
+        allowed = f"one of {', '.join(PRESETS)}"
+        if folded in map(errors.fold_name, TRANSFORMS):
+            allowed += f', or {{"transformationType": "{name}"}}'
+        raise errors.build_value_error("preset", name, allowed, "preset")
+    return f"preset {preset}", read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
 
 
 def find_presets_folder() -> Path:
@@ -94,66 +92,72 @@ def find_presets_folder() -> Path:
 
     This is ``presets`` next to this module or, in a checkout, ``config/``.
     """
-    from pathlib import Path
-
     here = Path(__file__).resolve().parent
     return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
 
 
-def _find_preset_name(written_name: object) -> str | None:
-    """Return the preset that *written_name* means, ignoring case, dashes and underscores.
-
-    Returns ``None`` if there is no such preset.
-    """
-    folded_name = fold_name(written_name) if isinstance(written_name, str) else None
-    return next((preset for preset in PRESETS if fold_name(preset) == folded_name), None)
-
-
-def _suggest_preset(name: object) -> str:
-    """Return what *name* may mean: the most similar preset or transformation."""
-    nearest = find_nearest_name(name, (*PRESETS, *TRANSFORMS)) if isinstance(name, str) else None
-    if nearest in TRANSFORMS:
-        return f'for this transformation set {{"transformationType": "{nearest}"}}; '
-    return f"did you mean {nearest}? " if nearest else ""
+def _read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
+    """Return the settings in a file or a preset. If both exist, read the file."""
+    is_word = isinstance(source, str) and re.fullmatch(r"[\w-]+", source)
+    return (
+        read_preset(str(source))
+        if is_word and not Path(source).is_file()
+        else read_config_file(source)
+    )
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file: TOML if the file's name ends in ``.toml``, else JSON.
+    """Return the settings in a JSON file.
 
     Raises:
-        ConfigError: The file cannot be read, is not valid JSON or TOML, or contains no object.
+        ConfigError: The file cannot be read, is not valid JSON, or contains no object.
     """
     name = os.fsdecode(path)
+    # Users may pass the text of a config, which may hold a key, instead of its path.
+    if name.lstrip().startswith("{"):
+        raise ConfigError("config must be a path, not the text of a config; pass the mapping")
     source = f"file {name if name.isprintable() else ascii(name)}"
-    text = _read_config_text(name, source)
-    values = (
-        _parse_toml(text, source) if name.lower().endswith(".toml") else _parse_json(text, source)
-    )
-    if not isinstance(values, Mapping):
-        raise _build_file_error(
-            source, "must hold one JSON object, which begins with { and ends with }"
-        )
-    return source, values
+    try:
+        text = Path(name).expanduser().read_text("utf-8-sig")
+        values = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+        problem = "must hold one JSON object, which begins with { and ends with }"
+    except FileNotFoundError:
+        values, problem = None, f"does not exist (looked from {Path.cwd()})"
+    # A file that is nested too deeply, or `~` without a home, is a `RuntimeError`.
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        values, problem = None, f"cannot be read as JSON: {reason}"
+    if isinstance(values, Mapping):
+        return source, values
+    raise ConfigError(f"{source} {problem}", source=source)
+
+
+def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the dict of a JSON object. `json` itself uses the last value of a repeated key."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = errors.format_key(next(name for name in names if names.count(name) > 1))
+        raise ValueError(f"{repeated} must be set once per object")
+    return values
 
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
-    """Return the settings in environment variables, with one layer per variable.
-
-    Raises:
-        ConfigError: The name of a variable begins with ``QTM_`` but is not a setting.
-    """
-    by_name = {key.environment_variable: key for key in list_all_keys()}
-    names = sorted(name for name in environ if _is_setting_name(name))
-    raise_joined_error(
-        [build_unknown_variable_error(name, by_name) for name in names if name not in by_name]
-    )
-    return [
-        (
-            f"environment {name}",
-            _nest_value(by_name[name].path, _parse_variable(by_name[name], environ[name])),
-        )
-        for name in names
-    ]
+    """Return the settings in environment variables, with one layer per variable."""
+    keys = {key.environment_variable: key for key in list_all_keys()}
+    # All names have the same prefix, which would make all of them look similar.
+    places = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in (*keys, "QTM_CONFIG")}
+    layers: list[Layer] = []
+    for name in sorted(environ):
+        if not name.startswith(ENVIRONMENT_PREFIX) or re.fullmatch(_NO_SETTINGS, name):
+            continue
+        if name not in keys:
+            suffix, shown = name.removeprefix(ENVIRONMENT_PREFIX), errors.format_key(name)
+            allowed = f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
+            raise errors.build_unknown_error(shown, suffix, "environment", places, allowed)
+        value = _parse_text(keys[name].hint, environ[name])
+        layers.append((f"environment {name}", _nest_value(keys[name].path, value)))
+    return layers
 
 
 def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
@@ -167,184 +171,47 @@ def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
     Raises:
         ConfigError: A text does not have the form ``key=value``.
     """
-    by_name = {key.name: key for key in list_all_keys()}
     layers: list[Layer] = []
     for text in assignments:
         name, equals, value = text.partition("=")
         path = [part.strip() for part in name.split(".")]
         if not (equals and all(path)):
-            message = (
-                f"{format_value(text)} must have the form key=value ({source}), such as topK=8 or"
-                " fusion.method=rrf"
-            )
-            raise ConfigError(message, source=source)
-        camel_path = list(map(to_camel_case, path))
-        key, mapping = by_name.get(".".join(camel_path)), by_name.get(".".join(camel_path[:-1]))
-        if key is not None:
-            parsed = _parse_assignment(key, value)
-        else:
-            parsed = _parse_json_or_text(value)
-            if mapping is not None and mapping.kind == "object" and not isinstance(parsed, str):
-                parsed = value
-        # An unknown key is reported later, together with all other errors.
-        layers.append((source, _nest_value(path, parsed)))
+            allowed = "an assignment such as topK=8 or fusion.method=rrf"
+            raise errors.build_value_error(source, text, allowed, source)
+        hint: Any = Settings
+        for part in path:
+            hint = find_part(hint, find_name(hint, part))
+        layers.append((source, _nest_value(path, _parse_text(hint, value))))
     return layers
 
 
-def _parse_assignment(key: Key, value_text: str) -> Any:
-    """Return the value for *key* from the right-hand side of an assignment.
-
-    A JSON string is decoded, and ``null`` becomes ``None`` if the key may be null. Any other text
-    is parsed like the value of an environment variable.
-    """
-    value = _parse_json_or_text(value_text)
-    is_meant = (isinstance(value, str) and value != value_text) or (
-        value is None and key.is_nullable
-    )
-    return value if is_meant else _parse_variable(key, value_text)
-
-
-def _is_setting_name(name: str) -> bool:
-    """Return whether the environment variable *name* must be a setting.
-
-    This is true for names that begin with ``QTM_``, except reserved names and variables that
-    Kubernetes sets.
-    """
-    return (
-        name.startswith(ENVIRONMENT_PREFIX)
-        and name not in RESERVED
-        and not re.fullmatch(KUBERNETES_VARIABLES, name)
-    )
-
-
-def _parse_variable(key: Key, value_text: str) -> Any:
-    """Return the value for *key* from the text of an environment variable.
+def _parse_text(hint: Any, text: str) -> Any:
+    """Return the value in *text* for an option whose annotation is *hint*.
 
     A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
-    if key.is_nullable and not value_text.strip():
+    type_, _, is_nullable = unwrap(hint)
+    stripped = text.strip()
+    if is_nullable and stripped in ("", "null"):
         return None
-    match key.kind:
-        case "str" | "choice":
-            return value_text
-        case "bool":
-            return _BOOLEANS.get(value_text.strip().lower(), value_text)
-        case "list" if not value_text.lstrip().startswith("["):
-            return [word for part in value_text.split(",") if (word := part.strip())]
-        # JSON does not allow a number such as .5.
-        case "float" if re.fullmatch(r"\s*\.\d{1,20}\s*", value_text):
-            return float(value_text)
-        case _:
-            return _parse_json_or_text(value_text)
+    if type_ is bool:
+        return _BOOLEANS.get(stripped.lower(), text)
+    if get_origin(type_) is tuple and not stripped.startswith("["):
+        return [word for part in text.split(",") if (word := part.strip())]
+    try:
+        if type_ in (int, float):
+            return float(stripped)
+        value = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
+    except (ValueError, RecursionError):
+        return text
+    # The name of a model or a namespace may be 7.
+    is_text = type_ is str or bool(list_choices(hint))
+    return text if is_text and not isinstance(value, str) else value
 
 
 def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
     """Return *value* in nested dicts, such as ``{"a": {"b": value}}`` for the path a, b."""
+    nested: Any = value
     for name in reversed(path):
-        value = {name: value}
-    holder: dict[str, Any] = value
-    return holder
-
-
-def _parse_json_or_text(text: str) -> Any:
-    """Return the value of the JSON *text*, or *text* itself if *text* is not JSON."""
-    try:
-        return json.loads(text, object_pairs_hook=_mark_repeated_keys)
-    except (ValueError, RecursionError):
-        return text
-
-
-def _read_config_text(file_name: str, source: str) -> str:
-    """Return the text of the config file *file_name*.
-
-    Raises:
-        ConfigError: The file cannot be read. The message says how to fix the problem.
-    """
-    # Users may pass the text of a config instead of its path.
-    if file_name.lstrip().startswith("{"):
-        raise _build_file_error(
-            "config",
-            "must be a path, not the text of a config; parse the text and pass the mapping",
-        )
-    from pathlib import Path
-
-    try:
-        with Path(os.path.expanduser(file_name)).open("rb") as file:  # noqa: PTH111 - pathlib's own fails without a home
-            # A device may be endless, so the read has a limit.
-            content = file.read(MOST_BYTES + 1)
-        # Some editors on Windows write a byte order mark.
-        text = content.decode("utf-8-sig")
-    except FileNotFoundError:
-        is_word = re.fullmatch(r"[\w-]+", file_name) is not None
-        presets = (
-            ", and no preset has this name;"
-            f" {_suggest_preset(file_name)}`qtm config presets` lists them"
-        )
-        raise _build_file_error(
-            source, f"does not exist (looked from {Path.cwd()}){presets if is_word else ''}"
-        ) from None
-    except IsADirectoryError:
-        raise _build_file_error(source, "is a folder; name a file in it") from None
-    except UnicodeDecodeError as error:
-        raise _build_file_error(
-            source, f"is not UTF-8 (byte {error.start}); save it as UTF-8"
-        ) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _build_file_error(source, f"cannot be read: {reason}") from None
-    if len(content) > MOST_BYTES:
-        raise _build_file_error(
-            source,
-            f"is larger than {MOST_BYTES:,} bytes, the limit for a config; name another file",
-        )
-    return text
-
-
-def _parse_json(text: str, source: str) -> Any:
-    """Parse *text*, the content of a JSON file.
-
-    Raises:
-        ConfigError: *text* is not valid JSON.
-    """
-    try:
-        return json.loads(text, object_pairs_hook=_mark_repeated_keys)
-    except json.JSONDecodeError as error:
-        if source.lower().endswith((".yaml", ".yml")):
-            ways = "write the same keys as JSON, or as TOML in a .toml file"
-            raise _build_file_error(source, f"must be JSON or TOML, not YAML; {ways}") from None
-        where = f"line {error.lineno}, column {error.colno}"
-        raise _build_file_error(source, f"is not JSON: {error.msg} at {where}") from None
-    except RecursionError:
-        raise _build_file_error(source, "is nested too deeply") from None
-    except ValueError:
-        # The only other ValueError: Python does not parse a number with thousands of digits.
-        raise _build_file_error(source, "holds a number that is too long") from None
-
-
-def _parse_toml(text: str, source: str) -> Any:
-    """Parse *text*, the content of a TOML file.
-
-    Raises:
-        ConfigError: *text* is not valid TOML.
-    """
-    import tomllib
-
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _build_file_error(source, f"is not TOML: {error}") from None
-
-
-def _mark_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build a dict from the *pairs* of a JSON object. The value of a duplicate key is `REPEATED`.
-
-    By default, `json` silently uses the last value.
-    """
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        values[key] = REPEATED if key in values else value
-    return values
-
-
-def _build_file_error(source: str, problem: str) -> ConfigError:
-    return ConfigError(f"{source} {problem}", source=source)
+        nested = {name: nested}
+    return nested  # type: ignore[no-any-return]

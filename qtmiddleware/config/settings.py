@@ -1,28 +1,134 @@
-"""Define all options of the core, with their defaults, limits and meanings.
+"""Define all options, once each: type, limits, meaning and default.
 
-The options of the kit are in `kit_settings`. The groups are immutable dataclasses, so the pipeline
-needs no validation library. `qtmiddleware.config` uses the limits in the metadata of the fields to
-check users' settings and to build the JSON schema. Keys are snake_case here and camelCase in files.
-Annotations are evaluated at import, because the keys are derived from them.
+The groups are frozen dataclasses, so the free tier needs no validation library. `checking` checks
+users' values against the annotations. A key is snake_case here and camelCase in files.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import FrozenInstanceError, dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, dataclass_transform
 
-from qtmiddleware.catalogue import (
-    FUSION_METHODS,
-    LANGUAGES,
-    TEXT_FIELDS,
-    TRANSFORMS,
-    TransformRow,
-    list_prompt_names,
-)
-from qtmiddleware.catalogue import FusionMethod as FusionRow
-from qtmiddleware.config import kit_settings as kit
-from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
-from qtmiddleware.config.options import SettingsGroup, define_group, define_option
+from qtmiddleware import catalogue
 
-PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", "synthesis")
+
+class Mark(Flag):
+    """What an option changes."""
+
+    REPLY = auto()
+    """The texts in a model's reply. The option is part of the cache key."""
+    MODEL = auto()
+    """The object that calls the language model."""
+    MIDDLEWARE = auto()
+    """The whole middleware. A single call cannot change the option."""
+    NAMED = auto()
+    """Where texts and keys are sent, which code runs, which files are written, or a model's
+    instructions. Because a stranger's config could abuse such an option, the command line rejects
+    it in a file that the user did not name."""
+
+
+REPLY, MODEL, MIDDLEWARE, NAMED = Mark
+
+
+class Limit:
+    """A limit beside the type of an option. Pydantic reads it like those of `annotated_types`.
+
+    It is read only when a config is checked, so the free tier imports neither.
+    """
+
+    __is_annotated_types_grouped_metadata__: Literal[True] = True
+
+
+class Range(Limit):
+    """The lowest and the highest number that an option allows."""
+
+    def __init__(self, low: float, high: float | None = None) -> None:
+        self.low, self.high = low, high
+
+    def __iter__(self) -> Iterator[Any]:
+        from annotated_types import Interval
+
+        yield from Interval(ge=self.low, le=self.high)
+
+    def __str__(self) -> str:
+        return (
+            f" of at least {self.low}" if self.high is None else f" from {self.low} to {self.high}"
+        )
+
+
+class NotEmpty(Limit):
+    """The limit of a text or an object that must not be empty."""
+
+    def __iter__(self) -> Iterator[Any]:
+        from annotated_types import MinLen
+
+        yield MinLen(1)
+
+    def __str__(self) -> str:
+        return " that is not empty"
+
+
+def to_camel_case(name: str) -> str:
+    """Convert a snake_case name to camelCase, such as ``rrf_k`` to ``rrfK``."""
+    head, *tail = name.split("_")
+    return head + "".join(word[:1].upper() + word[1:] for word in tail)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class SettingsGroup:
+    """The base class of all groups of settings, which are frozen dataclasses.
+
+    The groups inherit the methods that `dataclass` would otherwise compile for each of them, which
+    takes longer than importing the rest of the config.
+
+    Attributes:
+        shorthand: The option that a single value in place of the group sets. For example,
+            ``"fusion": "max"`` sets ``fusion.method``. Empty if the group has no such option.
+    """
+
+    shorthand: ClassVar[str] = ""
+    # Strict, because pydantic would otherwise accept "8" as a number and "yes" as true.
+    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+        "alias_generator": to_camel_case,
+        "validate_by_name": True,
+        "extra": "forbid",
+        "strict": True,
+        "allow_inf_nan": False,
+    }
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Only `__init__` sets an attribute, and it sets each of them once.
+        if name in vars(self):
+            raise FrozenInstanceError(f"cannot assign to field {name!r}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(tuple(vars(self).values()))
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        schema = handler(source)
+        # An object may stand for a group: only the values in it are strict.
+        handler.resolve_ref_schema(schema)["strict"] = False
+        return schema
+
+
+_OTHER_PROMPTS: Final = ("context", "answer", "sub_answer", "synthesis")
+PROMPT_NAMES: Final = catalogue.list_prompt_names() + _OTHER_PROMPTS
 """The prompts whose instructions users can replace, by name.
 
 ``all`` is missing, because it consists of three of these prompts.
@@ -31,80 +137,84 @@ PROMPT_NAMES: Final = (*list_prompt_names(), "context", "answer", "sub_answer", 
 DEFAULT_WEIGHTS: Final[Mapping[str, float]] = {
     "original": 1.0,
     "original_in_conversation": 0.0,
-    **{row.name: row.weight for row in TEXT_FIELDS.values() if row.variant},
+    **{row.name: row.weight for row in catalogue.TEXT_FIELDS.values() if row.variant},
 }
 """The default weight of each kind of variant."""
 
+Text = Annotated[str, NotEmpty()]
+Count = Annotated[int, Range(1, 10_000)]
+Tokens = Annotated[int, Range(1, 100_000)]
+Milliseconds = Annotated[int, Range(1, 600_000)]
+Share = Annotated[float, Range(0, 1)]
+Temperature = Annotated[float, Range(0, 2)]
+Weight = Annotated[float, Range(0, 100)]
+Dollars = Annotated[float, Range(0)]
+
+FieldName = Literal["id", "score", "text"]
 ApplyTo = Literal["keywords", "text", "both"]
-EscalationMode = Literal["always", "never", "auto"]
+Escalation = Literal["always", "never", "auto"]
+SubQueryStyle = Literal["simple", "aspects", "research"]
 StructuredOutput = Literal["auto", "json_schema", "json_object", "text"]
 ReasoningEffort = Literal["auto", "none", "minimal", "low", "medium", "high", "xhigh", "max"]
-SubQueryStyle = Literal["simple", "aspects", "research"]
 AnswerMode = Literal["plain", "synthesis"]
 IfUnsure = Literal["answer", "decline"]
 Scores = Literal["backend", "fused"]
 LogTexts = Literal["none", "questions", "all"]
+HybridMethod = Literal["weighted", "rrf"]
+ChunkBoundary = Literal["sentence", "character"]
 if TYPE_CHECKING:
     Language = str
-    FusionMethod = str
+    FusionName = str
+    StoreKind = str
     TransformationType = str
+    PromptName = str
+    ReplyPromptName = str
+    VariantKind = str
+    FilledField = str
 else:
-    Language = Literal[("auto", *LANGUAGES)]
-    FusionMethod = Literal[tuple(FUSION_METHODS)]
+    Language = Literal[("auto", *catalogue.LANGUAGES)]
+    FusionName = Literal[tuple(catalogue.FUSION_METHODS)]
+    StoreKind = Literal[tuple(catalogue.STORES)]
     # Users can define more, so the catalogue's rows are not all there is.
-    TransformationType = Annotated[str, tuple(TRANSFORMS)]
+    TransformationType = Literal[tuple(catalogue.TRANSFORMS)] | str
+    PromptName = Literal[PROMPT_NAMES]
+    ReplyPromptName = Literal[catalogue.list_prompt_names()]
+    VariantKind = Literal[tuple(DEFAULT_WEIGHTS)]
+    FilledField = Literal[tuple(catalogue.FILLED_BY)]
 
 
 class PreprocessSettings(SettingsGroup):
-    """The rules that turn a question into keywords."""
+    """The rules that turn a question into keywords, without a model."""
 
-    enabled: bool = define_option(True, "Whether the rules run.", marks="reply")
-    language: Language = define_option(
-        "auto",
-        "Language of the word list; auto detects the language of the question.",
-        marks="reply",
-    )
-    apply_to: ApplyTo = define_option(
-        "keywords",
-        "Use of the stripped question: as keyword evidence (keywords), as the searched text (text),"
-        " or both.",
-    )
-    keep_words: tuple[str, ...] = define_option((), "Words that the rules never remove.")
-    extra_words: tuple[str, ...] = define_option((), "More words for the rules to remove.")
+    shorthand: ClassVar = "enabled"
+
+    enabled: Annotated[bool, "Whether the rules run.", REPLY] = True
+    language: Annotated[Language, "Language of the word list; auto detects it.", REPLY] = "auto"
+    apply_to: Annotated[
+        ApplyTo, "Use of the keywords: as evidence, as the searched text, or both."
+    ] = "keywords"
+    keep_words: Annotated[tuple[str, ...], "Words that the rules never remove."] = ()
+    extra_words: Annotated[tuple[str, ...], "More words for the rules to remove."] = ()
 
 
 class KeywordEvidenceSettings(SettingsGroup):
     """Reranking of the candidates by the question's keywords in their texts."""
 
-    enabled: bool = define_option(True, "Whether keywords rerank the candidates.")
-    candidates: int = define_option(
-        50,
-        "Passages requested per search if your function has a top_k. 0 requests no more than you"
-        " do: keywords then only reorder the passages of the plain call.",
-        ge=0,
-        le=10_000,
-    )
-    weight: float | None = define_option(
-        None,
-        "Fixed share of the keyword score in the total; your function's score has the rest. null"
-        " decides per list: the question's own words count only if a passage holds clearly more of"
-        " them than the first passage, and the model's words count 0.4.",
-        ge=0.0,
-        le=1.0,
-    )
-    variants: float = define_option(
-        1.25,
-        "How much the words of variants count, as a multiple of the variants' fusion weights.",
-        ge=0.0,
-        le=10.0,
-    )
-    fields: Mapping[str, str] = define_option(
-        {},
-        'Fields that hold a passage\'s id, score and text, such as {"id": "uid", "text": "body"}; for'
-        " names that are missing, the usual fields are tried.",
-        names=("id", "score", "text"),
-        min_length=1,
-    )
+    shorthand: ClassVar = "enabled"
+
+    enabled: Annotated[bool, "Whether keywords rerank the candidates."] = True
+    candidates: Annotated[
+        int, Range(0, 10_000), "Passages requested per search; 0 requests no more than you do."
+    ] = 50
+    weight: Annotated[
+        Share | None, "Fixed share of the keyword score in the total; null decides per list."
+    ] = None
+    variants: Annotated[
+        float, Range(0, 10), "How much the variants' words count, as a multiple of their weights."
+    ] = 1.25
+    fields: Annotated[
+        Mapping[FieldName, Text], "Fields of a passage's id, score and text, if not the usual ones."
+    ] = field(default_factory=dict)
 
     @property
     def id_field(self) -> str | None:
@@ -122,97 +232,51 @@ class KeywordEvidenceSettings(SettingsGroup):
         return self.fields.get("text")
 
 
-class GlossarySettings(SettingsGroup):
-    """Your own terms and their other forms: a passage that holds one form counts as holding the other."""
-
-    path: str | None = define_option(
-        None,
-        'File of terms and their other forms, as JSON ({"CR": "change request"}) or in Solr\'s'
-        " synonym format; null reads none.",
-        marks="named",
-        min_length=1,
-    )
-    terms: Mapping[str, str] = define_option(
-        {},
-        "Terms with their other forms, separated by commas; they are used beside those of the"
-        " file.",
-        marks="named",
-    )
-
-
 class EscalationSettings(SettingsGroup):
     """When the language model is called."""
 
-    mode: EscalationMode = define_option(
-        "always",
-        "When the model is called: always, never, or auto, which decides from the first results.",
-    )
-    target_call_rate: float = define_option(
-        0.35, "Share of the questions for which auto may call the model.", ge=0.0, le=1.0
+    shorthand: ClassVar = "mode"
+
+    mode: Annotated[Escalation, "When the model is called; auto decides per question."] = "always"
+    target_call_rate: Annotated[Share, "Share of the questions that auto sends to the model."] = (
+        0.35
     )
 
 
 class FusionSettings(SettingsGroup):
     """How the result lists of several searches become one."""
 
-    method: FusionMethod = define_option(
-        "anchored",
-        "How result lists are merged: anchored, rrf, weighted_rrf, max, or concat, which keeps them"
-        " one after the other.",
+    shorthand: ClassVar = "method"
+
+    method: Annotated[FusionName, "How the result lists are merged."] = "anchored"
+    weights: Annotated[
+        Mapping[VariantKind, Weight], "Weight of each kind of variant; 0 leaves the kind out."
+    ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
+    rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
+    sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not as many as usual."] = (
+        None
     )
-    weights: Mapping[str, float] = define_option(
-        DEFAULT_WEIGHTS,
-        "The weight of each kind of variant (anchored, weighted_rrf). All sub-queries share one"
-        " weight, and all paraphrases share one. originalInConversation is the weight of the user's"
-        " own words if a standalone form of the question is searched too. 0 leaves a kind out;"
-        " combined then does not request a hypothetical passage for hyde.",
-        names=DEFAULT_WEIGHTS,
-        ge=0.0,
-        le=100.0,
-    )
-    rrf_k: int = define_option(60, "The constant k of reciprocal rank fusion.", ge=1, le=10_000)
-    sub_query_top_k: int | None = define_option(
-        None,
-        "Passages requested per sub-query search; null requests as many as for the other searches.",
-        ge=1,
-        le=10_000,
-    )
-    min_successes: int = define_option(
-        2,
-        "How many variant searches must succeed; with fewer, only the results of the question"
-        " itself are used.",
-        ge=1,
-        le=20,
-    )
+    min_successes: Annotated[
+        int, Range(1, 20), "Variant searches that must succeed; else only the question's counts."
+    ] = 2
 
     @property
-    def row(self) -> FusionRow:
+    def row(self) -> catalogue.FusionMethod:
         """The description of the fusion method, from the catalogue."""
-        return FUSION_METHODS[self.method]
+        return catalogue.FUSION_METHODS[self.method]
 
 
 class LimitSettings(SettingsGroup):
     """Limits per question: time, size and concurrency."""
 
-    llm_timeout_ms: int = define_option(
-        5_000, "Maximum wait for the language model, in milliseconds.", ge=1, le=600_000
-    )
-    deadline_ms: int = define_option(
-        8_000,
-        "Maximum time per question, in milliseconds; after it, only the search for the question"
-        " itself is waited for.",
-        ge=1,
-        le=600_000,
-    )
-    max_searches: int | None = define_option(
-        None,
-        "Maximum searches per question, including the search for the question itself; null is"
-        f" {TRANSFORMS['combined'].max_searches} for combined, and one search per variant for the"
-        " others.",
-        ge=1,
-        le=50,
-    )
-    max_concurrency: int = define_option(8, "Maximum concurrent calls per question.", ge=1, le=256)
+    llm_timeout_ms: Annotated[Milliseconds, "Maximum wait for the language model, in ms."] = 5_000
+    deadline_ms: Annotated[
+        Milliseconds, "Maximum time per question, in ms, apart from the question's own search."
+    ] = 8_000
+    max_searches: Annotated[
+        int | None, Range(1, 50), "Maximum searches; null: 2 for combined, else one per variant."
+    ] = None
+    max_concurrency: Annotated[int, Range(1, 256), "Maximum concurrent calls per question."] = 8
 
     @property
     def model_seconds(self) -> float:
@@ -223,261 +287,198 @@ class LimitSettings(SettingsGroup):
 class LlmSettings(SettingsGroup):
     """The language model that writes the transformations. Its key comes only from the environment."""
 
-    base_url: str | None = define_option(
-        None,
-        "Address of an OpenAI-compatible service; null uses the client's default.",
-        marks="reply model named",
-    )
-    temperature: float | None = define_option(
-        0.0, "Sampling temperature; null sends none.", marks="reply model", ge=0.0, le=2.0
-    )
-    temperatures: Mapping[str, float] = define_option(
-        {},
-        "Sampling temperatures by prompt name; other prompts use llm.temperature.",
-        marks="reply model",
-        names=list_prompt_names(),
-        ge=0.0,
-        le=2.0,
-    )
-    max_tokens: int | None = define_option(
-        800, "Maximum tokens per reply; null sends no limit.", marks="reply model", ge=1, le=100_000
-    )
-    structured_output: StructuredOutput = define_option(
-        "auto",
-        "How JSON is requested; auto starts with json_schema and steps down if the service"
-        " rejects it.",
-        marks="reply model",
-    )
-    reasoning_effort: ReasoningEffort | None = define_option(
-        "auto",
-        "How long the model thinks; auto requests the least that OpenAI's models accept (none) and"
-        " sends nothing to other models; null sends nothing.",
-        marks="reply model",
-    )
-    sub_query_style: SubQueryStyle = define_option(
-        "simple",
-        "How questions are split. simple: into their parts, if there are several; aspects: broad"
-        " questions also into aspects; research: always into definition, method, results,"
-        " comparison, application.",
-        marks="reply",
-    )
-    paraphrases: int = define_option(
-        3, "Paraphrases that multi_query requests.", marks="reply", ge=1, le=10
-    )
-    history_messages: int = define_option(
-        6,
-        "How many of the last messages of a conversation the model sees.",
-        marks="reply",
-        ge=0,
-        le=100,
-    )
-    guard: bool = define_option(
-        True,
-        "Whether variants that lost a name, number, code, quote or negation are repaired or"
-        " dropped.",
-        marks="reply",
-    )
-    prompts: Mapping[str, str] = define_option(
-        {},
-        "Your own instructions by prompt name; they replace the built-in ones.",
-        marks="reply named",
-        names=PROMPT_NAMES,
-    )
-    input_price: float | None = define_option(
-        None,
-        "US dollars per million input tokens; replaces the known price.",
-        marks="model",
-        ge=0.0,
-    )
-    output_price: float | None = define_option(
-        None,
-        "US dollars per million output tokens; replaces the known price.",
-        marks="model",
-        ge=0.0,
-    )
+    base_url: Annotated[str | None, "An OpenAI-compatible service.", REPLY | MODEL | NAMED] = None
+    temperature: Annotated[
+        Temperature | None, "Sampling temperature; null sends none.", REPLY | MODEL
+    ] = 0.0
+    temperatures: Annotated[
+        Mapping[ReplyPromptName, Temperature], "Temperatures by prompt name.", REPLY | MODEL
+    ] = field(default_factory=dict)
+    max_tokens: Annotated[Tokens | None, "Maximum tokens per reply.", REPLY | MODEL] = 800
+    structured_output: Annotated[
+        StructuredOutput, "How JSON is requested; auto begins with json_schema.", REPLY | MODEL
+    ] = "auto"
+    reasoning_effort: Annotated[
+        ReasoningEffort | None, "Effort; auto: none for OpenAI, unset for others.", REPLY | MODEL
+    ] = "auto"
+    sub_query_style: Annotated[
+        SubQueryStyle, "How questions are split: into parts, aspects too, or five aspects.", REPLY
+    ] = "simple"
+    paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests.", REPLY] = 3
+    history_messages: Annotated[
+        int, Range(0, 100), "Earlier messages that the model sees.", REPLY
+    ] = 6
+    guard: Annotated[
+        bool, "Whether variants that lost a name, number or negation are repaired.", REPLY
+    ] = True
+    prompts: Annotated[
+        Mapping[PromptName, str], "Your own instructions by prompt name.", REPLY | NAMED
+    ] = field(default_factory=dict)
+    input_price: Annotated[Dollars | None, "US dollars per million input tokens.", MODEL] = None
+    output_price: Annotated[Dollars | None, "US dollars per million output tokens.", MODEL] = None
+
+
+class HybridSettings(SettingsGroup):
+    """Search by vectors and words together, in the built-in store and in Pinecone's document indexes."""
+
+    shorthand: ClassVar = "enabled"
+
+    enabled: Annotated[bool, "Whether the store is searched by words too.", MIDDLEWARE] = False
+    method: Annotated[
+        HybridMethod, "How both are merged: by min-max scores, or by rank.", MIDDLEWARE
+    ] = "weighted"
+    vector_weight: Annotated[Share, "Weight of the vector search.", MIDDLEWARE] = 0.75
+    bm25_weight: Annotated[Share, "Weight of the word search (BM25).", MIDDLEWARE] = 0.25
+    search_top_k: Annotated[Count, "Passages, if the call gives no number.", MIDDLEWARE] = 10
+    fusion_top_k: Annotated[Count, "Candidates from each of the two searches.", MIDDLEWARE] = 50
+    text_fields: Annotated[tuple[str, ...], "Text fields of a document index to search too."] = ()
 
 
 class RerankSettings(SettingsGroup):
     """A model that compares each of the best candidates with the question and orders them anew."""
 
-    enabled: bool = define_option(False, "Whether a reranking model scores the best candidates.")
-    model: str = define_option(
-        "cross-encoder/ms-marco-MiniLM-L6-v2",
-        "Name or folder of a cross-encoder (sentence-transformers), or a model hosted by Pinecone"
-        " (pinecone/...).",
-        marks="named",
-        min_length=1,
-    )
-    rerank_top_k: int = define_option(
-        20, "How many of the best candidates the model scores.", ge=1, le=1_000
-    )
-    trust_remote_code: bool = define_option(
-        False, "Whether code that comes with the model may run; some models need it.", marks="named"
-    )
+    shorthand: ClassVar = "enabled"
+
+    enabled: Annotated[bool, "Whether a reranking model scores the best candidates."] = False
+    model: Annotated[
+        Text, "A cross-encoder's name or folder, or a hosted model (pinecone/...).", NAMED
+    ] = "cross-encoder/ms-marco-MiniLM-L6-v2"
+    rerank_top_k: Annotated[int, Range(1, 1_000), "Candidates that the model scores."] = 20
+    trust_remote_code: Annotated[bool, "Whether the model's own code may run.", NAMED] = False
 
 
-class CacheSettings(SettingsGroup):
-    """The cache of transformations. Search results are never cached."""
+class StoreSettings(SettingsGroup):
+    """The built-in store. Its keys come only from the environment."""
 
-    enabled: bool = define_option(True, "Whether equal questions share one transformation.")
-    max_entries: int = define_option(
-        1_024, "Maximum number of transformations kept.", marks="middleware", ge=1, le=1_000_000
-    )
-    ttl_seconds: int = define_option(
-        3_600,
-        "How long a transformation is kept, in seconds.",
-        marks="middleware",
-        ge=1,
-        le=31_536_000,
-    )
-    tenant: str = define_option(
-        "",
-        "Part of every cache key; give each customer a value of their own to keep customers apart.",
-        marks="reply",
-    )
+    shorthand: ClassVar = "kind"
 
-
-class BreakerSettings(SettingsGroup):
-    """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
-
-    failures: int = define_option(
-        5,
-        "Calls in a row that must fail or be late before the breaker opens; 0 switches it off.",
-        ge=0,
-        le=1_000,
-    )
-    seconds: float = define_option(
-        30.0, "Seconds the breaker stays open before one call tries again.", ge=0.001, le=86_400.0
-    )
-
-
-class BudgetSettings(SettingsGroup):
-    """What all model calls in this process may cost together; beyond it, only the rules run."""
-
-    max_llm_calls_per_minute: int | None = define_option(
-        None, "Maximum model calls within 60 seconds.", ge=0, le=1_000_000
-    )
-    max_tokens: int | None = define_option(
-        None, "Maximum input and output tokens within 24 hours.", ge=0
-    )
-    max_usd: float | None = define_option(None, "Maximum US dollars within 24 hours.", ge=0.0)
-
-
-class LogSettings(SettingsGroup):
-    """The query log: a record of what happened to each question."""
-
-    path: str | None = define_option(
-        None,
-        "JSON-lines file with one record per query, in a folder that exists; null writes no file.",
-        marks="named",
-    )
-    texts: LogTexts = define_option(
-        "questions",
-        "Which texts the log holds. none: only hashes of the searched texts; questions: the searched"
-        " texts; all: also the passages' texts, which a judge of shadow mode reads.",
-    )
+    kind: Annotated[StoreKind, "sqlite keeps a file at indexPath; memory keeps nothing."] = "sqlite"
+    index: Annotated[str | None, "Name of the Pinecone index.", NAMED] = None
+    host: Annotated[str | None, "Host of the Pinecone index, instead of its name.", NAMED] = None
+    namespace: Annotated[str, "Pinecone namespace."] = ""
+    read_price: Annotated[Dollars | None, "US dollars per million read units."] = None
+    text_field: Annotated[Text, "Metadata field of Pinecone records that holds the text."] = "text"
 
 
 class AnswerSettings(SettingsGroup):
     """Answers from the retrieved passages."""
 
-    mode: AnswerMode = define_option(
-        "plain",
-        "plain: one answer; synthesis: one answer per sub-query, then one answer made from them.",
+    shorthand: ClassVar = "mode"
+
+    mode: Annotated[AnswerMode, "synthesis makes an answer per sub-query first."] = "plain"
+    max_tokens: Annotated[Tokens | None, "Maximum tokens per answer; null sends no limit."] = 1_000
+    timeout_ms: Annotated[Milliseconds, "Maximum wait for one answer, in ms."] = 60_000
+    context_chars: Annotated[int, Range(100, 10_000_000), "Characters that the model sees."] = (
+        24_000
     )
-    max_tokens: int | None = define_option(
-        1_000, "Maximum tokens per answer; null sends no limit.", ge=1, le=100_000
-    )
-    timeout_ms: int = define_option(
-        60_000, "Maximum wait for one model answer, in milliseconds.", ge=1, le=600_000
-    )
-    context_chars: int = define_option(
-        24_000, "Maximum characters of passages that the model sees.", ge=100, le=10_000_000
-    )
-    if_unsure: IfUnsure = define_option(
-        "answer",
-        "What an answer does if the retrieval is unsure (r.is_unsure): answer asks the model all"
-        " the same; decline says that nothing was found, without a model call.",
-    )
+    if_unsure: Annotated[IfUnsure, "What to do if the retrieval is unsure."] = "answer"
+
+
+class CacheSettings(SettingsGroup):
+    """The cache of transformations. Search results are never cached."""
+
+    shorthand: ClassVar = "enabled"
+
+    enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
+    max_entries: Annotated[int, Range(1, 1_000_000), "Transformations kept.", MIDDLEWARE] = 1_024
+    ttl_seconds: Annotated[int, Range(1, 31_536_000), "Seconds each is kept.", MIDDLEWARE] = 3_600
+    tenant: Annotated[str, "Part of every key; a value per customer separates them.", REPLY] = ""
+
+
+class BreakerSettings(SettingsGroup):
+    """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
+
+    failures: Annotated[
+        int, Range(0, 1_000), "Failed or late calls in a row that open the breaker; 0: never."
+    ] = 5
+    seconds: Annotated[float, Range(0.001, 86_400), "Seconds the breaker stays open."] = 30.0
+
+
+class BudgetSettings(SettingsGroup):
+    """What all model calls in this process may cost together; beyond it, only the rules run."""
+
+    max_llm_calls_per_minute: Annotated[int | None, Range(0), "Maximum model calls."] = None
+    max_tokens: Annotated[int | None, Range(0), "Maximum tokens in 24 hours."] = None
+    max_usd: Annotated[Dollars | None, "Maximum US dollars within 24 hours."] = None
+
+
+class LogSettings(SettingsGroup):
+    """The query log: a record of what happened to each question."""
+
+    shorthand: ClassVar = "path"
+
+    path: Annotated[str | None, "JSON-lines file in a folder that exists.", NAMED] = None
+    texts: Annotated[LogTexts, "Whose texts the log holds; none writes hashes."] = "questions"
+
+
+class GlossarySettings(SettingsGroup):
+    """Your own terms and their other forms: a passage that holds one form counts as holding the other."""
+
+    shorthand: ClassVar = "path"
+
+    path: Annotated[Text | None, "File of terms: JSON, or Solr's synonyms.", NAMED] = None
+    terms: Annotated[
+        Mapping[str, str], "Terms with their other forms, separated by commas.", NAMED
+    ] = field(default_factory=dict)
+
+
+class OwnTransform(SettingsGroup):
+    """A transformation that a config defines."""
+
+    prompt: Annotated[Text, "The instructions for the model."]
+    fields: Annotated[
+        Mapping[FilledField, Weight | None], NotEmpty(), "The texts that it writes, with weights."
+    ]
 
 
 class Settings(SettingsGroup):
     """Everything that can be set."""
 
-    transformation_type: TransformationType = define_option(
-        "none", "What the language model is asked to write.", marks="reply"
-    )
-    transformation_model: str = define_option(
-        "gpt-6-luna", "Model that writes the transformations.", marks="model", min_length=1
-    )
-    max_sub_queries: int = define_option(
-        4, "Maximum sub-queries per question.", marks="reply", ge=2, le=6
-    )
-    top_k: int = define_option(
-        4, "Passages that a search of the built-in store returns.", ge=1, le=10_000
-    )
-    shadow: float | None = define_option(
-        None,
-        "Shadow mode: callers get the plain function's results; for this share of the calls,"
-        " qtmiddleware also retrieves afterwards and logs the result. null is off.",
-        ge=0.0,
-        le=1.0,
-    )
-    scores: Scores = define_option(
-        "backend",
-        "Score of a returned passage: backend, your function's score for the user's question; or"
-        " fused, qtmiddleware's score, which falls with the order.",
-    )
-    chunk_size: int = kit.CHUNK_SIZE
-    chunk_overlap: int = kit.CHUNK_OVERLAP
-    chunk_boundary: kit.ChunkBoundary = kit.CHUNK_BOUNDARY
-    contextual_chunks: bool = kit.CONTEXTUAL_CHUNKS
-    embedding_model: str = kit.EMBEDDING_MODEL
-    embedding_dimensions: int | None = kit.EMBEDDING_DIMENSIONS
-    chat_model: str = define_option("gpt-6-luna", "Model that writes answers.", min_length=1)
-    data_path: str | None = kit.DATA_PATH
-    index_path: str = kit.INDEX_PATH
-    preprocess: PreprocessSettings = define_group(
-        PreprocessSettings, "The rules, which need no model."
-    )
-    keyword_evidence: KeywordEvidenceSettings = define_group(
-        KeywordEvidenceSettings, "Reranking by keywords in the candidates' texts."
-    )
-    escalation: EscalationSettings = define_group(EscalationSettings, "When the model is called.")
-    fusion: FusionSettings = define_group(FusionSettings, "How several result lists become one.")
-    limits: LimitSettings = define_group(LimitSettings, "Time, size and concurrency.")
-    llm: LlmSettings = define_group(LlmSettings, "The language model.")
-    hybrid: HybridSettings = define_group(HybridSettings, "Search by vectors and words together.")
-    rerank: RerankSettings = define_group(
-        RerankSettings, "A model that scores the best candidates again."
-    )
-    store: StoreSettings = define_group(StoreSettings, "The built-in store.", marks="middleware")
-    answer: AnswerSettings = define_group(AnswerSettings, "Answers from the retrieved passages.")
-    cache: CacheSettings = define_group(CacheSettings, "The cache of transformations.")
-    breaker: BreakerSettings = define_group(
-        BreakerSettings, "The circuit breaker.", marks="middleware"
-    )
-    budget: BudgetSettings = define_group(
-        BudgetSettings, "What all model calls together may cost.", marks="middleware"
-    )
-    log: LogSettings = define_group(LogSettings, "The query log.")
-    transforms: Mapping[str, Any] = define_option(
-        {},
-        "Your own transformations by name, each with its prompt and the fields that it fills.",
-        marks="reply named",
-    )
-    glossary: GlossarySettings = define_group(
-        GlossarySettings, "Your own terms and their other forms."
-    )
+    transformation_type: Annotated[TransformationType, "What the model writes.", REPLY] = "none"
+    transformation_model: Annotated[Text, "Model that transforms questions.", MODEL] = "gpt-6-luna"
+    max_sub_queries: Annotated[int, Range(2, 6), "Maximum sub-queries per question.", REPLY] = 4
+    top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
+    shadow: Annotated[Share | None, "Share of the calls that shadow mode retrieves too."] = None
+    scores: Annotated[Scores, "Whose scores passages have; qtmiddleware's fall."] = "backend"
+    chunk_size: Annotated[int, Range(1, 1_000_000), "Characters per chunk."] = 800
+    chunk_overlap: Annotated[int, Range(0, 1_000_000), "Characters that chunks share."] = 200
+    chunk_boundary: Annotated[
+        ChunkBoundary, "Where a chunk ends: after a sentence, or at exactly chunkSize."
+    ] = "sentence"
+    contextual_chunks: Annotated[bool, "Whether the model describes each chunk's place."] = False
+    embedding_model: Annotated[Text, "Model that embeds texts.", MIDDLEWARE] = "all-MiniLM-L6-v2"
+    embedding_dimensions: Annotated[
+        int | None, Range(1, 100_000), "Length of the vectors, if not the usual.", MIDDLEWARE
+    ] = None
+    chat_model: Annotated[Text, "Model that writes answers."] = "gpt-6-luna"
+    data_path: Annotated[str | None, "Documents to ingest: a file, folder or pattern."] = None
+    index_path: Annotated[Text, "File of the store.", MIDDLEWARE] = ".tmp/index/qtmiddleware.sqlite"
+    preprocess: PreprocessSettings = PreprocessSettings()
+    keyword_evidence: KeywordEvidenceSettings = KeywordEvidenceSettings()
+    escalation: EscalationSettings = EscalationSettings()
+    fusion: FusionSettings = FusionSettings()
+    limits: LimitSettings = LimitSettings()
+    llm: LlmSettings = LlmSettings()
+    hybrid: HybridSettings = HybridSettings()
+    rerank: RerankSettings = RerankSettings()
+    store: Annotated[StoreSettings, MIDDLEWARE] = StoreSettings()
+    answer: AnswerSettings = AnswerSettings()
+    cache: CacheSettings = CacheSettings()
+    breaker: Annotated[BreakerSettings, MIDDLEWARE] = BreakerSettings()
+    budget: Annotated[BudgetSettings, MIDDLEWARE] = BudgetSettings()
+    log: LogSettings = LogSettings()
+    transforms: Annotated[
+        Mapping[str, OwnTransform], "Your own transformations by name.", REPLY | NAMED
+    ] = field(default_factory=dict)
+    glossary: GlossarySettings = GlossarySettings()
 
     @property
-    def transform(self) -> TransformRow:
+    def transform(self) -> catalogue.TransformRow:
         """The description of the transformation, from the catalogue or `transforms`."""
-        row = TRANSFORMS.get(self.transformation_type)
+        row = catalogue.TRANSFORMS.get(self.transformation_type)
         if row is None:
-            # Imported here, so that only users of such a transform pay for it.
-            from qtmiddleware.config.own_transforms import describe_transform
-
-            name = self.transformation_type
-            return describe_transform(name, self.transforms[name])
+            own = self.transforms[self.transformation_type]
+            return catalogue.describe_transform(
+                self.transformation_type, own.prompt, tuple(own.fields.items())
+            )
         return row
