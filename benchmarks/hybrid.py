@@ -20,8 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.config.kit_settings import HybridSettings
-from qtmiddleware.config.settings import PreprocessSettings
+from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, evaluate
 from qtmiddleware.kit.index.hybrid import HybridSearch

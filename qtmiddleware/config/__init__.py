@@ -149,15 +149,18 @@ class Config:
 
         return Config(*check_layers(self.settings, self.sources, layers))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return all values as nested dicts with camelCase keys, ready for JSON.
+    def to_dict(self, *, with_defaults: bool = True) -> dict[str, Any]:
+        """Return the values as nested dicts with camelCase keys, ready for JSON.
 
-        `Config.load` accepts the result.
+        `Config.load` accepts the result. Without *with_defaults*, only keys that are set.
         """
-        from qtmiddleware.config.keys import convert_to_json
-
-        values: dict[str, Any] = convert_to_json(self.settings, Settings)
-        return values
+        tree: dict[str, Any] = {}
+        for name, value, origin in self.rows():
+            if with_defaults or origin != "default":
+                *groups, option = name.split(".")
+                holder = tree.setdefault(groups[0], {}) if groups else tree
+                holder[option] = value
+        return tree
 
     def rows(self) -> Iterator[tuple[str, Any, str]]:
         """Iterate over all options as (key, value, origin). Keys are dotted, in camelCase."""

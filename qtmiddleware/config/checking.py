@@ -47,7 +47,7 @@ def check_layers(
     A later layer overrides an earlier layer.
 
     Raises:
-        ConfigError: A setting is wrong.
+        ConfigError: A setting is wrong. The message has a line per wrong value.
     """
     values, sources = asdict(settings), dict(sources)
     for source, layer in layers:
@@ -63,8 +63,10 @@ def check_layers(
     try:
         checked = build_adapter().validate_python(values)
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=False)[0]
-        raise _explain(problem, sources) from None
+        problems = error.errors(include_url=False, include_context=False)
+        found = [_explain(problem, sources) for problem in problems]
+        found[0].args = ("\n".join(dict.fromkeys(map(str, found))),)
+        raise found[0] from None
     for path, value, allowed in _find_conflicts(checked):
         source = _find_source(path, sources)
         raise errors.build_value_error(_format_path(path), value, allowed, source)

@@ -112,7 +112,7 @@ def find_part(hint: Any, name: object) -> Any:
     """
     type_ = unwrap(hint)[0]
     if is_dataclass(type_):
-        return read_hints(type_).get(name)  # type: ignore[arg-type]
+        return read_hints(type_).get(str(name))
     if get_origin(type_) is Mapping:
         return get_args(type_)[1]
     return get_args(type_)[0] if get_origin(type_) is tuple else None
@@ -122,7 +122,7 @@ def list_names(hint: Any) -> tuple[str, ...]:
     """Return the names that *hint* allows: a group's options, or an object's only keys."""
     type_ = unwrap(hint)[0]
     if is_dataclass(type_):
-        return tuple(read_hints(type_))  # type: ignore[arg-type]
+        return tuple(read_hints(type_))
     return list_choices(get_args(type_)[0]) if get_origin(type_) is Mapping else ()
 
 
@@ -141,11 +141,6 @@ def find_name(hint: Any, written_name: Any) -> Any:
     """
     names = (name for name in list_names(hint) if written_name in (name, to_camel_case(name)))
     return next(names, written_name)
-
-
-def find_description(hint: Any) -> str:
-    """Return the sentence in *hint*."""
-    return next(note for note in unwrap(hint)[1] if isinstance(note, str))
 
 
 def describe_allowed_values(hint: Any) -> str:

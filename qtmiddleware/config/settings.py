@@ -164,7 +164,7 @@ HybridMethod = Literal["weighted", "rrf"]
 ChunkBoundary = Literal["sentence", "character"]
 if TYPE_CHECKING:
     Language = str
-    FusionName = str
+    FusionMethod = str
     StoreKind = str
     TransformationType = str
     PromptName = str
@@ -173,7 +173,7 @@ if TYPE_CHECKING:
     FilledField = str
 else:
     Language = Literal[("auto", *catalogue.LANGUAGES)]
-    FusionName = Literal[tuple(catalogue.FUSION_METHODS)]
+    FusionMethod = Literal[tuple(catalogue.FUSION_METHODS)]
     StoreKind = Literal[tuple(catalogue.STORES)]
     # Users can define more, so the catalogue's rows are not all there is.
     TransformationType = Literal[tuple(catalogue.TRANSFORMS)] | str
@@ -248,7 +248,7 @@ class FusionSettings(SettingsGroup):
 
     shorthand: ClassVar = "method"
 
-    method: Annotated[FusionName, "How the result lists are merged."] = "anchored"
+    method: Annotated[FusionMethod, "How the result lists are merged."] = "anchored"
     weights: Annotated[
         Mapping[VariantKind, Weight], "Weight of each kind of variant; 0 leaves the kind out."
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))

@@ -83,14 +83,14 @@ class AskOptions(TypedDict, total=False):
         top_k: The number of documents to return.
         history: The conversation so far.
         retriever_kwargs: More arguments for your retriever.
-        qtm_config: Settings for this call.
+        qtm_config: Settings for this call, or the name of a preset.
     """
 
     filters: dict[str, Any] | None
     top_k: int | None
     history: Iterable[Any] | None
     retriever_kwargs: dict[str, Any] | None
-    qtm_config: Mapping[str, Any] | None
+    qtm_config: Mapping[str, Any] | str | None
 
 
 @component
@@ -102,7 +102,7 @@ class QueryTransformRetriever:
     - *filters* and *retriever_kwargs*: arguments for *retriever*.
     - *history*: the conversation so far, as `ChatMessage` objects or any other history that
       `Wrapped.retrieve` accepts.
-    - *qtm_config*: settings for this call.
+    - *qtm_config*: settings for this call, or the name of a preset.
 
     A saved pipeline contains components, settings and the import paths of functions. API keys are
     never saved.
@@ -168,7 +168,7 @@ class QueryTransformRetriever:
         top_k: int | None = None,
         history: list[ChatMessage] | None = None,
         retriever_kwargs: dict[str, Any] | None = None,
-        qtm_config: dict[str, Any] | None = None,
+        qtm_config: dict[str, Any] | str | None = None,
     ) -> dict[str, Any]:
         """Return the best documents for *query*, with details of the retrieval.
 
@@ -209,7 +209,7 @@ class QueryTransformRetriever:
         top_k: int | None = None,
         history: list[ChatMessage] | None = None,
         retriever_kwargs: dict[str, Any] | None = None,
-        qtm_config: dict[str, Any] | None = None,
+        qtm_config: dict[str, Any] | str | None = None,
     ) -> dict[str, Any]:
         """Return the best documents for *query*. This is the async version of `run`.
 

@@ -65,7 +65,7 @@ class QueryTransformRetriever(BaseRetriever):
 
     - ``history``: the conversation so far, as LangChain messages or any other history that
       `Wrapped.retrieve` accepts.
-    - ``qtm_config``: settings for this call.
+    - ``qtm_config``: settings for this call, or the name of a preset.
 
     The fields *config*, *client*, *reranker*, *redact*, *observers*, *on_retrieval* and *clock* are
     the arguments of `QueryMiddleware`.
@@ -128,7 +128,7 @@ class QueryTransformRetriever(BaseRetriever):
         k: int | None = None,
         history: Iterable[Any] | None = None,
         config: RunnableConfig | None = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
         **retriever_arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
@@ -141,7 +141,7 @@ class QueryTransformRetriever(BaseRetriever):
             k: The number of documents to return. Overrides the field *k*.
             history: The conversation so far.
             config: LangChain's config for the call. Its callbacks see the searches.
-            qtm_config: Settings for this call.
+            qtm_config: Settings for this call, or the name of a preset.
             retriever_arguments: More arguments for your retriever.
 
         Raises:
@@ -166,7 +166,7 @@ class QueryTransformRetriever(BaseRetriever):
         k: int | None = None,
         history: Iterable[Any] | None = None,
         config: RunnableConfig | None = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
         **retriever_arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
@@ -285,7 +285,7 @@ class QueryTransformRetriever(BaseRetriever):
         self,
         k: int | None,
         history: Any,
-        qtm_config: Mapping[str, Any] | None,
+        qtm_config: Mapping[str, Any] | str | None,
         retriever_arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the keyword arguments for the wrapped function, without the query."""
@@ -297,10 +297,7 @@ class QueryTransformRetriever(BaseRetriever):
             arguments.setdefault(name, count)
         # With *count* candidates, the middleware does not ask the retriever for more.
         if self._never_widens and isinstance(count, int):
-            arguments["qtm_config"] = {
-                "keywordEvidence": {"candidates": count},
-                **(qtm_config or {}),
-            }
+            arguments["config"] = {"keywordEvidence": {"candidates": count}}
         return arguments
 
     def _limit_matches(self, retrieval: Retrieval, k: int | None) -> Retrieval:

@@ -151,7 +151,7 @@ class QueryTransformRetriever(BaseRetriever):
         *,
         similarity_top_k: int | None = None,
         history: Iterable[Any] | BaseMemory | None = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
     ) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
 
@@ -162,7 +162,7 @@ class QueryTransformRetriever(BaseRetriever):
             query: The question.
             similarity_top_k: The number of nodes to return; overrides the retriever's number.
             history: The conversation so far; overrides the retriever's history.
-            qtm_config: Settings for this call.
+            qtm_config: Settings for this call, or the name of a preset.
 
         Raises:
             ConfigError: A setting is not valid.
@@ -185,7 +185,7 @@ class QueryTransformRetriever(BaseRetriever):
         *,
         similarity_top_k: int | None = None,
         history: Iterable[Any] | BaseMemory | None = None,
-        qtm_config: Mapping[str, Any] | None = None,
+        qtm_config: Mapping[str, Any] | str | None = None,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `find`."""
         node_count = self._choose_node_count(similarity_top_k)
@@ -321,7 +321,7 @@ class QueryTransformRetriever(BaseRetriever):
         query: QueryType,
         node_count: int | None,
         messages: Any,
-        qtm_config: Mapping[str, Any] | None,
+        qtm_config: Mapping[str, Any] | str | None,
     ) -> partial[Any]:
         """Return a function without parameters that calls *retrieve* with the other arguments."""
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
@@ -330,10 +330,7 @@ class QueryTransformRetriever(BaseRetriever):
             arguments[name] = node_count
         # With *node_count* candidates, the middleware does not ask the retriever for more.
         if self._never_widens and node_count is not None:
-            arguments["qtm_config"] = {
-                "keywordEvidence": {"candidates": node_count},
-                **(qtm_config or {}),
-            }
+            arguments["config"] = {"keywordEvidence": {"candidates": node_count}}
         return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
 
     def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.config.keys import read_marked_values
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
@@ -94,7 +94,7 @@ class Question:
         """
         return (
             model,
-            read_marked_values(self._settings, "reply"),
+            read_marked_values(self._settings, Mark.REPLY),
             tuple((prompt.mode, prompt.version) for prompt in self.prompts),
             self.query,
             tuple((message.role, message.content) for message in self._history),

@@ -260,12 +260,7 @@ def describe_failure(error: Exception) -> str:
 
 
 def _read_effort_settings(effort: str) -> dict[str, Any]:
-    """Return the settings of the preset that *effort* names, without the preset's model."""
+    """Return the settings of the preset that *effort* names."""
     _, settings = read_preset(EFFORTS[effort])
-    kept_settings = {
-        key: value
-        for key, value in settings.items()
-        if not key.startswith("$") and key != "transformationModel"
-    }
     # The agent has decided to call the model, so no gate decides for each question.
-    return {**kept_settings, "escalation": {"mode": "always"}}
+    return {**settings, "escalation": {"mode": "always"}}

@@ -8,9 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import find_marked_keys, read_marked_values
-from qtmiddleware.config.reading import read_preset
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, FuseFunction, LanguageModel, Reranker, RetrievalHook
 from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
@@ -104,9 +102,13 @@ def override_config(config: Config, layers: Layers) -> Config:
     """
     overridden = config
     for layer in layers:
-        origin, values = read_preset(layer) if isinstance(layer, str) else ("call", layer)
-        overridden = overridden.overridden(values, origin=origin)
-    for key in () if overridden is config else find_marked_keys("middleware"):
+        overridden = overridden.overridden(layer)
+    if overridden is config:
+        return config
+    # Imported here so that the free tier does not pay for this module.
+    from qtmiddleware.config.keys import find_marked_keys
+
+    for key in find_marked_keys(Mark.MIDDLEWARE):
         if key.read_value(overridden.settings) != key.read_value(config.settings):
             message = (
                 f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
@@ -254,7 +256,10 @@ class Components:
         )
 
     def _get_cached_model(self, settings: Settings, *, has_default_settings: bool) -> GovernedModel:
-        key = read_marked_values(settings, "model")
+        # Imported here so that the free tier does not pay for this module.
+        from qtmiddleware.config.keys import read_marked_values
+
+        key = read_marked_values(settings, Mark.MODEL)
         # The account is read once, so that a key that changes in the environment is used only after
         # a reload.
         if has_default_settings and self._account is None:

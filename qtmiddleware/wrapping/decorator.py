@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
-from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.protocols import Cache, Clock, FuseFunction, Observer
@@ -134,6 +133,8 @@ def middleware(
     check_options(middleware, options, WrapOptions.__optional_keys__)
     # `@middleware("auto")` passes the preset in place of the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
+        from qtmiddleware.config.errors import format_value
+
         written = format_value(fn) if isinstance(fn, str) else "..."
         raise WrapError(
             f"middleware() must be given a function, not {type(fn).__name__}; write"

@@ -6,8 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from qtmiddleware.config.errors import find_nearest_name, fold_name, is_secret_name
-from qtmiddleware.config.keys import list_all_keys, to_camel_case
+from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.errors import WrapError
 
 _MIDDLEWARE_OPTIONS: Final = frozenset(
@@ -35,6 +34,9 @@ def check_options(
 def _build_option_advice(
     option_name: str, caller: Callable[..., Any], known_names: Collection[str]
 ) -> str:
+    # Imported here, because most processes never meet an error.
+    from qtmiddleware.config.errors import find_nearest_name, is_secret_name
+
     if is_secret_name(option_name):
         return (
             "set the key in the environment (OPENAI_API_KEY, PINECONE_API_KEY), or pass your own"
@@ -73,6 +75,9 @@ def _list_setting_paths() -> dict[str, list[Sequence[str]]]:
 
     Names that occur in more than two groups, such as ``enabled``, are left out.
     """
+    from qtmiddleware.config.errors import fold_name
+    from qtmiddleware.config.keys import list_all_keys
+
     paths_by_name: dict[str, list[Sequence[str]]] = {}
     for key in list_all_keys():
         paths_by_name[fold_name(key.path[0])] = [key.path[:1]]

@@ -376,9 +376,9 @@ def test_an_option_that_shapes_what_a_model_is_sent_is_part_of_the_cache_key(
 def test_what_a_model_is_made_of_makes_another_model() -> None:
     for key in list_all_keys():
         other = changed(key, Settings())
-        assert (read_marked_values(other, "model") != read_marked_values(Settings(), "model")) == (
-            "model" in key.marks
-        )
+        assert (
+            read_marked_values(other, Mark.MODEL) != read_marked_values(Settings(), Mark.MODEL)
+        ) == (Mark.MODEL in key.marks)
 
 
 def test_every_option_can_be_told_from_its_default() -> None:

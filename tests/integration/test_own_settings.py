@@ -15,8 +15,12 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.config import Config
-from qtmiddleware.config.kit_settings import HybridSettings, StoreSettings
-from qtmiddleware.config.settings import AnswerSettings, RerankSettings
+from qtmiddleware.config.settings import (
+    AnswerSettings,
+    HybridSettings,
+    RerankSettings,
+    StoreSettings,
+)
 from qtmiddleware.errors import QtMiddlewareError, StoreError
 from qtmiddleware.kit.index.retriever import open_retriever
 from qtmiddleware.kit.stores import MemoryStore

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from qtmiddleware.config.keys import convert_to_json_value, list_all_keys
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.keys import convert_to_json, list_all_keys
+from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 
@@ -28,9 +28,9 @@ def build_fingerprint(settings: Settings) -> dict[str, Any]:
     The result maps the name of each setting to its JSON value, and ``prompts`` to the versions.
     """
     keys = {
-        key.name: convert_to_json_value(key.read_value(settings))
+        key.name: convert_to_json(key.read_value(settings), key.hint)
         for key in list_all_keys()
-        if key.name in _KEYS or "reply" in key.marks
+        if key.name in _KEYS or Mark.REPLY in key.marks
     }
     # Some prompts exist only for questions with a history.
     histories = ((), (Message("user", "?"),))
@@ -66,9 +66,7 @@ def describe_changes(
     A description has the setting's name, the old value and the new value, or only the name if the
     values are long. If *old_fingerprint* lacks a setting, the setting's default is the old value.
     """
-    defaults = {
-        key.name: convert_to_json_value(key.make_hashable(key.default)) for key in list_all_keys()
-    }
+    defaults = {key.name: convert_to_json(key.default, key.hint) for key in list_all_keys()}
     for name in (
         *new_fingerprint,
         *islice((key for key in old_fingerprint if key not in new_fingerprint), _MOST_UNKNOWN),

@@ -16,7 +16,6 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from qtmiddleware.config import ASSIGNED, Config
-from qtmiddleware.config.keys import nest_values
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.check import Arguments
@@ -408,9 +407,7 @@ def _build_explicit_system(config: Config) -> System:
     Fixed settings replace the config's settings of the cache and the log, so that all systems share
     the cache and the log.
     """
-    values = nest_values(
-        {name: value for name, value, origin in config.rows() if origin != "default"}
-    )
+    values = config.to_dict(with_defaults=False)
     return {
         **values,
         **{group: {**values.get(group, {}), **fixed} for group, fixed in _FIXED_GROUPS.items()},

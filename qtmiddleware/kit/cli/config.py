@@ -8,7 +8,6 @@ from typing import Annotated, Final
 
 import typer
 
-from qtmiddleware.config import build_json_schema
 from qtmiddleware.config.reading import (
     PRESET_ENDING,
     PRESETS,
@@ -20,6 +19,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.console import (
     AsJson,
+    ConfigFile,
     Sets,
     notes,
     out,
@@ -73,7 +73,7 @@ def init(
         typer.Option(
             "--preset",
             "-p",
-            help="Preset to copy; see qtm config presets. Default: settings for documents.",
+            help="Preset to copy. Default: a config for your own documents.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
@@ -99,7 +99,7 @@ def init(
         file_name = preset + PRESET_ENDING
     target = path / file_name if path.is_dir() else path
     schema_file = target.with_name(_SCHEMA)
-    if target.name.lower().endswith((".toml", ".yaml", ".yml")):
+    if target.suffix.lower() != ".json":
         raise ConfigError(
             f"the file must end in .json, not {target}", path="PATH", value=str(target)
         )
@@ -107,12 +107,11 @@ def init(
         message = f"{target} already exists; name another file, or overwrite it with --force"
         raise ConfigError(message, path="PATH", value=str(target))
     config_text = json.dumps({**values, "$schema": f"./{_SCHEMA}"}, indent=2, ensure_ascii=False)
-    schema_text = json.dumps(build_json_schema(), indent=2, ensure_ascii=False)
     with name_option_in_errors(target, "PATH"):
         target.parent.mkdir(parents=True, exist_ok=True)
         # The schema comes first, so that an editor that opens the config finds it.
         if force or not schema_file.exists():
-            replace_file(schema_file, f"{schema_text}\n".encode())
+            replace_file(schema_file, _find_schema().read_bytes())
         replace_file(target, f"{config_text}\n".encode())
     if json_output:
         write_json({"preset": preset, "config": str(target), "schema": str(schema_file)})
@@ -123,19 +122,22 @@ def init(
 
 
 @app.command()
-def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
+def show(
+    file: _File = None, config: ConfigFile = None, sets: Sets = None, json_output: AsJson = False
+) -> None:
     """Show every value and the layer it came from."""
-    config = load_config(file, sets)
-    report_default_files({}, named_config=file)
-    for warning in _list_warnings(config.settings):
+    name = file or config
+    loaded = load_config(name, sets)
+    report_default_files({}, named_config=name)
+    for warning in _list_warnings(loaded.settings):
         notes.print(f"warning: {warning}")
     if json_output:
         write_json(
-            [{"key": key, "value": value, "origin": origin} for key, value, origin in config.rows()]
+            [{"key": key, "value": value, "origin": origin} for key, value, origin in loaded.rows()]
         )
         return
     rows = [
-        (key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in config.rows()
+        (key, json.dumps(value, ensure_ascii=False), origin) for key, value, origin in loaded.rows()
     ]
     width = max(len(key) for key, _, _ in rows)
     for key, value, origin in rows:
@@ -143,14 +145,17 @@ def show(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> 
 
 
 @app.command()
-def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) -> None:
+def check(
+    file: _File = None, config: ConfigFile = None, sets: Sets = None, json_output: AsJson = False
+) -> None:
     """Check a config file.
 
     The exit code is 2 if the config is not valid. The command also warns if the
     query log's folder is missing.
     """
-    warnings = _list_warnings(load_config(file, sets).settings)
-    report_default_files({}, named_config=file)
+    name = file or config
+    warnings = _list_warnings(load_config(name, sets).settings)
+    report_default_files({}, named_config=name)
     if json_output:
         write_json({"ok": True, "warnings": warnings})
         return
@@ -162,7 +167,11 @@ def check(file: _File = None, sets: Sets = None, json_output: AsJson = False) ->
 @app.command()
 def schema() -> None:
     """Write the JSON schema of config files."""
-    write_json(build_json_schema())
+    write_json(json.loads(_find_schema().read_bytes()))
+
+
+def _find_schema() -> Path:
+    return find_presets_folder() / "schema.json"
 
 
 def _list_warnings(settings: Settings) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Final
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
 from qtmiddleware.config.keys import find_marked_keys, list_all_keys
-from qtmiddleware.config.reading import MOST_BYTES
+from qtmiddleware.config.settings import Mark
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.files import read_trusted_file
@@ -39,7 +39,7 @@ NO_MODEL: Final = (
     " QTM_LLM_BASE_URL for your own service."
 )
 
-_MOST_BYTES: Final = 1_000_000
+_MOST_BYTES: Final = 10_000_000
 _MOST_NAMES: Final = 20
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 
@@ -128,7 +128,7 @@ def _find_default_config() -> str | None:
     names = [name for name in CONFIG_FILES if os.path.lexists(name)]
     for name in names:
         try:
-            read_trusted_file(Path(name), MOST_BYTES)
+            read_trusted_file(Path(name), _MOST_BYTES)
         except OSError as error:
             _write_escaped_note(
                 f"{name} was not used: {error.strerror or type(error).__name__}; --config {name}"
@@ -165,7 +165,7 @@ def _check_default_config(config: Config, file_name: str) -> None:
 def _describe_forbidden_keys(config: Config, keys: Collection[str]) -> Iterator[str]:
     """Yield a phrase for each of *keys* that a config file found by default must not set."""
     settings = config.settings
-    yield from (key.name for key in find_marked_keys("named") if key.name in keys)
+    yield from (key.name for key in find_marked_keys(Mark.NAMED) if key.name in keys)
     for key, path in (("indexPath", settings.index_path), ("dataPath", settings.data_path)):
         if key in keys and path and not _is_in_current_folder(path):
             yield f"{key} outside this folder"

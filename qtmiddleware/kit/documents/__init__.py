@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from qtmiddleware.config.kit_settings import ChunkBoundary
+from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.bounds import TextBound
 from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from qtmiddleware.config.kit_settings import ChunkBoundary
+from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.preprocessing.sentences import CLOSERS, compile_sentence_end_pattern
 

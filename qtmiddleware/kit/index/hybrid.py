@@ -24,8 +24,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.config.kit_settings import HybridMethod, HybridSettings
-from qtmiddleware.config.settings import PreprocessSettings
+from qtmiddleware.config.settings import HybridMethod, HybridSettings, PreprocessSettings
 from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store

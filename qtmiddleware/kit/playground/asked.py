@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from qtmiddleware.catalogue import FUSION_METHODS, TEXT_FIELDS
-from qtmiddleware.config.keys import to_camel_case
+from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.types import Message
 
 MOST_TURNS: Final = 20

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.keys import merge_settings, nest_values
+from qtmiddleware.config.keys import merge_settings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
@@ -233,12 +233,9 @@ class Tiers:
 
         The config combines the user's settings, the tier's settings and the settings in *state*.
         """
-        rows = self.middleware.config.rows()
-        own_settings = nest_values(
-            {name: value for name, value, origin in rows if origin != "default"}
-        )
+        own_settings = self.middleware.config.to_dict(with_defaults=False)
         return merge_settings(
-            merge_settings(own_settings, tier.settings), nest_values(state.settings)
+            merge_settings(own_settings, tier.settings), _nest_values(state.settings)
         )
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
@@ -253,7 +250,7 @@ class Tiers:
             ConfigError: The settings in *state* are not valid.
         """
         flat = {key: value for key, value in state.settings.items() if key != TOP_K}
-        overrides = nest_values(flat)
+        overrides = _nest_values(flat)
         # Impossible settings are refused once, here, and not by each tier.
         self.middleware.config.overridden(overrides)
         arguments: dict[str, Any] = {
@@ -323,3 +320,15 @@ def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
     source._learned, source._latest = learned_state.copy(), (None, None)
     branch = type(wrapped)(wrapped._fn, wrapped._signature, source, wrapped._options)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch
+
+
+def _nest_values(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts, as in a config file, for values by dotted key."""
+    tree: dict[str, Any] = {}
+    for name, value in values_by_name.items():
+        *groups, option_name = name.split(".")
+        holder = tree
+        for group in groups:
+            holder = holder.setdefault(group, {})
+        holder[option_name] = value
+    return tree

@@ -11,8 +11,7 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
-from qtmiddleware.config.kit_settings import StoreSettings
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.index.retriever import open_retriever

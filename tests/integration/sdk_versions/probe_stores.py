@@ -13,7 +13,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import StoreError
 from qtmiddleware.kit.stores import open_pinecone
 from qtmiddleware.protocols import Passage

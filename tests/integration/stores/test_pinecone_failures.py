@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.protocols import Passage

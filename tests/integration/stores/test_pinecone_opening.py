@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config.kit_settings import StoreSettings
+from qtmiddleware.config.settings import StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
 from qtmiddleware.protocols import Passage

@@ -14,8 +14,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.kit_settings import StoreSettings
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.kit.embedding import OpenAIEmbedder
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import CachedModel

@@ -9,8 +9,8 @@ from dataclasses import Field, FrozenInstanceError, fields, is_dataclass, replac
 from typing import Any
 
 import pytest
-
 from qtmiddleware.config.options import META
+
 from qtmiddleware.config.settings import FusionSettings, LlmSettings, Settings
 from qtmiddleware.providers.llms.prices import find_prices
 

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from importlib.metadata import version
 from typing import Any, Final
 
-from qtmiddleware.config.kit_settings import StoreSettings
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.stores.pinecone.calls import TIMEOUT_SECONDS, call_with_timeout
 from qtmiddleware.kit.stores.pinecone.store import PineconeStore

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.config.kit_settings import HybridSettings
-from qtmiddleware.config.settings import PreprocessSettings
+from qtmiddleware.config.settings import HybridSettings, PreprocessSettings
 from qtmiddleware.errors import ConfigError, ResponseShapeError, StoreError, WrapError
 from qtmiddleware.kit.index.hybrid import Hybrid, HybridSearch
 from qtmiddleware.kit.stores import SQLiteStore
