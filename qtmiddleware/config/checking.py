@@ -194,9 +194,10 @@ def _build_error(path: Path, problem: str, source: str, advice: str) -> ConfigEr
 
 
 def _format_path(path: Path) -> str:
-    known = {name for key in list_all_keys() for name in key.path}
+    keys = list_all_keys()
+    known = {name for key in keys for name in (*key.path, *list_names(key.hint))}
     return ".".join(
-        to_camel_case(name) if name in known else errors.format_key(name) for name in path
+        to_camel_case(name) if name in known else errors.format_key(name) for name in map(str, path)
     )
 
 

@@ -12,7 +12,13 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from qtmiddleware.config.settings import Limit, Mark, Settings, SettingsGroup, to_camel_case
 
 ENVIRONMENT_PREFIX: Final = "QTM_"
-_WORDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+_WORDS: Final = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    tuple[str, ...]: "a list of texts",
+}
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
@@ -146,16 +152,15 @@ def find_name(hint: Any, written_name: Any) -> Any:
 def describe_allowed_values(hint: Any) -> str:
     """Return the values that *hint* allows, in words."""
     type_, notes, is_nullable = unwrap(hint)
+    names = ", ".join(map(to_camel_case, list_names(hint))) or "names"
     if choices := list_choices(hint):
         words = f"one of {', '.join(choices)}"
         if get_origin(type_) is not Literal:
             words += ", or a name of your own"
-    elif get_origin(type_) is tuple:
-        words = "a list of texts"
     elif get_origin(type_) is Mapping:
-        words = f"an object in which each value is {describe_allowed_values(get_args(type_)[1])}"
+        words = f"an object of {names}, each {describe_allowed_values(get_args(type_)[1])}"
     else:
-        words = _WORDS.get(type_) or "an object"
+        words = _WORDS.get(type_, f"an object of {names}")
         words += "".join(str(note) for note in notes if isinstance(note, Limit))
     return words + (", or null" if is_nullable else "")
 

@@ -81,8 +81,9 @@ def read_preset(name: str) -> Layer:
     preset = next((preset for preset in PRESETS if errors.fold_name(preset) == folded), None)
     if preset is None:
         allowed = f"one of {', '.join(PRESETS)}"
-        if folded in map(errors.fold_name, TRANSFORMS):
-            allowed += f', or {{"transformationType": "{name}"}}'
+        kinds = {errors.fold_name(kind): kind for kind in TRANSFORMS}
+        if kind := kinds.get(folded):
+            allowed += f', or {{"transformationType": "{kind}"}}'
         raise errors.build_value_error("preset", name, allowed, "preset")
     return f"preset {preset}", read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
 

@@ -88,7 +88,7 @@ class SettingsGroup:
 
     shorthand: ClassVar[str] = ""
     # Strict, because pydantic would otherwise accept "8" as a number and "yes" as true.
-    __pydantic_config__: ClassVar[Mapping[str, Any]] = {
+    __pydantic_config__: ClassVar[dict[str, Any]] = {
         "alias_generator": to_camel_case,
         "validate_by_name": True,
         "extra": "forbid",
@@ -424,6 +424,8 @@ class GlossarySettings(SettingsGroup):
 
 class OwnTransform(SettingsGroup):
     """A transformation that a config defines."""
+
+    __pydantic_config__ = SettingsGroup.__pydantic_config__ | {"str_strip_whitespace": True}
 
     prompt: Annotated[Text, "The instructions for the model."]
     fields: Annotated[

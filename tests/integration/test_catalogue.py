@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import pytest
 
@@ -22,8 +23,15 @@ from qtmiddleware.catalogue import (
     TRANSFORMS,
     list_prompt_names,
 )
-from qtmiddleware.config.keys import Key, list_all_keys, read_marked_values
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.keys import (
+    Key,
+    list_all_keys,
+    list_choices,
+    list_names,
+    read_marked_values,
+    unwrap,
+)
+from qtmiddleware.config.settings import Mark, OwnTransform, Range, Settings
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.providers.llms.ladder import Request
 from qtmiddleware.retrieval.question import Question
@@ -69,7 +77,7 @@ import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.runtime.shared_cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
-from qtmiddleware.config import build_json_schema, build_markdown_reference
+from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.kit.evaluation import SYSTEMS
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Transformation
@@ -86,9 +94,8 @@ settings = qtm.Config.load(config).settings
 made = Transformation(trade_name="renal failure")
 print(json.dumps({
     "variant": [[it.kind, it.text, it.weight] for it in found.variants],
-    "choices": build_json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
-    "weights": sorted(build_json_schema()["$defs"]["FusionSettings"]["properties"]["weights"]["propertyNames"]["enum"]),
-    "docs": "tradeName" in build_markdown_reference(),
+    "choices": build_adapter().json_schema()["properties"]["transformationType"]["anyOf"][0]["enum"],
+    "weights": sorted(build_adapter().json_schema()["$defs"]["FusionSettings"]["properties"]["weights"]["propertyNames"]["enum"]),
     "help": CliRunner().invoke(app, ["transform", "--help"], env={"COLUMNS": "200"}).output,
     "label": LABELS["trade_name"],
     "compared": SYSTEMS["jargon"],
@@ -145,8 +152,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         ["trade_name", "renal failure", 0.7],
     ]
     assert "jargon" in found["choices"]
-    assert "tradeName" in found["weights"]
-    assert found["docs"]
+    assert "trade_name" in found["weights"]
     assert "jargon" in found["help"]
     assert found["label"] == "name in the trade"
     assert found["compared"] == {"transformationType": "jargon", "escalation": {"mode": "always"}}
@@ -158,7 +164,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
 FUSED = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import build_json_schema, build_markdown_reference
+from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.retrieval.fusion import fuse_rankings
 from qtmiddleware.types import Ranking, Variant
 
@@ -168,8 +174,7 @@ def ranking(text, *ids):
 fused = fuse_rankings([ranking("a", "x", "y"), ranking("b", "z")], "first_only")
 print(json.dumps({
     "keys": [key for _, key in fused.keys],
-    "choices": build_json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
-    "docs": "first_only" in build_markdown_reference(),
+    "choices": build_adapter().json_schema()["$defs"]["FusionSettings"]["properties"]["method"]["enum"],
     "set": qtm.Config.load({"fusion": "first_only"}).settings.fusion.method,
 }))
 """
@@ -193,7 +198,6 @@ def test_a_fusion_method_is_a_row_and_a_function(tmp_path: Path) -> None:
     assert found == {
         "keys": ["x", "y"],
         "choices": [*list(FUSION_METHODS)[:-1], "first_only", "concat"],
-        "docs": True,
         "set": "first_only",
     }
 
@@ -213,7 +217,7 @@ LANGUAGE = {
 SPOKEN = """
 import json
 import qtmiddleware as qtm
-from qtmiddleware.config import build_json_schema, build_markdown_reference
+from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.preprocessing import detect_language, extract_keywords, find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.answering.flow import _build_no_answer_sentence as not_there
@@ -236,8 +240,7 @@ kept = guard_transformation(Transformation(rewrite="zwat zist zder Umsatz?"), qu
 said = guard_transformation(Transformation(rewrite="zder Umsatz zist znie"), query=denied, required_spans=[("negation", "znie")])
 text = "Zum Umsatz, Zbsp. Acme und Nike, zist viel bekannt. " * 3
 print(json.dumps({
-    "choices": build_json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
-    "docs": "zz" in next(line for line in build_markdown_reference().splitlines() if "preprocess.language" in line),
+    "choices": build_adapter().json_schema()["$defs"]["PreprocessSettings"]["properties"]["language"]["enum"],
     "set": settings.preprocess.language,
     "detected": [detect_language("zist zder Umsatz hoch"), extract_keywords(question).language],
     "stripped": extract_keywords(question).keywords,
@@ -256,7 +259,6 @@ def test_a_language_is_one_file(tmp_path: Path) -> None:
     found = run_with(tmp_path, SPOKEN, {}, {"preprocessing/lexicons/zz.json": json.dumps(LANGUAGE)})
     assert found == {
         "choices": ["auto", *LANGUAGES, "zz"],
-        "docs": True,
         "set": "zz",
         "detected": ["zz", "zz"],
         "stripped": "umsatz von acme",
@@ -310,25 +312,26 @@ TYPES = ("combined", "multi_query", "all")
 
 def other_value(key: Key) -> Any:
     """A value of *key* that is not its default."""
-    match key.kind:
-        case "bool":
-            return not key.default
-        case "choice":
-            return next(it for it in key.choices if it != key.default)
-        case "list":
-            return ("other",)
-        case "object":
-            return {key.names[0] if key.names else "rewrite": "Say it otherwise."}
-        case "numbers":
-            return dict.fromkeys(key.names, 0.0 if key.default else 0.25)
-        case "objects":
-            return {"jargon": {"prompt": "Say it otherwise.", "fields": {"rewrite": 0.5}}}
-        case "str":
-            return "http://other.example" if key.name.endswith(("Url", "host", "Host")) else "other"
-    default = key.default if key.default is not None else key.limits.get("ge", 1)
-    low, high = key.limits.get("ge", 0), key.limits.get("le", 10**9)
-    step = 1 if key.kind == "int" else 0.25
-    return default + step if default + step <= high else max(low, default - step)
+    type_, notes, _ = unwrap(key.hint)
+    names, default = list_names(key.hint), key.default
+    if choices := list_choices(key.hint):
+        return next(choice for choice in choices if choice != default)
+    if type_ is bool:
+        return not default
+    if type_ is str:
+        return "http://other.example" if key.name.endswith(("Url", "host")) else "other"
+    if get_origin(type_) is tuple:
+        return ("other",)
+    if get_origin(type_) is Mapping:
+        value = unwrap(get_args(type_)[1])[0]
+        if value is OwnTransform:
+            return {"jargon": OwnTransform(prompt="Say it otherwise.", fields={"rewrite": 0.5})}
+        other = "Say it otherwise." if value is str else 0.0 if default else 0.25
+        return dict.fromkeys(names if value is float else names[:1] or ("CR",), other)
+    limits = next(note for note in notes if isinstance(note, Range))
+    step = 1 if type_ is int else 0.25
+    start = limits.low if default is None else default
+    return start + step if start + step <= (limits.high or 10**9) else max(limits.low, start - step)
 
 
 def changed(key: Key, base: Settings) -> Settings:

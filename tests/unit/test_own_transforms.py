@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import qtmiddleware as qtm
 from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import Settings
+from qtmiddleware.config.settings import Settings, to_camel_case
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.testing import ScriptedModel
@@ -21,7 +21,7 @@ from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
 
 PROMPT = "Say it as the trade says it."
-KINDS = ", ".join(FILLED_BY)
+KINDS = ", ".join(map(to_camel_case, FILLED_BY))
 HISTORY = (Message("user", "Who founded Acme?"), Message("assistant", "Jane Roe."))
 
 
@@ -48,17 +48,17 @@ def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         ({"answer": define("hyde")}, "transforms.answer", "another name"),
         ({"my own": define("hyde")}, "transforms.my own", "letters, digits, - and _"),
         ({"x" * 61: define("hyde")}, "transforms." + "x" * 60 + "...", "at most 60"),
-        ({"jargon": "Say it."}, "transforms.jargon", "an object with prompt and fields"),
+        ({"jargon": "Say it."}, "transforms.jargon", "an object of prompt, fields"),
         ({"jargon": {"fields": ["hyde"]}}, "transforms.jargon.prompt", "a text that is not empty"),
         (
             {"jargon": define("hyde", prompt=" ")},
             "transforms.jargon.prompt",
             "a text that is not empty",
         ),
-        ({"jargon": {"prompt": PROMPT}}, "transforms.jargon.fields", f"a list of {KINDS}"),
-        ({"jargon": define()}, "transforms.jargon.fields", f"a list of {KINDS}"),
-        ({"jargon": define("answer")}, "transforms.jargon.fields", f"one of {KINDS}"),
-        ({"jargon": define("standalone")}, "transforms.jargon.fields", f"one of {KINDS}"),
+        ({"jargon": {"prompt": PROMPT}}, "transforms.jargon.fields", f"an object of {KINDS}"),
+        ({"jargon": define()}, "transforms.jargon.fields", f"an object of {KINDS}"),
+        ({"jargon": define("answer")}, "transforms.jargon.fields.answer", KINDS),
+        ({"jargon": define("standalone")}, "transforms.jargon.fields.standalone", KINDS),
         (
             {"jargon": {"prompt": PROMPT, "fields": {"hyde": -0.1}}},
             "transforms.jargon.fields.hyde",
@@ -77,9 +77,9 @@ def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         (
             {"jargon": {**define("hyde"), "wieght": 1}},
             "transforms.jargon.wieght",
-            "one of prompt, fields",
+            "prompt, fields",
         ),
-        ([], "transforms", "an object of objects"),
+        ([], "transforms", "an object of names, each an object of prompt, fields"),
     ],
 )
 def test_a_definition_that_is_impossible_is_refused_with_its_place(
@@ -99,7 +99,7 @@ def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
             Config.load({"transforms": {name: definition}}, environ={})
         assert name not in str(refused.value) + refused.value.path
         assert all(
-            line.startswith("transforms.") and line.isprintable()
+            line.startswith("transforms") and line.isprintable()
             for line in str(refused.value).split("\n")
         )
 

@@ -25,6 +25,7 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     ShowProgress,
     out,
+    refuse_ambiguous_config,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, report_default_files
@@ -124,9 +125,11 @@ def bench_command(
         typer.Option(help="Systems to compare, separated by commas. Default: the usual ones."),
     ] = None,
     config: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
-            "--config", "-c", help="Config file to compare as one more system. Repeatable."
+            "--config",
+            "-c",
+            help="Config file or preset to compare as one more system. Repeatable.",
         ),
     ] = None,
     sets: Sets = None,
@@ -195,7 +198,7 @@ def bench_command(
     if function is not None:
         _refuse_index_options({"--generate": generate, "--judge": judge})
     selection = None if systems is None else chosen(split_system_names(systems))
-    configs = {path.stem: Config.from_file(path).assigned(sets or ()) for path in config or ()}
+    configs = {_name_config(name): Config.load(name).assigned(sets or ()) for name in config or ()}
     settings = _find_shared_settings(
         configs, config or (), model, sets or (), is_function_measured=function is not None
     )
@@ -339,7 +342,7 @@ def split_system_names(names_option: str) -> list[str]:
 
 def _find_shared_settings(
     configs: Mapping[str, Config],
-    config_paths: Sequence[Path],
+    config_names: Sequence[str],
     model_name: str | None,
     assignments: Sequence[str],
     *,
@@ -349,7 +352,7 @@ def _find_shared_settings(
 
     Args:
         configs: The configs to compare, by the name of their file.
-        config_paths: The paths of the config files.
+        config_names: The config files and presets, as the user named them.
         model_name: The language model that ``--model`` names, or ``None``.
         assignments: The values of ``--set``.
         is_function_measured: Whether the command measures the user's function. If so, all systems
@@ -361,7 +364,7 @@ def _find_shared_settings(
     """
     shared_keys = (*_SHARED_KEYS, READING) if is_function_measured else _SHARED_KEYS
     # Each config is a system with the name of its file.
-    if len(configs) < len(config_paths):
+    if len(configs) < len(config_names):
         raise ConfigError(
             "two config files have the same name; rename one, because the name is that of the"
             " system",
@@ -399,6 +402,12 @@ def _find_shared_settings(
                 f"the config files must have the same {key}; compare one at a time", path=key
             )
     return loaded_configs[0].settings
+
+
+def _name_config(source: str) -> str:
+    """Return the name of the system that the file or preset *source* defines."""
+    path = Path(refuse_ambiguous_config(source) or "")
+    return path.stem if path.is_file() else f"preset {source}"
 
 
 def _build_explicit_system(config: Config) -> System:
