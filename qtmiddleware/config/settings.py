@@ -213,7 +213,7 @@ class KeywordEvidenceSettings(SettingsGroup):
         float, Range(0, 10), "How much the variants' words count, as a multiple of their weights."
     ] = 1.25
     fields: Annotated[
-        Mapping[FieldName, Text], "Fields of a passage's id, score and text, if not the usual ones."
+        Mapping[FieldName, Text], "Fields of a passage's id, score and text, if not the usual."
     ] = field(default_factory=dict)
 
     @property
@@ -250,14 +250,16 @@ class FusionSettings(SettingsGroup):
 
     method: Annotated[FusionMethod, "How the result lists are merged."] = "anchored"
     weights: Annotated[
-        Mapping[VariantKind, Weight], "Weight of each kind of variant; 0 leaves the kind out."
+        Mapping[VariantKind, Weight],
+        "Weight of each kind of variant; 0 leaves the kind out. originalInConversation weighs the"
+        " user's own words beside a standalone form of the question.",
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
     sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not as many as usual."] = (
         None
     )
     min_successes: Annotated[
-        int, Range(1, 20), "Variant searches that must succeed; else only the question's counts."
+        int, Range(1, 20), "Searches for variants that must succeed; otherwise none counts."
     ] = 2
 
     @property
@@ -274,7 +276,7 @@ class LimitSettings(SettingsGroup):
         Milliseconds, "Maximum time per question, in ms, apart from the question's own search."
     ] = 8_000
     max_searches: Annotated[
-        int | None, Range(1, 50), "Maximum searches; null: 2 for combined, else one per variant."
+        int | None, Range(1, 50), "Maximum searches; null is 2 for combined, else one per variant."
     ] = None
     max_concurrency: Annotated[int, Range(1, 256), "Maximum concurrent calls per question."] = 8
 
@@ -296,10 +298,12 @@ class LlmSettings(SettingsGroup):
     ] = field(default_factory=dict)
     max_tokens: Annotated[Tokens | None, "Maximum tokens per reply.", REPLY | MODEL] = 800
     structured_output: Annotated[
-        StructuredOutput, "How JSON is requested; auto begins with json_schema.", REPLY | MODEL
+        StructuredOutput, "How JSON is requested; auto tries json_schema first.", REPLY | MODEL
     ] = "auto"
     reasoning_effort: Annotated[
-        ReasoningEffort | None, "Effort; auto: none for OpenAI, unset for others.", REPLY | MODEL
+        ReasoningEffort | None,
+        "How long the model thinks; auto asks OpenAI for none.",
+        REPLY | MODEL,
     ] = "auto"
     sub_query_style: Annotated[
         SubQueryStyle, "How questions are split: into parts, aspects too, or five aspects.", REPLY
@@ -389,7 +393,7 @@ class BreakerSettings(SettingsGroup):
     """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
 
     failures: Annotated[
-        int, Range(0, 1_000), "Failed or late calls in a row that open the breaker; 0: never."
+        int, Range(0, 1_000), "Failed or late calls in a row that open the breaker; 0 never does."
     ] = 5
     seconds: Annotated[float, Range(0.001, 86_400), "Seconds the breaker stays open."] = 30.0
 
@@ -397,7 +401,9 @@ class BreakerSettings(SettingsGroup):
 class BudgetSettings(SettingsGroup):
     """What all model calls in this process may cost together; beyond it, only the rules run."""
 
-    max_llm_calls_per_minute: Annotated[int | None, Range(0), "Maximum model calls."] = None
+    max_llm_calls_per_minute: Annotated[
+        int | None, Range(0), "Maximum model calls in a minute."
+    ] = None
     max_tokens: Annotated[int | None, Range(0), "Maximum tokens in 24 hours."] = None
     max_usd: Annotated[Dollars | None, "Maximum US dollars within 24 hours."] = None
 
@@ -440,7 +446,7 @@ class Settings(SettingsGroup):
     transformation_model: Annotated[Text, "Model that transforms questions.", MODEL] = "gpt-6-luna"
     max_sub_queries: Annotated[int, Range(2, 6), "Maximum sub-queries per question.", REPLY] = 4
     top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
-    shadow: Annotated[Share | None, "Share of the calls that shadow mode retrieves too."] = None
+    shadow: Annotated[Share | None, "Share of the calls that shadow mode also retrieves."] = None
     scores: Annotated[Scores, "Whose scores passages have; qtmiddleware's fall."] = "backend"
     chunk_size: Annotated[int, Range(1, 1_000_000), "Characters per chunk."] = 800
     chunk_overlap: Annotated[int, Range(0, 1_000_000), "Characters that chunks share."] = 200

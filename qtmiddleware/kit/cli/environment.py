@@ -39,7 +39,7 @@ NO_MODEL: Final = (
     " QTM_LLM_BASE_URL for your own service."
 )
 
-_MOST_BYTES: Final = 10_000_000
+_MOST_BYTES: Final = 1_000_000
 _MOST_NAMES: Final = 20
 _NAME: Final = re.compile(r"[A-Z][A-Z0-9_]{1,49}")
 

@@ -153,10 +153,7 @@ def test_config_files_are_systems_of_their_own(
 ) -> None:
     log = {"log": {"path": "queries.jsonl"}}
     (tmp_path / "mine.json").write_text(json.dumps({"transformationType": "hyde", **log}))
-    (tmp_path / "yours.toml").write_text(
-        "transformationType = 'none'\n[keywordEvidence]\nweight = 0.6\n"
-    )
-    files = ("-c", "mine.json", "-c", "yours.toml")
+    files = ("-c", "mine.json", "-c", "off")
     ended = qtm(
         "bench",
         "--data",
@@ -170,7 +167,7 @@ def test_config_files_are_systems_of_their_own(
         "--no-deep",
     )
     plain = json.loads(ended.out)
-    assert names(plain) == ["raw", "mine", "yours"]
+    assert names(plain) == ["raw", "mine", "preset off"]
     assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
     assert not (tmp_path / "queries.jsonl").exists()
 
