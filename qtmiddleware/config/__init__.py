@@ -93,9 +93,10 @@ class Config:
         Raises:
             ConfigError: The file cannot be read, or a setting is wrong.
         """
-        from qtmiddleware.config.reading import read_config_file
+        from qtmiddleware.config.reading import read_config_file, read_environment
 
-        return cls._load_over_environment(read_config_file(path), environ)
+        environ = os.environ if environ is None else environ
+        return cls()._override([*read_environment(environ), read_config_file(path)])
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
@@ -106,16 +107,10 @@ class Config:
         Raises:
             ConfigError: There is no such preset. The message lists all presets.
         """
-        from qtmiddleware.config.reading import read_preset
-
-        return cls._load_over_environment(read_preset(name), environ)
-
-    @classmethod
-    def _load_over_environment(cls, layer: Layer, environ: Mapping[str, str] | None) -> Config:
-        from qtmiddleware.config.reading import read_environment
+        from qtmiddleware.config.reading import read_environment, read_preset
 
         environ = os.environ if environ is None else environ
-        return cls()._override([*read_environment(environ), layer])
+        return cls()._override([*read_environment(environ), read_preset(name)])
 
     def overridden(self, values: Mapping[str, Any] | str, *, origin: str = "call") -> Config:
         """Return a copy of this config with new *values*. All other keys keep their values.

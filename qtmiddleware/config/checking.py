@@ -11,17 +11,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config import errors
-from qtmiddleware.config.keys import (
-    describe_allowed_values,
-    find_name,
-    find_part,
-    list_all_keys,
-    list_choices,
-    list_names,
-    merge_settings,
-    unwrap,
-)
+from qtmiddleware.config import errors, keys
 from qtmiddleware.config.reading import Layer
 from qtmiddleware.config.settings import PROMPT_NAMES, Settings, to_camel_case
 from qtmiddleware.errors import ConfigError
@@ -55,10 +45,10 @@ def check_layers(
         # A transform is defined as a whole: two definitions are not merged.
         if isinstance(own := spelled.get("transforms"), Mapping):
             spelled["transforms"], values["transforms"] = {**values["transforms"], **own}, {}
-        values = merge_settings(values, spelled)
-    kind = values["transformation_type"]
-    if isinstance(kind, str) and kind not in TRANSFORMS:
-        own_names = {errors.fold_name(str(name)): name for name in values["transforms"]}
+        values = keys.merge_settings(values, spelled)
+    kind, own = values["transformation_type"], values["transforms"]
+    if isinstance(kind, str) and isinstance(own, Mapping) and kind not in TRANSFORMS:
+        own_names = {errors.fold_name(str(name)): name for name in own}
         values["transformation_type"] = own_names.get(errors.fold_name(kind), kind)
     try:
         checked = build_adapter().validate_python(values)
@@ -79,13 +69,13 @@ def _spell(value: Any, hint: Any, path: Path, source: str, sources: dict[Path, s
     Notes in *sources* that *source* sets each part of the value.
     """
     sources[path] = source
-    type_, names = unwrap(hint)[0], list_names(hint)
+    type_, names = keys.unwrap(hint)[0], keys.list_names(hint)
     shorthand = getattr(type_, "shorthand", "")
     if shorthand and not isinstance(value, Mapping):
         value = {shorthand: value}
     if isinstance(value, list | tuple):
         if not (names and all(isinstance(item, str) for item in value)):
-            part = find_part(hint, 0)
+            part = keys.find_part(hint, 0)
             return tuple(
                 _spell(item, part, (*path, place), source, sources)
                 for place, item in enumerate(value)
@@ -97,17 +87,17 @@ def _spell(value: Any, hint: Any, path: Path, source: str, sources: dict[Path, s
             # Editors and people use these keys at the top level of a file.
             if not path and written_name in IGNORED_KEYS:
                 continue
-            name = find_name(hint, written_name)
+            name = keys.find_name(hint, written_name)
             if name in spelled:
                 advice = f"keep one of {to_camel_case(name)} and {name}"
                 raise _build_error((*path, name), "is set twice", source, advice)
             _refuse_api_key(name, path, source)
-            spelled[name] = _spell(item, find_part(hint, name), (*path, name), source, sources)
+            spelled[name] = _spell(item, keys.find_part(hint, name), (*path, name), source, sources)
         return spelled
     if isinstance(value, str):
         _refuse_api_key(value, path, source)
         folded = errors.fold_name(value)
-        choices = (name for name in list_choices(hint) if errors.fold_name(name) == folded)
+        choices = (name for name in keys.list_choices(hint) if errors.fold_name(name) == folded)
         return next(choices, value)
     # In JSON, 4.0 and 4 are equal.
     is_whole = type_ is int and isinstance(value, float) and value.is_integer()
@@ -127,23 +117,23 @@ def _explain(problem: Mapping[str, Any], sources: Mapping[Path, str]) -> ConfigE
     hint: Any = Settings
     path: Path = ()
     rest = list(problem["loc"])
-    while rest and (part := find_part(hint, rest[0])) is not None:
+    while rest and (part := keys.find_part(hint, rest[0])) is not None:
         holder, hint, path = hint, part, (*path, rest.pop(0))
     if rest == ["[key]"]:
         return _explain_unknown_key(path, holder, sources)
-    if rest and list_names(hint):
+    if rest and keys.list_names(hint):
         return _explain_unknown_key((*path, rest[0]), hint, sources)
     value = None if problem["type"] == "missing" else problem["input"]
-    allowed, source = describe_allowed_values(hint), _find_source(path, sources)
+    allowed, source = keys.describe_allowed_values(hint), _find_source(path, sources)
     return errors.build_value_error(_format_path(path), value, allowed, source)
 
 
 def _explain_unknown_key(path: Path, holder: Any, sources: Mapping[Path, str]) -> ConfigError:
     """Return the error for the key at *path*, which *holder* does not have."""
     *parents, name = path
-    names = [*map(to_camel_case, list_names(holder))]
+    names = [*map(to_camel_case, keys.list_names(holder))]
     places = {own: _format_path((*parents, own)) for own in names}
-    for key in list_all_keys():
+    for key in keys.list_all_keys():
         places.setdefault(to_camel_case(key.path[-1]), key.name)
         places.setdefault(
             key.name, f"{to_camel_case(key.path[-1])} inside {to_camel_case(key.path[0])}"
@@ -194,8 +184,8 @@ def _build_error(path: Path, problem: str, source: str, advice: str) -> ConfigEr
 
 
 def _format_path(path: Path) -> str:
-    keys = list_all_keys()
-    known = {name for key in keys for name in (*key.path, *list_names(key.hint))}
+    options = keys.list_all_keys()
+    known = {name for key in options for name in (*key.path, *keys.list_names(key.hint))}
     return ".".join(
         to_camel_case(name) if name in known else errors.format_key(name) for name in map(str, path)
     )

@@ -13,15 +13,7 @@ from pathlib import Path
 from typing import Any, Final, get_origin
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config import errors
-from qtmiddleware.config.keys import (
-    ENVIRONMENT_PREFIX,
-    find_name,
-    find_part,
-    list_all_keys,
-    list_choices,
-    unwrap,
-)
+from qtmiddleware.config import errors, keys
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
@@ -145,19 +137,20 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     """Return the settings in environment variables, with one layer per variable."""
-    keys = {key.environment_variable: key for key in list_all_keys()}
+    prefix, options = keys.ENVIRONMENT_PREFIX, keys.list_all_keys()
+    by_name = {key.environment_variable: key for key in options}
     # All names have the same prefix, which would make all of them look similar.
-    places = {name.removeprefix(ENVIRONMENT_PREFIX): name for name in (*keys, "QTM_CONFIG")}
+    places = {name.removeprefix(prefix): name for name in (*by_name, "QTM_CONFIG")}
     layers: list[Layer] = []
     for name in sorted(environ):
-        if not name.startswith(ENVIRONMENT_PREFIX) or re.fullmatch(_NO_SETTINGS, name):
+        if not name.startswith(prefix) or re.fullmatch(_NO_SETTINGS, name):
             continue
-        if name not in keys:
-            suffix, shown = name.removeprefix(ENVIRONMENT_PREFIX), errors.format_key(name)
-            allowed = f"names that begin with {ENVIRONMENT_PREFIX} are reserved for settings"
+        if name not in by_name:
+            shown, allowed = errors.format_key(name), f"{prefix} is reserved for settings"
+            suffix = name.removeprefix(prefix)
             raise errors.build_unknown_error(shown, suffix, "environment", places, allowed)
-        value = _parse_text(keys[name].hint, environ[name])
-        layers.append((f"environment {name}", _nest_value(keys[name].path, value)))
+        value = _parse_text(by_name[name].hint, environ[name])
+        layers.append((f"environment {name}", _nest_value(by_name[name].path, value)))
     return layers
 
 
@@ -181,7 +174,7 @@ def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
             raise errors.build_value_error(source, text, allowed, source)
         hint: Any = Settings
         for part in path:
-            hint = find_part(hint, find_name(hint, part))
+            hint = keys.find_part(hint, keys.find_name(hint, part))
         layers.append((source, _nest_value(path, _parse_text(hint, value))))
     return layers
 
@@ -191,7 +184,7 @@ def _parse_text(hint: Any, text: str) -> Any:
 
     A text that cannot be parsed is returned unchanged. A later check rejects it.
     """
-    type_, _, is_nullable = unwrap(hint)
+    type_, _, is_nullable = keys.unwrap(hint)
     stripped = text.strip()
     if is_nullable and stripped in ("", "null"):
         return None
@@ -206,7 +199,7 @@ def _parse_text(hint: Any, text: str) -> Any:
     except (ValueError, RecursionError):
         return text
     # The name of a model or a namespace may be 7.
-    is_text = type_ is str or bool(list_choices(hint))
+    is_text = type_ is str or bool(keys.list_choices(hint))
     return text if is_text and not isinstance(value, str) else value
 
 

@@ -136,6 +136,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"llm": {"prompts": {"rewrite": 3}}}, "llm.prompts.rewrite", "must be a text"),
     ({"llm": {"prompts": {"HyDE": "x"}}}, "llm.prompts.HyDE", "did you mean llm.prompts.hyde?"),
     ({"hybrid": {"enabled": True, "vectorWeight": 0, "bm25Weight": 0}}, "hybrid.vectorWeight", "0"),
+    ({"transforms": 3, "transformationType": "own"}, "transforms", "an object of names"),
     ({"store": "pinecone"}, "store.index", "the name of a Pinecone index, or store.host"),
     # Unknown keys
     ({"topk": 4}, "topk", "topk is not a setting (decorator); did you mean topK?"),
@@ -616,7 +617,7 @@ BAD_ENVIRONMENT = [
     ("QTM_TOPK", "8", "did you mean QTM_TOP_K?"),
     ("QTM_MIN_SUCCESSES", "8", "did you mean QTM_FUSION_MIN_SUCCESSES?"),
     ("QTM_CONFIG_FILE", "x", "did you mean QTM_CONFIG?"),
-    ("QTM_FOO", "x", "names that begin with QTM_ are reserved for settings"),
+    ("QTM_FOO", "x", "QTM_ is reserved for settings"),
     ("QTM_", "x", "is not a setting"),
     ("QTM_LLM_API_KEY", "hunter2", "OPENAI_API_KEY"),
     ("QTM_TOKEN", "hunter2", "OPENAI_API_KEY"),
