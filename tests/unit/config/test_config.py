@@ -37,6 +37,7 @@ from qtmiddleware.config.settings import (
     to_camel_case,
 )
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
+from qtmiddleware.providers.llms.prices import find_prices
 from scripts import reference
 
 ROOT = Path(__file__).parents[3]
@@ -846,3 +847,10 @@ def test_the_defaults_need_no_validation_library() -> None:
         "sys.exit(any(name in sys.modules for name in ('pydantic', 'annotated_types', 'numpy')))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_default_models_have_a_price() -> None:
+    settings = Settings()
+    assert settings.chat_model == settings.transformation_model == "gpt-6-luna"
+    assert find_prices(settings.chat_model) is not None
+    assert settings.llm.reasoning_effort == "auto"
