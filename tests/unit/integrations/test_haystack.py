@@ -268,7 +268,7 @@ async def test_a_misspelt_option_of_a_call_is_refused_with_the_nearest_one() -> 
 def test_settings_may_be_given_for_a_call() -> None:
     client = Replies({"rewrite": REWRITE})
     retriever = QueryTransformRetriever(CountingRetriever(), config=PATIENT, client=client)
-    retriever.run(QUESTION, qtm_config={"transformationType": "none"})
+    retriever.run(QUESTION, qtm_config="rules")
     assert client.got == []
     with pytest.raises(qtm.ConfigError, match="nonsense"):
         retriever.run(QUESTION, qtm_config={"nonsense": 1})

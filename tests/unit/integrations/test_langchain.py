@@ -161,7 +161,7 @@ def test_the_inner_one_is_asked_for_more_so_that_there_is_something_to_weigh() -
 def test_one_that_looks_for_variety_is_not_asked_for_more() -> None:
     store = CountingStore()
     found = QueryTransformRetriever(retriever=store.as_retriever(search_type="mmr"), k=3).invoke(
-        QUESTION
+        QUESTION, qtm_config="rules"
     )
     assert (store.asked, len(found)) == ([(QUESTION, 3)], 3)
 
@@ -278,7 +278,7 @@ async def test_the_account_may_be_asked_for_under_callbacks_too(is_async: bool) 
 def test_settings_may_be_given_for_a_call() -> None:
     model = ScriptedModel({"rewrite": REWRITE})
     retriever = QueryTransformRetriever(retriever=CountingStore(), config=PATIENT, client=model)
-    retriever.invoke(QUESTION, qtm_config={"transformationType": "none"})
+    retriever.invoke(QUESTION, qtm_config="rules")
     assert model.prompts == []
     with pytest.raises(qtm.ConfigError, match="nonsense"):
         retriever.invoke(QUESTION, qtm_config={"nonsense": 1})

@@ -466,7 +466,7 @@ def test_a_hook_gets_every_retrieval_and_checking_is_at_hand() -> None:
 def test_settings_may_be_given_for_a_call() -> None:
     model = ScriptedModel({"rewrite": REWRITE})
     retriever = QueryTransformRetriever(INDEX, config=PATIENT, client=model)
-    retriever.find(QUESTION, qtm_config={"transformationType": "none"})
+    retriever.find(QUESTION, qtm_config="rules")
     assert model.prompts == []
     with pytest.raises(qtm.ConfigError, match="nonsense"):
         retriever.find(QUESTION, qtm_config={"nonsense": 1})
