@@ -92,6 +92,7 @@ class CallableEmbedder:
         method, self._function, self._async_function = _find_methods(
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
+        self._is_async = is_async(self._function)
         self._keyword, names_list = _read_parameter(self._function)
         self.takes_list = names_list or (method not in _ONE_TEXT if method else takes_list)
         """Whether one call embeds a list of texts."""
@@ -135,7 +136,7 @@ class CallableEmbedder:
         up to *max_concurrency* calls at a time, in threads if the function is synchronous.
         """
         arguments = self._split(texts)
-        if len(arguments) == 1 and not is_async(self._function):
+        if len(arguments) == 1 and not self._is_async:
             result = self._call(self._function, arguments[0])
             if not inspect.isawaitable(result):
                 return self._read_results([result], texts)
@@ -306,6 +307,8 @@ def read_vectors(
 
 
 def _list_items(values: Any) -> list[Any]:
+    if isinstance(values, list | tuple):
+        return list(values)
     # A dict or a set would give numbers in the wrong order, and a text its letters.
     if isinstance(values, str | bytes | Mapping | Set):
         raise TypeError

@@ -1,12 +1,20 @@
-"""Make clients of the ``openai`` package, and name the service that a client calls."""
+"""Make and choose clients of the ``openai`` package, and name the service that a client calls."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
+from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from qtmiddleware.errors import ModelError, explain_client_errors
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.threads import run_in_thread
+
+ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 SDK_ADDRESS_VARIABLE: Final = "OPENAI_BASE_URL"
 """The environment variable that the SDK reads if no other address is set."""
@@ -57,6 +65,16 @@ def make_client(*, is_async: bool, address: str | None, **options: Any) -> Any:
         base_url=address,
         http_client=make_http(follow_redirects=False),
         **options,
+    )
+
+
+def is_client(candidate: Any) -> bool:
+    """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
+    members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
+    return all(
+        hasattr(getattr(getattr(member, "chat", None), "completions", None), "create")
+        and not isinstance(member, type | str)
+        for member in members
     )
 
 
@@ -127,3 +145,171 @@ def find_provider(host: str) -> str:
         if f".{host}".endswith(end)
     )
     return next(found, "openai")
+
+
+class Clients:
+    """The clients of one service: the user's own, or clients that are made on first use.
+
+    The user's clients are never closed. There is one async client per event loop, because a
+    connection belongs to the loop that opened it: the user's async client is copied. A client made
+    here is closed when its loop shuts down, or when nobody refers to it any more.
+    """
+
+    def __init__(self, client: Any, base_url: str | None) -> None:
+        members = client if isinstance(client, tuple | list) else (client,)
+        users = [member for member in members if member is not None]
+        self._base_url = base_url
+        self._makes_clients = not users
+        self._sync = next((user for user in users if not is_async_client(user)), None)
+        self._async = next((user for user in users if is_async_client(user)), None)
+        self._lock = make_lock()
+        self._made: Any = None
+        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Give up the parent's connections after a fork."""
+        leave_to_parent(self._by_loop, self._made, self._sync)
+        self._by_loop, self._made = {}, None
+        if has_default_connections(self._sync):
+            self._sync = copy_with_own_connections(self._sync)
+
+    @property
+    def has_sync_client(self) -> bool:
+        """Whether there is a client for synchronous calls."""
+        return self._makes_clients or self._sync is not None
+
+    @property
+    def has_async_client(self) -> bool:
+        """Whether there is a client for asynchronous calls."""
+        return self._makes_clients or self._async is not None
+
+    @property
+    def address(self) -> str:
+        """The server's base URL; ``""`` if the user's client does not show it."""
+        address: Any = find_address(self._base_url) or DEFAULT_ADDRESS
+        if not self._makes_clients:
+            client = self._async if self._sync is None else self._sync
+            address = getattr(client, "base_url", "")
+        return str(address).rstrip("/")
+
+    def get_sync_client(self) -> tuple[Any, int]:
+        """Return the client for a synchronous call, and how often to retry.
+
+        Raises `ModelError` if there is no API key.
+        """
+        if self._sync is not None:
+            return _take_over_retries(self._sync)
+        with self._lock:
+            if self._made is None:
+                self._made = self._make_client(is_async=False)
+            return self._made, 0
+
+    async def get_async_client(self) -> tuple[Any, int]:
+        """Return the client for a call in the running event loop, and how often to retry.
+
+        Raises `ModelError` if the user gave only a sync client, or if there is no API key.
+        """
+        if not self.has_async_client:
+            raise ModelError(
+                "unavailable",
+                "the client must be asynchronous for an asynchronous call; pass"
+                " openai.AsyncOpenAI()",
+            )
+        # Only the user knows the proxies and certificates of an HTTP client that the user passed.
+        if self._async is not None and not has_default_connections(self._async):
+            return _take_over_retries(self._async)
+        loop = asyncio.get_running_loop()
+        if (client := self._find_open_client(loop)) is None:
+            # In a thread, because the SDK and the certificates take a second to load.
+            made = await run_in_thread(partial(self._make_client, is_async=True))
+            # Another task may have been faster.
+            if (client := self._find_open_client(loop)) is None:
+                client, lifetime = made, _close_at_shutdown(made)
+                running = {it: entry for it, entry in self._by_loop.items() if not it.is_closed()}
+                self._by_loop = {**running, loop: (client, lifetime)}
+                # Started here, so that this loop closes the generator, and with it the client.
+                await anext(lifetime)
+        return _take_over_retries(client)
+
+    def _find_open_client(self, loop: asyncio.AbstractEventLoop) -> Any:
+        client, _ = self._by_loop.get(loop, (None, None))
+        return None if client is None or client.is_closed() else client
+
+    def close(self) -> None:
+        """Close the clients made here, each in its event loop. The next call makes new clients."""
+        # An event loop closes a generator that nobody refers to any more.
+        self._by_loop = {}
+        with self._lock:
+            client, self._made = self._made, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Like `close`, but wait until the running event loop's client is closed."""
+        _, lifetime = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
+        if lifetime is not None:
+            await lifetime.aclose()
+        self.close()
+
+    def _make_client(self, *, is_async: bool) -> Any:
+        if self._makes_clients and not is_service_configured(self._base_url):
+            raise ModelError(
+                "unauthorized",
+                f"the key for the language model is missing: set {KEY_VARIABLE}, or"
+                f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
+            )
+        with explain_client_errors(partial(ModelError, "unavailable")):
+            if not self._makes_clients:
+                return copy_with_own_connections(self._async)
+            # A retry would hide what a busy service says, and the breaker waits for it anyway.
+            address = find_address(self._base_url)
+            client = make_client(is_async=is_async, address=address, max_retries=0)
+        # The SDK loads these when they are first used.
+        _ = client.chat.completions, client.default_headers
+        return client
+
+
+async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
+    """Close *client* when the running event loop shuts down, or when this generator is freed.
+
+    An event loop, on shutdown, closes the async generators that were started in the loop.
+    """
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+def _take_over_retries(client: Any) -> tuple[Any, int]:
+    """Return a copy of *client* that does not retry, and how often *client* retries.
+
+    The SDK's own retries ignore the deadline.
+    """
+    if not is_plain_client(client) or not client.max_retries:
+        return client, 0
+    return client.with_options(max_retries=0), client.max_retries
+
+
+def find_address(base_url: str | None) -> str | None:
+    """Return the address for new clients; ``None`` if they use the SDK's default.
+
+    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
+    """
+    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
+    return base_url or next(filter(None, values), None)
+
+
+def hash_address_and_key(base_url: str | None) -> int:
+    """Return a hash of the address and the key that new clients use."""
+    # A hash, so that the key itself is stored nowhere else.
+    return hash((find_address(base_url), read_api_key()))
+
+
+def is_service_configured(base_url: str | None) -> bool:
+    """Return whether an API key or a service's address is configured.
+
+    The address is *base_url* or comes from the environment. An address is enough, because a user's
+    own server may need no key.
+    """
+    return bool(find_address(base_url) or read_api_key())

@@ -22,7 +22,7 @@ from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.llms.governed import GovernedModel
-    from qtmiddleware.providers.llms.openai import Clients
+    from qtmiddleware.providers.openai_client import Clients
     from qtmiddleware.retrieval.glossary import Glossary
     from qtmiddleware.wrapping.query_log import QueryLog, Redact
 
@@ -302,7 +302,7 @@ class Components:
         """
         if self._client is not None:
             return None
-        from qtmiddleware.providers.llms.openai import hash_address_and_key
+        from qtmiddleware.providers.openai_client import hash_address_and_key
 
         return hash_address_and_key(settings.llm.base_url)
 

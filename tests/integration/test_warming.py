@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.providers.llms import openai
+from qtmiddleware.providers import openai_client
 from tests.support.model_server import ModelServer
 from tests.support.waiting import PATIENCE
 
@@ -130,7 +130,7 @@ def test_a_process_that_ends_at_once_ends_well(address: str) -> None:
 async def test_making_the_client_is_not_waited_for_beyond_the_deadline(
     model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    release, make_client = Event(), openai.make_client
+    release, make_client = Event(), openai_client.make_client
     model_server.reply = {"rewrite": "health of Jaco"}
 
     def make_slowly(**options: Any) -> Any:
@@ -145,7 +145,7 @@ async def test_making_the_client_is_not_waited_for_beyond_the_deadline(
         config = {"transformationType": "rewrite", "llm": {"baseUrl": model_server.url}}
         return qtm.QueryMiddleware({**config, "limits": limits}).wrap(search)
 
-    monkeypatch.setattr(openai, "make_client", make_slowly)
+    monkeypatch.setattr(openai_client, "make_client", make_slowly)
     found = await wrap(100).aretrieve("Is Jaco ill?")
     assert [it["id"] for it in found.response] == ["a"]
     assert [it.reason for it in found.degradations] == ["timeout"]

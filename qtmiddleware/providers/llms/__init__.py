@@ -7,14 +7,12 @@ the async method ``acomplete`` also works.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
-
-if TYPE_CHECKING:
-    from qtmiddleware.providers.llms.openai import Clients
+from qtmiddleware.providers.openai_client import Clients, is_client, is_service_configured
 
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
@@ -41,13 +39,13 @@ def make_language_model(client_or_model: Any, settings: Settings) -> LanguageMod
     Raises `ConfigError` for any other object.
     """
     from qtmiddleware.providers.llms import callable as callables
-    from qtmiddleware.providers.llms import openai
+    from qtmiddleware.providers.llms.openai import OpenAIModel
 
     candidate = client_or_model
     if isinstance(candidate, LanguageModel) and not isinstance(candidate, type):
         return candidate
-    if candidate is None or isinstance(candidate, openai.Clients) or openai.accepts(candidate):
-        return openai.OpenAIModel(settings.transformation_model, settings.llm, client=candidate)
+    if candidate is None or isinstance(candidate, Clients) or is_client(candidate):
+        return OpenAIModel(settings.transformation_model, settings.llm, client=candidate)
     if callables.accepts(candidate):
         return callables.CallableModel(candidate, settings.transformation_model, settings.llm)
     hint = "; pass an instance, not the class" if isinstance(candidate, type) else ""
@@ -66,11 +64,9 @@ def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | N
     If *client_or_model* is ``None``, the clients are made on first use. Returns ``None`` for any
     other object.
     """
-    from qtmiddleware.providers.llms.openai import Clients, accepts
-
     if isinstance(client_or_model, LanguageModel):
         return None
-    if client_or_model is None or accepts(client_or_model):
+    if client_or_model is None or is_client(client_or_model):
         return Clients(client_or_model, settings.llm.base_url)
     return None
 
@@ -81,6 +77,4 @@ def has_language_model(settings: Settings) -> bool:
     The key is read from the environment, and the address from *settings* or the environment. An
     address is enough, because a user's own server may need no key.
     """
-    from qtmiddleware.providers.llms.openai import is_service_configured
-
     return is_service_configured(settings.llm.base_url)

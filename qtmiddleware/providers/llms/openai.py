@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
@@ -11,211 +10,20 @@ from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LlmSettings
-from qtmiddleware.errors import ModelError, explain_client_errors
+from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers import openai_client, replace_surrogates
+from qtmiddleware.providers.llms import replies
 from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
 from qtmiddleware.providers.llms.ladder import LEARNED, Attempts, Request
 from qtmiddleware.providers.llms.prices import Prices, find_prices
-from qtmiddleware.providers.llms.replies import (
-    CHECK_ADDRESS,
-    make_reply,
-    raise_if_gateway_error,
-    raise_if_refused,
-    read_completion,
-    read_text,
-)
-from qtmiddleware.providers.openai_client import (
-    DEFAULT_ADDRESS,
-    KEY_VARIABLE,
-    SDK_ADDRESS_VARIABLE,
-    copy_with_own_connections,
-    find_provider,
-    has_default_connections,
-    is_async_client,
-    is_plain_client,
-    make_client,
-    read_api_key,
-    read_host,
-    read_host_and_port,
-)
+from qtmiddleware.providers.openai_client import Clients, read_host
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
-from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.types import Deadline
 
-ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
 _LONGEST_WAIT: Final = 600.0
 _LONGEST_CONNECT: Final = 5.0
-
-
-class Clients:
-    """The clients of one service: the user's own, or clients that are made on first use.
-
-    The user's clients are never closed. There is one async client per event loop, because a
-    connection belongs to the loop that opened it: the user's async client is copied. A client made
-    here is closed when its loop shuts down, or when nobody refers to it any more.
-    """
-
-    def __init__(self, client: Any, base_url: str | None) -> None:
-        members = client if isinstance(client, tuple | list) else (client,)
-        users = [member for member in members if member is not None]
-        self._base_url = base_url
-        self._makes_clients = not users
-        self._sync = next((user for user in users if not is_async_client(user)), None)
-        self._async = next((user for user in users if is_async_client(user)), None)
-        self._lock = make_lock()
-        self._made: Any = None
-        self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Give up the parent's connections after a fork."""
-        leave_to_parent(self._by_loop, self._made, self._sync)
-        self._by_loop, self._made = {}, None
-        if has_default_connections(self._sync):
-            self._sync = copy_with_own_connections(self._sync)
-
-    @property
-    def has_sync_client(self) -> bool:
-        """Whether there is a client for synchronous calls."""
-        return self._makes_clients or self._sync is not None
-
-    @property
-    def has_async_client(self) -> bool:
-        """Whether there is a client for asynchronous calls."""
-        return self._makes_clients or self._async is not None
-
-    @property
-    def address(self) -> str:
-        """The server's base URL; ``""`` if the user's client does not show it."""
-        address: Any = find_address(self._base_url) or DEFAULT_ADDRESS
-        if not self._makes_clients:
-            client = self._async if self._sync is None else self._sync
-            address = getattr(client, "base_url", "")
-        return str(address).rstrip("/")
-
-    def get_sync_client(self) -> tuple[Any, int]:
-        """Return the client for a synchronous call, and how often to retry.
-
-        Raises `ModelError` if there is no API key.
-        """
-        if self._sync is not None:
-            return _take_over_retries(self._sync)
-        with self._lock:
-            if self._made is None:
-                self._made = self._make_client(is_async=False)
-            return self._made, 0
-
-    async def get_async_client(self) -> tuple[Any, int]:
-        """Return the client for a call in the running event loop, and how often to retry.
-
-        Raises `ModelError` if the user gave only a sync client, or if there is no API key.
-        """
-        if not self.has_async_client:
-            raise ModelError(
-                "unavailable",
-                "the client must be asynchronous for an asynchronous call; pass"
-                " openai.AsyncOpenAI()",
-            )
-        # Only the user knows the proxies and certificates of an HTTP client that the user passed.
-        if self._async is not None and not has_default_connections(self._async):
-            return _take_over_retries(self._async)
-        loop = asyncio.get_running_loop()
-        if (client := self._find_open_client(loop)) is None:
-            # In a thread, because the SDK and the certificates take a second to load.
-            made = await run_in_thread(partial(self._make_client, is_async=True))
-            # Another task may have been faster.
-            if (client := self._find_open_client(loop)) is None:
-                client, lifetime = made, _close_at_shutdown(made)
-                running = {it: entry for it, entry in self._by_loop.items() if not it.is_closed()}
-                self._by_loop = {**running, loop: (client, lifetime)}
-                # Started here, so that this loop closes the generator, and with it the client.
-                await anext(lifetime)
-        return _take_over_retries(client)
-
-    def _find_open_client(self, loop: asyncio.AbstractEventLoop) -> Any:
-        client, _ = self._by_loop.get(loop, (None, None))
-        return None if client is None or client.is_closed() else client
-
-    def close(self) -> None:
-        """Close the clients made here, each in its event loop. The next call makes new clients."""
-        # An event loop closes a generator that nobody refers to any more.
-        self._by_loop = {}
-        with self._lock:
-            client, self._made = self._made, None
-        if client is not None:
-            client.close()
-
-    async def aclose(self) -> None:
-        """Like `close`, but wait until the running event loop's client is closed."""
-        _, lifetime = self._by_loop.pop(asyncio.get_running_loop(), (None, None))
-        if lifetime is not None:
-            await lifetime.aclose()
-        self.close()
-
-    def _make_client(self, *, is_async: bool) -> Any:
-        if self._makes_clients and not is_service_configured(self._base_url):
-            raise ModelError(
-                "unauthorized",
-                f"the key for the language model is missing: set {KEY_VARIABLE}, or"
-                f" {ADDRESS_VARIABLE} (llm.baseUrl) for a server that needs no key",
-            )
-        with explain_client_errors(partial(ModelError, "unavailable")):
-            if not self._makes_clients:
-                return copy_with_own_connections(self._async)
-            # A retry would hide what a busy service says, and the breaker waits for it anyway.
-            address = find_address(self._base_url)
-            client = make_client(is_async=is_async, address=address, max_retries=0)
-        # The SDK loads these when they are first used.
-        _ = client.chat.completions, client.default_headers
-        return client
-
-
-async def _close_at_shutdown(client: Any) -> AsyncGenerator[None]:
-    """Close *client* when the running event loop shuts down, or when this generator is freed.
-
-    An event loop, on shutdown, closes the async generators that were started in the loop.
-    """
-    try:
-        yield
-    finally:
-        await client.close()
-
-
-def _take_over_retries(client: Any) -> tuple[Any, int]:
-    """Return a copy of *client* that does not retry, and how often *client* retries.
-
-    The SDK's own retries ignore the deadline.
-    """
-    if not is_plain_client(client) or not client.max_retries:
-        return client, 0
-    return client.with_options(max_retries=0), client.max_retries
-
-
-def find_address(base_url: str | None) -> str | None:
-    """Return the address for new clients; ``None`` if they use the SDK's default.
-
-    The address is *base_url*, or else ``QTM_LLM_BASE_URL``, or else ``OPENAI_BASE_URL``.
-    """
-    values = (os.environ.get(name, "").strip() for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE))
-    return base_url or next(filter(None, values), None)
-
-
-def hash_address_and_key(base_url: str | None) -> int:
-    """Return a hash of the address and the key that new clients use."""
-    # A hash, so that the key itself is stored nowhere else.
-    return hash((find_address(base_url), read_api_key()))
-
-
-def is_service_configured(base_url: str | None) -> bool:
-    """Return whether an API key or a service's address is configured.
-
-    The address is *base_url* or comes from the environment. An address is enough, because a user's
-    own server may need no key.
-    """
-    return bool(find_address(base_url) or read_api_key())
 
 
 class OpenAIModel:
@@ -267,12 +75,12 @@ class OpenAIModel:
     @property
     def provider(self) -> str:
         """The provider's name in OpenTelemetry; ``openai`` if the host is unknown."""
-        return find_provider(read_host(self._clients.address))
+        return openai_client.find_provider(read_host(self._clients.address))
 
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if they are unknown."""
-        return read_host_and_port(self._clients.address)
+        return openai_client.read_host_and_port(self._clients.address)
 
     @property
     def can_async(self) -> bool:
@@ -284,7 +92,7 @@ class OpenAIModel:
         if not self._clients.has_sync_client:
             return complete_in_background(self.acomplete, prompt, deadline)
         completion, attempts = self._send(prompt, deadline)
-        return self._add_costs(read_completion(completion), attempts)
+        return self._add_costs(replies.read_completion(completion), attempts)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* without blocking the event loop.
@@ -292,7 +100,7 @@ class OpenAIModel:
         Raises `ModelError` on failure.
         """
         completion, attempts = await self._asend(prompt, deadline)
-        return self._add_costs(read_completion(completion), attempts)
+        return self._add_costs(replies.read_completion(completion), attempts)
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
@@ -438,7 +246,7 @@ class _StreamReader:
 
         *chunk* may be a whole completion. Raises the errors of `read_completion`.
         """
-        raise_if_gateway_error(chunk)
+        replies.raise_if_gateway_error(chunk)
         # The counts come last, in a chunk without choices. Some services name the model only once.
         for name in ("model", "id", "usage"):
             if value := read_field(chunk, name):
@@ -451,8 +259,8 @@ class _StreamReader:
         message, end = read_field(choices[0], "message"), read_field(choices[0], "finish_reason")
         end = end.lower() if isinstance(end, str) else "stop" if message is not None else ""
         delta = message if message is not None else read_field(choices[0], "delta")
-        raise_if_refused(delta, end)
-        if text := replace_surrogates(read_text(delta)):
+        replies.raise_if_refused(delta, end)
+        if text := replace_surrogates(replies.read_text(delta)):
             self._texts.append(text)
             yield text
         if end and not self.is_whole:
@@ -463,11 +271,15 @@ class _StreamReader:
     def make_reply(self) -> Reply:
         """Return the reply; raise `ModelError` if there is no text or the stream was cut off."""
         if not self._has_begun:
-            raise ModelError("unparsable", f"the model's response is not a stream; {CHECK_ADDRESS}")
+            raise ModelError(
+                "unparsable", f"the model's response is not a stream; {replies.CHECK_ADDRESS}"
+            )
         if not self.is_whole:
             raise ModelError("unavailable", "the model's answer was cut off")
         text = "".join(self._texts)
-        return self._add_costs(make_reply(None, self._fields, finish_reason=self._end, text=text))
+        return self._add_costs(
+            replies.make_reply(None, self._fields, finish_reason=self._end, text=text)
+        )
 
 
 async def _yield_once(answer: Any) -> AsyncGenerator[Any]:
@@ -490,20 +302,10 @@ def _choose_seconds(client: Any, deadline: Deadline) -> float:
 def _choose_timeout(client: Any, deadline: Deadline) -> Any:
     """Return the SDK's ``timeout`` for a request of *client*."""
     seconds = _choose_seconds(client, deadline)
-    if not is_plain_client(client):
+    if not openai_client.is_plain_client(client):
         return seconds
     import openai
 
     # A model may be slow, but its host accepts connections quickly. Connecting times out sooner
     # than the request, because a TLS handshake is cleaned up then, but not if it is cancelled.
     return openai.Timeout(seconds, connect=min(0.9 * seconds, _LONGEST_CONNECT))
-
-
-def accepts(candidate: Any) -> bool:
-    """Return whether *candidate* is an ``openai`` client, or a tuple or list of such clients."""
-    members = candidate if isinstance(candidate, tuple | list) and candidate else (candidate,)
-    return all(
-        hasattr(getattr(getattr(member, "chat", None), "completions", None), "create")
-        and not isinstance(member, type | str)
-        for member in members
-    )

@@ -51,8 +51,8 @@ from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Embedder, LanguageModel, Store
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.providers.llms.openai import ADDRESS_VARIABLE, OpenAIModel
-from qtmiddleware.providers.openai_client import SDK_ADDRESS_VARIABLE
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.openai_client import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
 from qtmiddleware.runtime.files import open_for_writing
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
