@@ -94,10 +94,11 @@ def _is_statement(text: str) -> bool:
 @lru_cache(16)
 def _find_stems(text: str, languages: tuple[str, ...]) -> frozenset[str]:
     """Return the beginnings of the words of *text*, without words that name no topic."""
-    # Arabic writes the article and its noun as one word, and Korean a noun and its particle.
+    # Arabic writes the article and its noun as one word, Korean a noun and its particle. In Russian
+    # even short words have endings.
     words = {token.removeprefix("ال") for token in split_tokens(text)}
     stems = {
-        word[:2] if "가" <= word[:1] <= "힣" else word[:5].rstrip("s")
+        word[:2] if "가" <= word[:1] <= "힣" else word[: 5 if word.isascii() else 4].rstrip("s")
         for word in words
         if len(word) > 2 or not word.isascii()
     }

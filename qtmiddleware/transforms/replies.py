@@ -264,13 +264,15 @@ class _Reading:
         lines = [line for line in lines if not chatter.is_chatter(line, query)] or lines
         if main.shape == "list":
             lines = _split_items("\n".join(lines))
-            is_announced = is_announced or (len(lines) > 1 and all(map(_has_mark, lines)))
+            is_numbered = len(lines) > 1 and all(map(_has_mark, lines))
+            is_announced = is_announced or (is_numbered and not _has_guard(main, "terms"))
         elif main.shape == "passage":
             lines = [" ".join(lines).replace("**", "")]
         else:
             # Of several lines, the wanted one is usually a question.
             lines.sort(key=_is_question, reverse=True)
-        if is_announced:
+        # "Answer: nope" announces nothing.
+        if is_announced and len(split_words(" ".join(lines))) != 1:
             self.texts[main.name] = lines
         else:
             self.unnamed = lines
@@ -295,7 +297,7 @@ class _Reading:
             chosen = {}
             notes.append(SAME)
         if not chosen and not any(notes):
-            is_given_empty = field.name in self.named and not texts
+            is_given_empty = field.name in self.named - self.texts.keys()
             may_be_empty = _has_guard(field, "together") and field.min_items == 0
             notes.append(NONE_NEEDED if may_be_empty and is_given_empty else "missing")
         self.notes.update(dict.fromkeys((field.name, note) for note in notes if note))

@@ -52,7 +52,12 @@ def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(
     "reply",
     [
         *("nope", "OK", "Done.", "true", "...", "]]{{ \x00 <b>", '{"answer": "nope"}', '["nope"]'),
-        *("Invalid API key provided.", "The model is overloaded, please try again later."),
+        *(
+            "Answer: nope",
+            "Hello! How can I assist you today?",
+            "Invalid API key provided.",
+            "The model is overloaded, please try again later.",
+        ),
         *('{"rewrite": "...", "sub_queries": ["...", "..."]}', "[" * 990 + "]" * 990),
     ],
 )

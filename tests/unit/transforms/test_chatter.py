@@ -158,6 +158,7 @@ def test_chatter_is_the_beginning_of_a_text(text: str, query: str) -> None:
         ("dogs in Rome", "Is my dog allowed?", True),
         ("rules on pets", "Is my dog allowed?", False),
         ("退款政策", "怎么申请退款？", True),
+        ("Причины ошибок при входе", "Почему не работает вход?", True),
         ("회사의 전략은 무엇인가요", "나이키 전략이 뭐야?", True),
         ("استراتيجية الشركة", "ما هي الاستراتيجية؟", True),
         ("anything", "And it?", True),
