@@ -11,7 +11,7 @@ from dataclasses import Field, asdict, dataclass, field, fields, replace
 from functools import cache
 from operator import attrgetter
 from time import monotonic, perf_counter, time
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.catalogue import (
@@ -371,6 +371,40 @@ Key = tuple[str, str]
 """The key of a passage: its namespace and id, or its namespace and text if it has no id."""
 
 
+Path = Sequence[str | int]
+"""The names and positions of nested fields, the outermost first."""
+
+
+class Passage(NamedTuple):
+    """One passage of a response, read once.
+
+    Attributes:
+        key: The passage's key. Equal keys in different rankings mean the same passage.
+        item: The object that the wrapped function returned for the passage. If a response keeps its
+            passages in columns, the item is made of their values.
+        id: The passage's id, or else the id of its document; ``None`` if it has none.
+        score: The backend's score; ``None`` if there is no finite number.
+        text: The passage's text; ``None`` if there is none.
+        title: The passage's title; ``""`` if it has none.
+        metadata: The passage's other fields. Without separate metadata, all fields of the item.
+        text_field: The name of the field with the text; ``""`` if the item itself is the text.
+        score_paths: The places in *item* that may hold the score, the likeliest first.
+    """
+
+    key: Key
+    item: Any
+    id: str | None = None
+    score: float | None = None
+    text: str | None = None
+    title: str = ""
+    metadata: Mapping[str, Any] = {}
+    text_field: str | None = None
+    score_paths: Sequence[Path] = ()
+
+    def __repr__(self) -> str:
+        return f"Passage(score={self.score!r})"
+
+
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
 class Match(FrozenDataclass):
     """One passage that was found.
@@ -406,14 +440,11 @@ class Match(FrozenDataclass):
 class Ranking(FrozenDataclass):
     """The result of one variant's search, as three lists of equal length, best passage first.
 
-    There is no object per passage, because most passages are scored but never shown.
-
     Attributes:
         variant: The variant that was searched.
         keys: The keys of the passages.
         scores: The backend's scores; ``None`` for a passage without a score.
-        items: The objects that the function returned. A tuple without field names, or a passage
-            whose fields are in parallel columns, becomes a mapping.
+        passages: The passages, as they were read.
         initial: The two lists that a `Hybrid` search merged, under ``vector`` and ``bm25``; empty
             for other searches.
     """
@@ -421,7 +452,7 @@ class Ranking(FrozenDataclass):
     variant: Variant
     keys: Sequence[Key] = field(repr=False)
     scores: Sequence[float | None]
-    items: Sequence[Any] = field(repr=False)
+    passages: Sequence[Passage] = field(repr=False)
     initial: Mapping[str, Ranking] = field(default_factory=dict, repr=False, compare=False)
 
 

@@ -756,7 +756,7 @@ def _read_documents(retrieval: Retrieval) -> list[Document]:
         # In the response, a passage that only a variant found has a score on the question's scale.
         # Its match has the score it had for that variant.
         ranking = read_response(Variant("original", ""), retrieval.response).ranking
-        items = [*zip(ranking.items, ranking.scores, strict=True)]
+        items = [(passage.item, passage.score) for passage in ranking.passages]
     except ResponseShapeError:  # The user's own `read` function understands this response.
         items = [(match.raw, match.score) for match in retrieval.matches]
     return [

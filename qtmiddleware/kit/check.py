@@ -7,6 +7,7 @@ of the function alone, and leaves no trace in the caller's middleware.
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +21,7 @@ from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.request import PAGED, find_query_problem
-from qtmiddleware.types import Degradation, Match, Operation, Ranking, Retrieval
+from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.signatures import TOP_KS, has_parameter
 
@@ -33,6 +34,7 @@ _MOST_EXAMPLES: Final = 2
 # A check waits at least this long for the model, so that a slow one is timed and not given up.
 _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
+_ID_NAME: Final = re.compile(r"(?:id|key|ref|ur[il])$", re.IGNORECASE)
 
 # The settings of a call without any change, and of a call with the rules alone.
 _FREE: Final[Mapping[str, Any]] = {"transformationType": "none", "rerank": {"enabled": False}}
@@ -338,7 +340,7 @@ class _CheckRun:
         return False
 
     def _describe_ranking(self, free: Retrieval, ranking: Ranking) -> None:
-        options, items, count = self.settings.keyword_evidence, ranking.items, len(ranking.items)
+        passages, count = ranking.passages, len(ranking.passages)
         search = self.recorder.find("search", "original")
         asked = None if search is None else search.top_k
         notes = [it for it in _list_notes(free, "keyword_evidence") if "candidates" in it]
@@ -347,14 +349,14 @@ class _CheckRun:
         if "rejects" in text:
             mend = "set keywordEvidence.candidates to a number that the function accepts"
         self._add(CheckState.OK, "passages", text, mend, returned=count, asked=asked)
-        self._add_text_finding(items, options.text_field)
-        ids = sum(responses.read_id(item, options.id_field) is not None for item in items)
+        self._add_text_finding(passages)
+        ids = sum(passage.id is not None for passage in passages)
         text, mend = f"{ids} of {count} have an id", ""
         if not ids:
             text += "; qtmiddleware tells passages apart by their texts"
-            mend = _advise_field("id", responses.suggest_id_field(items))
+            mend = _advise_field("id", passages)
         self._add(CheckState.OK, "ids", text, mend, passages=ids)
-        if fields := list(find_distinguishing_fields(responses.read_all_metadata(items))):
+        if fields := list(find_distinguishing_fields([it.metadata for it in passages])):
             text = f"fields that tell passages apart: {_quote(fields)}"
             self._add(CheckState.OK, "metadata", text, fields=fields)
         scores, mend, missing = ranking.scores, "", ranking.scores.count(None)
@@ -365,19 +367,20 @@ class _CheckRun:
         else:
             text = f"{missing} of {count} have no score" if missing else "not in order"
             text += "; qtmiddleware uses the places in the list instead"
-            mend = _advise_field("score", responses.suggest_score_field(items))
+            mend = _advise_field("score", passages)
         values = {"direction": direction.replace(" ", "_"), "missing": missing}
         self._add(CheckState.OK, "scores", text, mend, **values)
 
-    def _add_text_finding(self, items: Sequence[Any], text_field: str | None) -> None:
-        if with_text := [item for item in items if responses.has_text(item, text_field)]:
+    def _add_text_finding(self, passages: Sequence[Passage]) -> None:
+        if with_text := list(filter(responses.has_text, passages)):
             self.has_text = True
-            name = responses.find_text_field(with_text[0], text_field)
+            name = with_text[0].text_field
             where = f"in `{name}`" if name else "which is the passage itself"
-            text = f"{len(with_text)} of {len(items)} have a text, {where}"
+            text = f"{len(with_text)} of {len(passages)} have a text, {where}"
             self._add(CheckState.OK, "text", text, field=name, passages=len(with_text))
             return
-        text, mend = responses.describe_missing_text_and_fix(items, text_field)
+        text_field = self.settings.keyword_evidence.text_field
+        text, mend = responses.describe_missing_text(passages, text_field)
         fields = clauses.list_searched_fields(self.clauses)
         if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
             mend = f'add "{fields[0]}" to include_fields, or set keywordEvidence.fields.text to it:'
@@ -541,15 +544,21 @@ def _describe_change(before: Retrieval, after: Retrieval) -> str:
     return f"; the order {changes} further"
 
 
-def _advise_field(name: str, field_name: str | None) -> str:
-    """Return the advice to name a field in the settings; *field_name* is a good guess or ``""``.
+def _advise_field(name: str, passages: Sequence[Passage]) -> str:
+    """Return the advice to name the field of the *passages*' ids or scores in the settings.
 
-    Returns ``""`` if *field_name* is ``None``: the passages have no fields.
+    *name* is ``id`` or ``score``. Returns ``""`` if the passages have no fields.
     """
-    if field_name:
-        return f'set config={{"keywordEvidence": {{"fields": {{"{name}": "{field_name}"}}}}}}'
+    rows = [responses.flatten_fields(passage.item, passage.metadata) for passage in passages]
+    for field_name in rows[0]:
+        column = [row.get(field_name) for row in rows]
+        ids = {str(value) for value in column if responses.is_id(value)} - {""}
+        are_ids = _ID_NAME.search(field_name) and len(ids) == len(column)
+        are_scores = None not in column and responses.can_be_scores(column)
+        if are_scores if name == "score" else are_ids:
+            return f'set config={{"keywordEvidence": {{"fields": {{"{name}": "{field_name}"}}}}}}'
     advice = f"if a field holds them, name the field in keywordEvidence.fields.{name}"
-    return "" if field_name is None else advice
+    return advice if any(rows) else ""
 
 
 def _describe(degradation: Degradation) -> str:

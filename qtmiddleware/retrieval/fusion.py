@@ -26,13 +26,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, repeat
 from math import isfinite
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from qtmiddleware.catalogue import FUSION_METHODS, OWN_FUSION
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.protocols import FuseFunction
-from qtmiddleware.retrieval.responses import read_text
-from qtmiddleware.types import Evidence, Key, Ranking, Variant
+from qtmiddleware.types import Evidence, Key, Passage, Ranking, Variant
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -41,14 +40,14 @@ class FusedPassage:
 
     Attributes:
         key: The passage's key. Equal keys in different rankings mean the same passage.
-        item: The passage as the function returned it, from the first list that contains it. With
-            ``max``, from the list with its best score.
+        passage: The passage as it was read from the first list that contains it. With ``max``, from
+            the list with its best score.
         score: The fused score. Higher is always better.
         sources: A bit mask of the rankings that found the passage: bit i is set for ranking i.
     """
 
     key: Key
-    item: Any
+    passage: Passage
     score: float
     sources: int
 
@@ -155,14 +154,14 @@ def select_rankings(
             variant,
             original_ranking.keys,
             original_ranking.scores,
-            original_ranking.items,
+            original_ranking.passages,
             original_ranking.initial,
         ),
         *weighted,
     ]
 
 
-def make_chunk_keys_unique(rankings: Sequence[Ranking], text_field: str | None) -> list[Ranking]:
+def make_chunk_keys_unique(rankings: Sequence[Ranking]) -> list[Ranking]:
     """Return *rankings* with a different key for each chunk of a document.
 
     If passages with the same id in one list have different texts, each passage's text is added to
@@ -174,18 +173,18 @@ def make_chunk_keys_unique(rankings: Sequence[Ranking], text_field: str | None) 
         if len(set(ranking.keys)) == len(ranking.keys):
             continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
-        for key, item in zip(ranking.keys, ranking.items, strict=True):
+        for key, passage in zip(ranking.keys, ranking.passages, strict=True):
             if key in repeated:
-                texts.setdefault(key, set()).add(read_text(item, text_field))
+                texts.setdefault(key, set()).add(passage.text)
     shared = {key for key, id_texts in texts.items() if len(id_texts) > 1}
     if not shared:
         return list(rankings)
 
-    def add_text_to_key(key: Key, item: Any) -> Key:
-        return (key[0], f"{key[1]}\0{read_text(item, text_field) or ''}") if key in shared else key
+    def add_text_to_key(key: Key, passage: Passage) -> Key:
+        return (key[0], f"{key[1]}\0{passage.text or ''}") if key in shared else key
 
     return [
-        replace(ranking, keys=list(map(add_text_to_key, ranking.keys, ranking.items)))
+        replace(ranking, keys=list(map(add_text_to_key, ranking.keys, ranking.passages)))
         for ranking in rankings
     ]
 
@@ -369,7 +368,7 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
         merged_passage = merged.setdefault(passage.key, passage)
         merged_passage.sources |= passage.sources
         if passage.score > merged_passage.score:
-            merged_passage.score, merged_passage.item = passage.score, passage.item
+            merged_passage.score, merged_passage.passage = passage.score, passage.passage
     return FusedList(_sort_by_score(merged), "max")
 
 
@@ -414,7 +413,7 @@ def fuse_by_function(
             ranking,
             keys=tuple(ranking.keys),
             scores=tuple(ranking.scores),
-            items=tuple(ranking.items),
+            passages=tuple(ranking.passages),
         )
         for ranking in rankings
     ]
@@ -457,10 +456,10 @@ def _score_passages_by_gains(
     merged: dict[Key, FusedPassage] = {}
     for position, (ranking, ranking_gains) in enumerate(zip(rankings, gains, strict=True)):
         bit = 1 << position
-        for key, gain, item in zip(ranking.keys, ranking_gains, ranking.items, strict=True):
+        for key, gain, found in zip(ranking.keys, ranking_gains, ranking.passages, strict=True):
             passage = merged.get(key)
             if passage is None:
-                merged[key] = FusedPassage(key, item, base_score + gain, bit)
+                merged[key] = FusedPassage(key, found, base_score + gain, bit)
             # If a list contains a passage several times, only the first and best rank counts.
             elif not passage.sources & bit:
                 passage.score += gain
@@ -474,9 +473,9 @@ def _list_passages(rankings: Sequence[Ranking], sign: int) -> list[FusedPassage]
     Each score is multiplied by *sign*, which is -1 if lower scores are better and else 1.
     """
     return [
-        FusedPassage(key, item, 0.0 if score is None else sign * score, 1 << position)
+        FusedPassage(key, passage, 0.0 if score is None else sign * score, 1 << position)
         for position, ranking in enumerate(rankings)
-        for key, score, item in zip(ranking.keys, ranking.scores, ranking.items, strict=True)
+        for key, score, passage in zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
     ]
 
 

@@ -40,7 +40,6 @@ from qtmiddleware.retrieval.question_words import (
     parse_question,
     sum_word_scores,
 )
-from qtmiddleware.retrieval.responses import read_all_metadata, read_texts, read_titles
 from qtmiddleware.types import Evidence, Trace
 
 # The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
@@ -124,14 +123,12 @@ def rerank_by_keywords(
     candidates, others = fused_list.items[:count], fused_list.items[count:]
     if len(candidates) < 2:
         return fused_list
-    items = [passage.item for passage in candidates]
-    texts = read_texts(items, options.text_field)
+    texts = [candidate.passage.text for candidate in candidates]
     if not any(texts):
         trace.note("keyword_evidence", "no candidate has a text; order kept")
         return fused_list
     if add_terms is not None:
         texts = add_terms(texts)
-    fields = read_all_metadata(items)
     keywords, scores_before = collect_weighted_keywords(), [passage.score for passage in candidates]
     spread = (
         max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
@@ -145,9 +142,11 @@ def rerank_by_keywords(
         is_whole_collection = search_width is not None and len(original_scores) < search_width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
+        titles = [candidate.passage.title for candidate in candidates]
         word_evidence = _score_question_words(
-            words, texts, read_titles(fields), language, is_whole_collection=is_whole_collection
+            words, texts, titles, language, is_whole_collection=is_whole_collection
         )
+    fields = [candidate.passage.metadata for candidate in candidates]
     metadata = None if options.weight == 0.0 else score_metadata(fields)
     if metadata is not None:
         trace.notes.extend(("metadata", sentence) for sentence in metadata.notes)
@@ -166,7 +165,7 @@ def rerank_by_keywords(
         order = _protect_first_passages(order, word_evidence.coverage, top_k)
         _lower_scores_to_match_order(order, scores, shares)
     rescored = [
-        FusedPassage(passage.key, passage.item, score, passage.sources)
+        FusedPassage(passage.key, passage.passage, score, passage.sources)
         for passage, score in zip(fused_list.items, scores, strict=True)
     ]
     leading = [rescored[place] for place in order]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 from qtmiddleware.retrieval.confidence import Standings
 from qtmiddleware.retrieval.gate import Gate
 from qtmiddleware.retrieval.responses import estimate_chars
+from qtmiddleware.types import Passage
 
 MOST_MEASURED: Final = 10
 """About how many passages of a list are measured to estimate the average length."""
@@ -24,6 +24,7 @@ class Learned:
     Attributes:
         gate: Decides whether to ask the model, by comparison with earlier questions.
         standings: Computes the confidence in a result, by comparison with earlier questions.
+        is_unreadable: Whether the last response could not be read.
         is_new: Whether no response of the function has been read yet.
         refuses_widening: Whether the function rejected a call for more passages than the caller
             asked for.
@@ -39,6 +40,7 @@ class Learned:
 
     gate: Gate = field(default_factory=Gate)
     standings: Standings = field(default_factory=Standings)
+    is_unreadable: bool = False
     is_new: bool = True
     refuses_widening: bool = False
     refuses_field: bool = False
@@ -60,19 +62,17 @@ class Learned:
         """
         self.problem = self.problem or problem
 
-    def update_average_length(self, items: Sequence[Any]) -> None:
-        """Update the average length of the function's passages with the *items* of one response.
+    def update_average_length(self, passages: Sequence[Passage]) -> None:
+        """Update the average length of the function's *passages* with those of one response.
 
         An empty response does not change the average.
         """
         self.is_new = False
-        if not items:
+        if not passages:
             return
-        sample = items[:: max(1, len(items) // MOST_MEASURED)]
-        # Reading an item may raise anything, and the length is not worth a failed call.
-        with suppress(Exception):
-            mean = sum(map(estimate_chars, sample)) / len(sample)
-            # Read once, because other threads may update it. With two different values, the formula
-            # could give a negative mean.
-            known_mean = self.passage_chars
-            self.passage_chars = known_mean + (mean - known_mean) * NEWEST if known_mean else mean
+        sample = passages[:: max(1, len(passages) // MOST_MEASURED)]
+        mean = sum(map(estimate_chars, sample)) / len(sample)
+        # Read once, because other threads may update it. With two different values, the formula
+        # could give a negative mean.
+        known_mean = self.passage_chars
+        self.passage_chars = known_mean + (mean - known_mean) * NEWEST if known_mean else mean

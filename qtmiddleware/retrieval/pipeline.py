@@ -72,11 +72,9 @@ from qtmiddleware.retrieval.request import (
 from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
-    describe_missing_text_and_fix,
+    describe_missing_text,
     has_text,
     read_response,
-    read_text,
-    read_texts,
 )
 from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
 from qtmiddleware.retrieval.searching import (
@@ -362,12 +360,16 @@ class _Pipeline:
                 self.request.shape,
                 options=options,
                 initial_rankings=initial,
+                deadline=self.deadline,
             )
         except ResponseShapeError as error:
             return (yield from self._return_unreadable_response(response, error))
+        self.learned.is_unreadable = False
+        if original_result.is_cut:
+            self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
         # Lengths are learnt because they limit how many passages later searches ask for.
         self.learned.update_average_length(
-            original_result.ranking.items if self.request.uses_keyword_evidence else ()
+            original_result.ranking.passages if self.request.uses_keyword_evidence else ()
         )
         if stage is not None and (not gated or self._should_ask_model(original_result)):
             transformation = yield from stage.run(self._find_llm_deadline())
@@ -392,9 +394,12 @@ class _Pipeline:
             ranked, rerank_scores = yield from rerank_candidates(
                 ranked, self.request, self.deadline, self.trace, self.degradations
             )
-        response, matches = build_response_and_matches(
-            [original_result, *others], fusion, ranked, rerank_scores, self.request
-        )
+        try:
+            response, matches = build_response_and_matches(
+                [original_result, *others], fusion, ranked, rerank_scores, self.request
+            )
+        except ResponseShapeError as error:
+            return (yield from self._return_unreadable_response(response, error))
         return self._build_retrieval(
             response,
             matches=matches,
@@ -694,10 +699,9 @@ class _Pipeline:
 
     def _should_ask_model(self, original_result: SearchResult) -> bool:
         """Return whether the gate decides, from *original_result*, to ask the model."""
-        text_field = self.settings.keyword_evidence.text_field
         self.trace.decision = self.learned.gate.decide_model_call(
             original_result.ranking.scores,
-            (read_text(item, text_field) for item in original_result.ranking.items),
+            (passage.text for passage in original_result.ranking.passages),
             self.query.keywords,
             target_call_rate=self.settings.escalation.target_call_rate,
             language=self.query.language,
@@ -801,9 +805,8 @@ class _Pipeline:
         selected_rankings = select_rankings(
             original_result.ranking, [result.ranking for result in other_results], options
         )
-        text_field = self.settings.keyword_evidence.text_field
         original_ranking, *rankings = make_chunk_keys_unique(
-            [original_result.ranking, *selected_rankings], text_field
+            [original_result.ranking, *selected_rankings]
         )
         direction, are_scores_usable = find_score_direction(rankings), has_usable_scores(rankings)
         # Remembered for lists whose order does not show the direction, such as a single passage.
@@ -995,7 +998,7 @@ class _Pipeline:
         ranking = fusion_result.question_ranking or fusion_result.original_ranking
         coverage = None if evidence is None else evidence.coverage
         if coverage is None and self.request.uses_keyword_evidence:
-            texts = read_texts(ranking.items[:LEADING], self.settings.keyword_evidence.text_field)
+            texts = [passage.text for passage in ranking.passages[:LEADING]]
             coverage = measure_leading_coverage(question_keywords, texts, self.query.language)
         signals = measure_confidence_signals(
             ranking.scores, coverage, lower_is_better=self.learned.lower_is_better
@@ -1013,18 +1016,14 @@ class _Pipeline:
             self.request.uses_keyword_evidence or self.request.uses_reranker
         ):
             return
-        items, text_field = (
-            [passage.item for passage in fusion_result.fused.items],
-            self.settings.keyword_evidence.text_field,
-        )
-        if ranked_list is not fusion_result.fused or any(
-            has_text(item, text_field) for item in items
-        ):
+        passages = [fused.passage for fused in fusion_result.fused.items]
+        if ranked_list is not fusion_result.fused or any(map(has_text, passages)):
             self.learned.holds_text = True
         # One passage without a text proves little about the others.
-        elif len(items) > 1:
+        elif len(passages) > 1:
             self.learned.holds_text = False
-            problem, advice = describe_missing_text_and_fix(items, text_field)
+            text_field = self.settings.keyword_evidence.text_field
+            problem, advice = describe_missing_text(passages, text_field)
             self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 
     def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
@@ -1076,7 +1075,7 @@ class _Pipeline:
         """
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         if self.request.search_width is not None:
-            self.learned.refuses_widening = True
+            self.learned.is_unreadable = True
             # Python warns about a coroutine that is neither awaited nor closed.
             if isinstance(response, Coroutine):
                 response.close()

@@ -230,7 +230,10 @@ class Request:
         width = max(evidence, self.settings.rerank.rerank_top_k if self.uses_reranker else 0)
         return (
             None
-            if self.top_k is None or self.top_k >= width or self.learned.refuses_widening
+            if self.top_k is None
+            or self.top_k >= width
+            or self.learned.refuses_widening
+            or self.learned.is_unreadable
             else width
         )
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
 from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.request import Request
-from qtmiddleware.retrieval.responses import convert_to_float, read_texts
+from qtmiddleware.retrieval.responses import convert_to_float
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
 from qtmiddleware.types import Deadline, Degradation, Trace
 
@@ -30,9 +30,7 @@ def rerank_candidates(
       is empty.
     """
     candidates = fused_list.items[: request.settings.rerank.rerank_top_k]
-    texts = read_texts(
-        [candidate.item for candidate in candidates], request.settings.keyword_evidence.text_field
-    )
+    texts = [candidate.passage.text for candidate in candidates]
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
         if len(candidates) > 1:

@@ -15,12 +15,7 @@ from qtmiddleware.retrieval.responses import (
     SearchResult,
     Shape,
     find_shape,
-    get_raw_item,
-    read_id,
-    read_metadata,
     read_response,
-    read_score,
-    read_text,
     remove_field,
     replace_score,
 )
@@ -35,10 +30,9 @@ class _Passage(FusedPassage):
     """A passage of the result.
 
     Attributes:
-        item: The passage as a search returned it.
-        shown: The passage as the result shows it. Its score may differ from the score in *item*.
+        shown: The item as the result shows it. Its score may differ from that of *passage*.
         answers_question: Whether the search for the user's question found the passage. If true, the
-            score in *item* was computed for this question.
+            score of *passage* was computed for this question.
     """
 
     shown: Any
@@ -84,25 +78,18 @@ def build_response_and_matches(
         ranked_list, fusion_result.original_ranking, longest if top_k is None else top_k, top_k
     )
     if fusion_result.question_ranking is not None:
-        _show_question_scores(
-            passages, fusion_result.question_ranking, settings.keyword_evidence.score_field
-        )
+        _show_question_scores(passages, fusion_result.question_ranking)
     if shows_fused_scores:
         falling = make_scores_strictly_decreasing([passage.score for passage in passages])
         for passage, score in zip(passages, falling, strict=True):
-            passage.shown = replace_score(
-                passage.item, score, settings.keyword_evidence.score_field
-            )
+            passage.shown = replace_score(passage.passage, score)
     response = _rebuild_response(
         _choose_template_result(results), [passage.shown for passage in passages]
     )
     kinds = [ranking.variant.kind for ranking in fusion_result.rankings]
     rerank_scores_by_key = dict(zip(ranked_list.keys, rerank_scores, strict=False))
-    options = settings.keyword_evidence
     return response, tuple(
-        _build_match(
-            passage, _select_variant_kinds(kinds, passage.sources), options, rerank_scores_by_key
-        )
+        _build_match(passage, _select_variant_kinds(kinds, passage.sources), rerank_scores_by_key)
         for passage in passages
     )
 
@@ -115,12 +102,11 @@ def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Mat
     try:
         options = request.settings.keyword_evidence
         result = read_response(variant, response, request.shape, options=options)
-        rows = zip(result.ranking.keys, result.ranking.items, strict=True)
         passages = [
-            _Passage(key, item, 1.0 / rank, 1, item)
-            for rank, (key, item) in enumerate(rows, start=1)
+            _Passage(passage.key, passage, 1.0 / rank, 1, passage.item)
+            for rank, passage in enumerate(result.ranking.passages, start=1)
         ]
-        return tuple(_build_match(passage, (variant.kind,), options, {}) for passage in passages)
+        return tuple(_build_match(passage, (variant.kind,), {}) for passage in passages)
     except Exception as error:
         error_type = type(error).__name__
         logger.debug(
@@ -212,14 +198,14 @@ def _choose_passages(
     if unscored:
         lowest = min((passage.score for passage in chosen), default=0.0)
         chosen += [
-            FusedPassage(original_ranking.keys[place], original_ranking.items[place], lowest, 0)
+            FusedPassage(original_ranking.keys[place], original_ranking.passages[place], lowest, 0)
             for place in unscored
         ]
     scores = [passage.score for passage in chosen]
     if is_merged:
         scores = make_scores_strictly_decreasing(scores)
     return [
-        _Passage(passage.key, passage.item, score, passage.sources, passage.item)
+        _Passage(passage.key, passage.passage, score, passage.sources, passage.passage.item)
         for passage, score in zip(chosen, scores, strict=True)
     ]
 
@@ -256,9 +242,7 @@ def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:
     return falling
 
 
-def _show_question_scores(
-    passages: Sequence[_Passage], question_ranking: Ranking, score_field: str | None
-) -> None:
+def _show_question_scores(passages: Sequence[_Passage], question_ranking: Ranking) -> None:
     """Change *passages* in place to show the scores that were computed for the user's question.
 
     - A passage that is in *question_ranking* is shown as in this list.
@@ -277,15 +261,15 @@ def _show_question_scores(
         # If a passage occurs twice, the second object is another one and must not be replaced.
         place = unused.pop(passage.key, None)
         if place is not None:
-            passage.item = passage.shown = question_ranking.items[place]
+            passage.passage = question_ranking.passages[place]
+            passage.shown = passage.passage.item
         elif not passage.answers_question and lowest is not None:
-            passage.shown = replace_score(passage.item, lowest, score_field)
+            passage.shown = replace_score(passage.passage, lowest)
 
 
 def _build_match(
     passage: _Passage,
     variant_kinds: tuple[str, ...],
-    options: KeywordEvidenceSettings,
     rerank_scores: Mapping[Key, float | None],
 ) -> Match:
     """Return *passage* as a match. Its score is ``None`` if only variants found the passage.
@@ -293,19 +277,19 @@ def _build_match(
     Args:
         passage: A passage of the result.
         variant_kinds: The kinds of variant that found the passage.
-        options: The settings that name the fields of ids, texts and scores.
         rerank_scores: The reranker's scores by key.
     """
+    found = passage.passage
     return Match(
-        id=read_id(passage.item, options.id_field),
+        id=found.id,
         namespace=passage.key[0],
-        score=read_score(passage.item, options.score_field) if passage.answers_question else None,
+        score=found.score if passage.answers_question else None,
         fused_score=passage.score,
-        text=read_text(passage.item, options.text_field),
-        metadata=read_metadata(passage.item),
+        text=found.text,
+        metadata=found.metadata,
         found_by=variant_kinds,
         rerank_score=rerank_scores.get(passage.key),
-        raw=get_raw_item(passage.item),
+        raw=found.item,
         key=passage.key,
     )
 
@@ -339,7 +323,7 @@ def _rebuild_response(template: SearchResult, items: Sequence[Any]) -> Any:
 
     If *template* already has these items in this order, its own response is returned.
     """
-    template_items = template.ranking.items
+    template_items = [passage.item for passage in template.ranking.passages]
     if len(items) == len(template_items) and all(map(is_, items, template_items)):
         return template.response
-    return template.shape.rebuild(template.response, list(map(get_raw_item, items)))
+    return template.shape.rebuild(template.response, items)

@@ -262,7 +262,7 @@ def search_variants(
     if seconds := max([step.embed_seconds for step in steps]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_search_results(variants, steps, outcomes, request, trace, degradations)
+    return _read_search_results(variants, steps, outcomes, request, deadline, trace, degradations)
 
 
 def search_by_keywords(
@@ -297,7 +297,9 @@ def search_by_keywords(
     outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
     trace.count_search(step.calls, step.reads)
     trace.record_stage("search.text_clause", perf_counter() - began, began=began)
-    results = _read_search_results((variant,), (step,), outcomes, request, trace, degradations)
+    results = _read_search_results(
+        (variant,), (step,), outcomes, request, deadline, trace, degradations
+    )
     return results, outcomes[0].error
 
 
@@ -306,6 +308,7 @@ def _read_search_results(
     steps: Sequence[Search],
     outcomes: Sequence[Outcome],
     request: Request,
+    deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
 ) -> list[SearchResult]:
@@ -324,6 +327,7 @@ def _read_search_results(
                     request.shape,
                     options=options,
                     initial_rankings=step.initial,
+                    deadline=deadline,
                 )
                 results.append(result)
                 continue
@@ -434,6 +438,6 @@ def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
             ranking,
             keys=[*earlier.keys, *ranking.keys],
             scores=[*earlier.scores, *ranking.scores],
-            items=[*earlier.items, *ranking.items],
+            passages=[*earlier.passages, *ranking.passages],
         )
     search.initial[list_name] = ranking

@@ -444,6 +444,14 @@ def resume_flow(flow: Flow[Any], step: Step | None, outcomes: list[Outcome] | No
     )
 
 
+class FunctionStopped(Exception):
+    """Carries a `StopIteration` of the wrapped function, which a generator could not pass on."""
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__()
+        self.error = error
+
+
 Asked = TypeVar("Asked")
 
 

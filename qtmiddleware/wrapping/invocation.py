@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_paging_warning
-from qtmiddleware.retrieval.responses import wait_for_response
 from qtmiddleware.retrieval.result import hide_field, read_matches
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units
 from qtmiddleware.runtime.drivers import Bulkhead, run_in_thread
 from qtmiddleware.runtime.logs import get_logger, quote_text
 from qtmiddleware.runtime.observing import Observation
-from qtmiddleware.runtime.steps import Rerank, Search, observe_embedding
+from qtmiddleware.runtime.steps import FunctionStopped, Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
 from qtmiddleware.wrapping.call_context import CallContext
 from qtmiddleware.wrapping.signatures import CallSignature, ClauseSignature
@@ -222,7 +221,10 @@ class Invocation:
     def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         with RunningCall(search) as call:
             call.fn = self.fn
-            response = wait_for_response(self._call_function(search, query, attempt))
+            try:
+                response = self._call_function(search, query, attempt)
+            except StopIteration as error:
+                raise FunctionStopped(error) from None
             record_read_units(response)
             return response
 

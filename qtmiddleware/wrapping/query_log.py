@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
-from qtmiddleware.retrieval.responses import read_metadata
 from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
@@ -60,8 +59,8 @@ def _build_passage_row(
 
 def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
     """Return one row per passage of *ranking*, which is the result of one search."""
-    entries = zip(ranking.keys, ranking.scores, ranking.items, strict=True)
-    return [_build_passage_row(key, score, read_metadata(item)) for key, score, item in entries]
+    rows = zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
+    return [_build_passage_row(key, score, passage.metadata) for key, score, passage in rows]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
@@ -79,14 +78,14 @@ def _build_merged_rows(
 ) -> list[dict[str, Any]]:
     """Return one row per passage of a merged list, with metadata from the search results."""
     # Reversed, so that the first search that found a passage provides its metadata.
-    items = {
-        key: item
+    passages = {
+        key: passage
         for ranking in reversed(retrieval.rankings)
-        for key, item in zip(ranking.keys, ranking.items, strict=True)
+        for key, passage in zip(ranking.keys, ranking.passages, strict=True)
     }
     rows = zip_longest(keys, scores)
     return [
-        _build_passage_row(key, score, read_metadata(items[key]) if key in items else None)
+        _build_passage_row(key, score, passages[key].metadata if key in passages else None)
         for key, score in rows
     ]
 

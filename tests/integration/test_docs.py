@@ -14,7 +14,6 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.retrieval import responses
-from qtmiddleware.retrieval.responses import items
 from qtmiddleware.wrapping import signatures
 from tests.support.examples import Example, find_examples
 
@@ -66,11 +65,11 @@ def test_every_file_a_guide_names_is_there(guide: Path) -> None:
         ("| query | ", signatures.QUERIES),
         ("| number of passages | ", signatures.TOP_KS),
         ("| vector, with `embed=` | ", signatures.VECTORS),
-        ("| an object or dict with a list under ", responses._ENVELOPES),
-        ("| id | ", (*items.IDS, *items._DOCUMENT_IDS)),
-        ("| text | ", items.TEXTS),
-        ("| score | ", items.SCORES),
-        ("| metadata | ", items.METADATA),
+        ("| an object or dict with a list under ", responses.ENVELOPES),
+        ("| id | ", (*responses.IDS, *responses.DOCUMENT_IDS)),
+        ("| text | ", responses.TEXTS),
+        ("| score | ", responses.SCORES),
+        ("| metadata | ", responses.METADATA),
     ],
 )
 def test_the_names_that_are_understood_are_all_listed(row: str, names: tuple[str, ...]) -> None:

@@ -193,7 +193,7 @@ def account(retrieval: qtm.Retrieval) -> dict[str, Any]:
         "transformation": retrieval.transformation,
         "offsets": retrieval.offsets,
         "rankings": [
-            (it.variant, list(it.keys), list(it.scores), list(it.items))
+            (it.variant, list(it.keys), list(it.scores), list(it.passages))
             for it in retrieval.rankings
         ],
         "fused": retrieval.fused,

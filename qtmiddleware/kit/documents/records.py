@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import UnreadableDocument
 from qtmiddleware.kit.documents.text import OWN, PLACE_CHARS, Piece, read_text
-from qtmiddleware.retrieval.responses import read_id
+from qtmiddleware.retrieval.responses import read_passage
 
 _MOST_LINE: Final = 1 << 20
 _MOST_RECORD: Final = 1 << 26
@@ -167,7 +167,7 @@ def _convert_record_to_pieces(record: Any, record_number: int) -> Iterator[Piece
     title = fields.get("title")
     title_and_id = {
         "title": title.strip() if isinstance(title, str) else "",
-        "record_id": read_id(fields) or "",
+        "record_id": read_passage(fields).id or "",
     }
     location = {"record": record_number, **title_and_id, **_select_metadata(values)}
     titled_text = f"{title_and_id['title']}\n{text}" if title_and_id["title"] else text

@@ -13,7 +13,6 @@ from typing import Any, Final
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
-from qtmiddleware.retrieval.responses import get_raw_item, read_metadata, read_text
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
@@ -501,18 +500,18 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
     # A key that includes the text has the id before the null character (see `_find_passage_key`).
-    rows = zip(ranking.keys, ranking.items, ranking.scores, retrieval.matches, strict=False)
+    rows = zip(ranking.keys, ranking.passages, ranking.scores, retrieval.matches, strict=False)
     return tuple(
         Match(
             id=key[1].partition("\0")[0] or None,
             namespace=key[0],
             score=score,
-            text=read_text(item, None),
-            metadata=read_metadata(item),
-            raw=get_raw_item(item),
+            text=passage.text,
+            metadata=passage.metadata,
+            raw=passage.item,
             key=key,
         )
-        for key, item, score, _ in rows
+        for key, passage, score, _ in rows
     )
 
 

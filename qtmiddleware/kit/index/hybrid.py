@@ -29,7 +29,7 @@ from qtmiddleware.errors import ConfigError, ModelError, StoreError, WrapError
 from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
-from qtmiddleware.retrieval.responses import read_id, read_metadata, read_response, read_text
+from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.retrieval.searching import (
     record_embedding_time,
     record_read_units,
@@ -82,12 +82,12 @@ class _SearchResults:
 
         Raises `KeyError` if the search did not find the passage.
         """
-        item = self.ranking.items[self.positions[passage_key]]
+        passage = self.ranking.passages[self.positions[passage_key]]
         record = {
-            "id": read_id(item),
+            "id": passage.id,
             "score": 0.0,
-            "text": read_text(item, None) or "",
-            "metadata": dict(read_metadata(item)),
+            "text": passage.text or "",
+            "metadata": dict(passage.metadata),
         }
         return (
             record

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from qtmiddleware.retrieval.responses import read_metadata, read_text
+from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, find_title, format_json
@@ -79,8 +79,8 @@ class FetchTool:
         }
         if isinstance(document, str):
             return build_text_result(fields, document, tokens)
-        metadata = read_metadata(document)
-        if title := find_title(metadata):
+        passage = read_passage(document)
+        if title := find_title(passage.metadata) or passage.title:
             fields["title"] = str(title)[:200]
-        text = read_text(document, None)
-        return build_text_result(fields, format_json(document) if text is None else text, tokens)
+        text = format_json(document) if passage.text is None else passage.text
+        return build_text_result(fields, text, tokens)

@@ -22,6 +22,7 @@ from qtmiddleware.runtime.steps import (
     Ask,
     Beside,
     Flow,
+    FunctionStopped,
     Join,
     Leaf,
     Outcome,
@@ -376,5 +377,8 @@ async def arun(flow: Flow[T], performer: Performer) -> T:
                 step = flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+    except FunctionStopped as stopped:
+        # A coroutine cannot raise a StopIteration.
+        raise RuntimeError("the function raised StopIteration") from stopped.error
     finally:
         flow.close()

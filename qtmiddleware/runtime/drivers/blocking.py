@@ -26,6 +26,7 @@ from qtmiddleware.runtime.steps import (
     Beside,
     Embed,
     Flow,
+    FunctionStopped,
     Join,
     Leaf,
     Outcome,
@@ -374,5 +375,7 @@ def run(flow: Flow[T], performer: Performer) -> T:
                 step = flow.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
+    except FunctionStopped as stopped:
+        raise stopped.error from None
     finally:
         flow.close()

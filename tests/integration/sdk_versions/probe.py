@@ -17,15 +17,12 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from pinecone import Pinecone
 
+from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.responses import (
-    find_shape,
-    read_keys_and_scores,
-    read_metadata,
-    read_score,
-    read_text,
+    read_response,
     replace_score,
-    wait_for_response,
 )
+from qtmiddleware.types import Passage, Variant
 from qtmiddleware.wrapping.signatures import read_signature
 
 
@@ -53,26 +50,35 @@ def info(response: Any) -> Any:
     return getattr(response, "response_info", None)
 
 
-def told(response: Any, item: Any) -> Any:
-    """What *item* is, apart from its score."""
-    return read_keys_and_scores(response, [item])[0], read_metadata(item), read_text(item, None)
+def read(response: Any, text_field: str | None = None) -> Any:
+    """The result of a search as it is read, with the shape and the passages."""
+    fields = {} if text_field is None else {"text": text_field}
+    options = KeywordEvidenceSettings(fields=fields)
+    return read_response(Variant("original", "q"), response, options=options)
+
+
+def told(passage: Passage) -> Any:
+    """What *passage* is, apart from its item and its score."""
+    return passage.key, passage.id, passage.metadata, passage.text
 
 
 def report(response: Any) -> dict[str, Any]:
     """What is read out of *response*, and what became of a copy with its first two items, reversed."""
     before = plain(response)
-    shape = find_shape(response)
-    items = shape.items(response)
+    result = read(response)
+    shape, passages = result.shape, result.ranking.passages
+    items = [passage.item for passage in passages]
     chosen = list(items[:2])[::-1]
     rebuilt = shape.rebuild(response, chosen)
     by_attribute, by_subscript = listed(rebuilt)
-    anew = [replace_score(item, 0.125) for item in items]
+    anew = shape.rebuild(response, [replace_score(passage, 0.125) for passage in passages])
+    rescored = read(anew).ranking.passages
     return {
-        "keys": read_keys_and_scores(response, items)[0],
-        "scores": [read_score(item) for item in items],
-        "metadata": [dict(read_metadata(item)) for item in items],
-        "texts": [read_text(item, None) for item in items],
-        "named_texts": [read_text(item, "score") for item in items],
+        "keys": result.ranking.keys,
+        "scores": result.ranking.scores,
+        "metadata": [dict(passage.metadata) for passage in passages],
+        "texts": [passage.text for passage in passages],
+        "named_texts": [passage.text for passage in read(response, "score").ranking.passages],
         "untouched": plain(response) == before and list(shape.items(response)) == list(items),
         "same_type": type(rebuilt) is type(response),
         "same_items": all(
@@ -83,10 +89,9 @@ def report(response: Any) -> dict[str, Any]:
         "same_rest": {**plain(rebuilt), "matches": 0, "result": 0}
         == {**before, "matches": 0, "result": 0},
         "whole_again": plain(shape.rebuild(response, items)) == before,
-        "rescored": all(read_score(it) == 0.125 and type(it) is type(items[0]) for it in anew),
-        "same_but_score": [told(response, it) for it in anew]
-        == [told(response, it) for it in items],
-        "keys_of_rebuilt": read_keys_and_scores(rebuilt, shape.items(rebuilt))[0],
+        "rescored": all(it.score == 0.125 and type(it.item) is type(items[0]) for it in rescored),
+        "same_but_score": list(map(told, rescored)) == list(map(told, passages)),
+        "keys_of_rebuilt": read(rebuilt).ranking.keys,
     }
 
 
@@ -113,7 +118,7 @@ def main(host: str) -> dict[str, Any]:
         "query": report(index.query(**query, namespace="ns")),
         "called": report(queried(index)),
         "empty": report(index.query(**query, namespace="empty")),
-        "later": report(wait_for_response(index.query(**query, namespace="ns", async_req=True))),
+        "later": report(index.query(**query, namespace="ns", async_req=True).get()),
         "namespaces": report(
             index.query_namespaces(vector=[0.5, 0.25], namespaces=["a"], metric="cosine", top_k=3)
         ),

@@ -301,7 +301,11 @@ def test_max_keeps_each_passages_best_score_with_the_item_it_came_from() -> None
         ("b", 0.8),
         ("c", 0.5),
     ]
-    assert [it.item for it in fused.items] == [first.items[0], second.items[0], second.items[1]]
+    assert [it.passage for it in fused.items] == [
+        first.passages[0],
+        second.passages[0],
+        second.passages[1],
+    ]
     assert [it.sources for it in fused.items] == [0b01, 0b11, 0b10]
 
 
@@ -320,7 +324,9 @@ def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None
     assert names(fused) == ["a", "b", "b", "a", "c"]
     assert FusionResult(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
     assert [it.sources for it in fused.items] == [0b001, 0b001, 0b100, 0b100, 0b100]
-    assert [it.item for it in fused.items] == [item for ranking in lists for item in ranking.items]
+    assert [it.passage for it in fused.items] == [
+        item for ranking in lists for item in ranking.passages
+    ]
 
 
 def test_concat_of_one_list_has_its_offset() -> None:
@@ -447,7 +453,7 @@ many = st.lists(rankings_of(unique=False), min_size=2, max_size=5)
 def test_one_list_is_returned_unchanged(ranking: Ranking, method: FusionMethod) -> None:
     fused = fuse_rankings([ranking], method)
     assert list(fused.keys) == list(ranking.keys)
-    assert [it.item for it in fused.items] == list(ranking.items)
+    assert [it.passage for it in fused.items] == list(ranking.passages)
     assert list(fused.scores) == list(ranking.scores)
 
 
@@ -473,10 +479,10 @@ def test_the_result_is_the_distinct_passages_and_nothing_is_invented(
     fused = fuse_rankings(rankings, method)
     assert len(set(fused.keys)) == len(fused.keys)
     assert set(fused.keys) == {it for ranking in rankings for it in ranking.keys}
-    for name, item, sources in [(it.key, it.item, it.sources) for it in fused.items]:
+    for name, item, sources in [(it.key, it.passage, it.sources) for it in fused.items]:
         found_by = [i for i, ranking in enumerate(rankings) if name in ranking.keys]
         assert [i for i in range(len(rankings)) if sources >> i & 1] == found_by
-        assert any(item is own for i in found_by for own in rankings[i].items)
+        assert any(item is own for i in found_by for own in rankings[i].passages)
 
 
 @given(many, st.sampled_from(MERGING))
@@ -498,13 +504,13 @@ def test_whatever_a_users_function_says_every_passage_is_there_once(
         st.floats() | st.integers() | st.none() | st.text(),
     )
     returned = data.draw(st.lists(pair, max_size=6) | st.none() | st.just([1]))
-    before = [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
+    before = [(list(it.keys), list(it.scores), list(it.passages)) for it in rankings]
     with contextlib.suppress(FuseError):
         fused = fuse_by_function(rankings, lambda *_: returned)
         assert sorted(fused.keys) == known
         assert list(fused.scores) == sorted(fused.scores, reverse=True)
         assert fused.is_merged
-    assert before == [(list(it.keys), list(it.scores), list(it.items)) for it in rankings]
+    assert before == [(list(it.keys), list(it.scores), list(it.passages)) for it in rankings]
 
 
 def test_a_users_function_cannot_change_what_was_found() -> None:

@@ -69,7 +69,7 @@ def test_concat_keeps_every_list_and_says_where_it_begins(way: Way) -> None:
     lists = [[row["id"] for row in search(text, 3)] for text in (QUERY, *SUBS)]
     assert ids(retrieval) == [name for found in lists for name in found]
     assert retrieval.offsets == (0, 3, 6)
-    assert [list(it.items) for it in retrieval.rankings] == [
+    assert [[found.item for found in it.passages] for it in retrieval.rankings] == [
         retrieval.response[start : start + 3] for start in retrieval.offsets
     ]
     assert len(retrieval.response) == 9

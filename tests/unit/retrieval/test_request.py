@@ -21,7 +21,9 @@ from qtmiddleware.retrieval.request import (
     prepare_query,
     validate_query,
 )
+from qtmiddleware.retrieval.responses import read_passage
 from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.types import Passage
 
 QUERY = "Does Jaco have any health concerns?"
 
@@ -110,23 +112,15 @@ def test_no_face_of_a_question_is_ever_blank(text: str) -> None:
 # --- how many passages are asked for --------------------------------------------------------------
 
 
-class Unreadable:
-    """As what a closed session leaves behind."""
-
-    __dataclass_fields__ = ("text",)
-
-    @property
-    def text(self) -> str:
-        raise RuntimeError("gone")
-
-
 def make_request(top_k: int | None = 4, **options: Any) -> Request:
     settings = Settings(keyword_evidence=KeywordEvidenceSettings(**options))
     return Request(QUERY, (), settings, Learned(), TransformationCache(settings), top_k=top_k)
 
 
-def list_passages(*lengths: int) -> list[dict[str, str]]:
-    return [{"id": str(n), "text": "x" * length} for n, length in enumerate(lengths)]
+def list_passages(*lengths: int) -> list[Passage]:
+    return list(
+        map(read_passage, [{"id": str(n), "text": "x" * it} for n, it in enumerate(lengths)])
+    )
 
 
 @given(
@@ -167,8 +161,8 @@ def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None
     assert request.search_width == 10
 
 
-@pytest.mark.parametrize("items", [[], [Unreadable()], [{"id": "a"}], ["a"]])
+@pytest.mark.parametrize("items", [[], [{"id": "a"}], ["a"]])
 def test_a_list_that_tells_no_length_narrows_nothing(items: list[Any]) -> None:
     request = make_request()
-    request.learned.update_average_length(items)
+    request.learned.update_average_length(list(map(read_passage, items)))
     assert request.search_width == 50

@@ -26,6 +26,7 @@ from qtmiddleware.types import (
     Degradation,
     Key,
     Match,
+    Passage,
     Ranking,
     Retrieval,
     Trace,
@@ -51,7 +52,8 @@ def retrieval(
     trace.record_stage("search.original", 0.01)
     trace.finish()
     variants = (Variant("original", query), Variant("rewrite", f"{query} rewritten", 0.7))
-    rankings = tuple(Ranking(it, keys, scores, [{"text": text}] * len(keys)) for it in variants)
+    passages = [Passage(key, None, text=text, metadata={"text": text}) for key in keys]
+    rankings = tuple(Ranking(it, keys, scores, passages) for it in variants)
     matches = tuple(
         Match(
             id=key[1].partition("\0")[0] or None,

@@ -1,0 +1,1131 @@
+"""Whatever a retrieval function returns is read, reordered in its own type, and never written to."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import re
+import time
+from collections import OrderedDict, UserDict, UserList, deque, namedtuple
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field, make_dataclass
+from decimal import Decimal
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pytest
+from haystack import Document as HaystackDocument
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.documents import Document as LangChainDocument
+from openai.pagination import SyncPage
+from openai.types import VectorStoreSearchResponse
+from pinecone import Document as PineconeDocument
+from pinecone import QueryResponse, ScoredVector
+from pinecone.models.assistant.context import ContextResponse
+from pinecone.models.documents.responses import SearchDocumentsResponse
+from pinecone.models.vectors.search import Hit, SearchRecordsResponse, SearchResult, SearchUsage
+from pydantic import BaseModel, ConfigDict, v1
+
+import qtmiddleware as qtm
+from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.types import Match
+from tests.support.shapes_world import (
+    Chunk,
+    NodeWithScore,
+    PayloadHit,
+    QdrantPoint,
+    Row,
+    TextNode,
+    sqlalchemy_rows,
+    sqlite_rows,
+)
+
+PAGE = Path(__file__).parents[3] / "docs/your-function.md"
+QUESTION = "Does Jaco have any health concerns?"
+TEXTS = ["Cats sleep most of the day", "Jaco has no health concerns", "The fee is due in May"]
+IDS, SCORES, RISING = ["a", "b", "c"], [0.75, 0.71875, 0.25], [0.25, 0.28125, 0.75]
+NONE: list[Any] = [None] * 3
+ROWS = [Row(*row) for row in zip(IDS, TEXTS, SCORES, strict=True)]
+ORDER = (1, 0, 2)
+"""The second passage holds the answer, so it comes first."""
+
+
+# --- what people's functions return ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    id: str
+    body: str
+    score: float
+
+
+class Named(NamedTuple):
+    id: str
+    text: str
+    distance: float
+
+
+class Struct(msgspec.Struct, frozen=True):
+    id: str
+    text: str
+    score: float
+
+
+class OldModel(v1.BaseModel):
+    id: str
+    text: str
+    score: float
+
+
+class Slotted:
+    __slots__ = ("id", "similarity", "text")
+
+    def __init__(self, id: str, text: str, similarity: float) -> None:  # noqa: A002
+        self.id, self.text, self.similarity = id, text, similarity
+
+    def __repr__(self) -> str:
+        return f"Slotted{self.id, self.text, self.similarity}"
+
+
+@dataclass
+class WeaviateMetadata:
+    distance: float | None = None
+    score: float | None = None
+
+
+@dataclass
+class WeaviateObject:
+    uuid: UUID
+    metadata: WeaviateMetadata
+    properties: dict[str, Any]
+    vector: dict[str, Any] = field(default_factory=dict)
+
+
+class OpenApiModel:
+    """As Pinecone's SDK before version 8: any name can be read, and a class declares a few."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__["_data_store"] = values
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_data_store"].get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["_data_store"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__["_data_store"])
+
+
+class OpenApiResponse(OpenApiModel):
+    attribute_map: ClassVar = {"matches": "matches", "namespace": "namespace"}
+
+
+class OpenApiMatch(OpenApiModel):
+    attribute_map: ClassVar = {"id": "id", "score": "score", "metadata": "metadata"}
+
+
+class DictRow(list[Any]):
+    """A row of psycopg2's: a list that also knows its columns."""
+
+    def keys(self) -> list[str]:
+        return ["id", "content", "distance"]
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self.keys().index(key) if isinstance(key, str) else key)
+
+
+class Record:
+    """A row of asyncpg's or BigQuery's: no attributes, columns by name."""
+
+    __slots__ = ("_columns",)
+
+    def __init__(self, **columns: Any) -> None:
+        self._columns = columns
+
+    def __getitem__(self, key: str) -> Any:
+        return self._columns[key]
+
+    def keys(self) -> Any:
+        return self._columns.keys()
+
+    def __repr__(self) -> str:
+        return repr(self._columns)
+
+
+class KeyedDocument(Record):
+    """As some versions of Pinecone's ``Document``: it has keys(), but is no mapping."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(**fields)
+
+    @property
+    def score(self) -> Any:
+        return self["_score"]
+
+    @property
+    def id(self) -> Any:
+        return self["_id"]
+
+
+class MilvusHit(UserDict[str, Any]):
+    pass
+
+
+class MilvusHits(list[Any]):
+    """As Milvus has them: the list also keeps the ids and distances of its hits."""
+
+    def __init__(self, hits: list[Any]) -> None:
+        super().__init__(hits)
+        self.ids = [hit["id"] for hit in hits]
+        self.distances = [hit["distance"] for hit in hits]
+
+
+class Hits(list[Any]):
+    def __init__(self, items: Any = (), total: int = 0) -> None:
+        super().__init__(items)
+        self.total = total
+
+
+class Rows(tuple[Any, ...]):
+    __slots__ = ()
+
+
+class Attributes(dict[str, Any]):
+    """A dict whose keys are attributes too."""
+
+    __getattr__ = dict.__getitem__
+
+
+@dataclass
+class Found:
+    documents: list[Any]
+    scores: Any
+    took: float = 0.5
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    results: list[QdrantPoint]
+    time: float = 0.25
+
+
+class Lazy:
+    """Whatever else is read of it raises."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    @property
+    def docs(self) -> Any:
+        raise RuntimeError("not loaded")
+
+
+Pair = namedtuple("Pair", ["docs", "numbers"])
+Scored = namedtuple("Scored", ["chunk", "near"])
+
+
+def each(make: Callable[[str, str, float], Any]) -> list[Any]:
+    return [make(*row) for row in ROWS]
+
+
+def dicts() -> list[dict[str, Any]]:
+    return each(lambda i, t, s: {"id": i, "text": t, "score": s})
+
+
+def chroma(*, nested: bool = True, **columns: Any) -> dict[str, Any]:
+    lists = {
+        "ids": IDS,
+        "documents": TEXTS,
+        "metadatas": [{"page": n} for n in range(3)],
+        **columns,
+    }
+    filled = {name: [column] if nested else column for name, column in lists.items()}
+    return {**filled, "embeddings": None, "data": None, "included": ["documents", "metadatas"]}
+
+
+def bedrock(i: str, t: str, s: float) -> dict[str, Any]:
+    content, place = {"text": t, "type": "TEXT"}, {"type": "S3", "s3Location": {"uri": f"s3://{i}"}}
+    return {"content": content, "location": place, "score": s, "metadata": {"page": 1}}
+
+
+def vector_store(i: str, t: str, s: float) -> VectorStoreSearchResponse:
+    content = [{"type": "text", "text": t}]
+    values = {"file_id": i, "filename": "a.txt", "score": s, "attributes": {}, "content": content}
+    return VectorStoreSearchResponse.model_validate(values)
+
+
+def assistant_context() -> ContextResponse:
+    reference = {"type": "text", "file": {"name": "a.txt", "id": "f"}}
+    snippets = each(
+        lambda i, t, s: {"type": "text", "content": t, "score": s, "reference": reference}
+    )
+    usage = {"prompt_tokens": 1, "completion_tokens": 0, "total_tokens": 1}
+    return msgspec.convert(
+        {"id": "c", "snippets": snippets, "usage": usage}, ContextResponse, strict=False
+    )
+
+
+def same(response: Any) -> Any:
+    return response
+
+
+def at(*path: str) -> Callable[[Any], Any]:
+    def get(response: Any) -> Any:
+        for name in path:
+            response = response[name] if isinstance(response, Mapping) else getattr(response, name)
+        return response
+
+    return get
+
+
+Case = tuple[Callable[[], Any], Callable[[Any], Any], list[Any], list[Any]]
+SHAPES: dict[str, Case] = {
+    # Pinecone
+    "document search": (
+        lambda: SearchDocumentsResponse(
+            matches=each(lambda i, t, s: PineconeDocument({"_id": i, "_score": s, "text": t})),
+            namespace="ns",
+        ),
+        at("matches"), IDS, SCORES,
+    ),
+    "query": (
+        lambda: QueryResponse(
+            matches=each(lambda i, t, s: ScoredVector(id=i, score=s, metadata={"text": t})),
+            namespace="ns",
+        ),
+        at("matches"), IDS, SCORES,
+    ),
+    "search": (
+        lambda: SearchRecordsResponse(
+            result=SearchResult(
+                hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))
+            ),
+            usage=SearchUsage(read_units=6),
+        ),
+        at("result", "hits"), IDS, SCORES,
+    ),
+    "search, as JSON": (
+        lambda: {
+            "result": {"hits": each(lambda i, t, s: {"_id": i, "_score": s, "fields": {"body": t}})}
+        },
+        at("result", "hits"), IDS, SCORES,
+    ),
+    "documents with keys()": (
+        lambda: {"matches": each(lambda i, t, s: KeyedDocument({"_id": i, "_score": s, "body": t}))},
+        at("matches"), IDS, SCORES,
+    ),
+    "query, of older SDKs": (
+        lambda: OpenApiResponse(
+            matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})),
+            namespace="ns",
+        ),
+        at("matches"), IDS, SCORES,
+    ),
+    "an assistant's context": (assistant_context, at("snippets"), NONE, SCORES),
+    # other services
+    "OpenAI's vector stores": (
+        lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list"),
+        at("data"), IDS, SCORES,
+    ),
+    "Bedrock": (lambda: {"retrievalResults": each(bedrock)}, at("retrievalResults"), NONE, SCORES),
+    "Kendra": (
+        lambda: {"ResultItems": each(lambda i, t, s: {"Id": i, "Content": t, "DocumentTitle": "x"})},
+        at("ResultItems"), IDS, NONE,
+    ),
+    "Milvus": (
+        lambda: [
+            MilvusHits(
+                each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}}))
+            )
+        ],
+        lambda found: found[0], IDS, SCORES,
+    ),
+    "Azure's pages": (
+        lambda: {
+            "@odata.count": 3,
+            "value": each(
+                lambda i, t, s: {
+                    "@search.score": 1.0, "@search.rerankerScore": s, "id": i, "content": t,
+                    "@search.captions": [{"text": "cats"}],
+                }
+            ),
+        },
+        at("value"), IDS, SCORES,
+    ),
+    "Vertex": (
+        lambda: {"results": each(lambda i, t, s: {"chunk": {"id": i, "content": t}, "relevanceScore": s})},
+        at("results"), IDS, SCORES,
+    ),
+    "a reranker's results": (
+        lambda: {"results": each(lambda i, t, s: {"relevance_score": s, "document": {"text": t}})},
+        at("results"), NONE, SCORES,
+    ),
+    "Elasticsearch": (
+        lambda: {
+            "hits": {"hits": each(lambda i, t, s: {"_id": i, "_score": s, "_source": {"passage": t}})},
+            "took": 1,
+        },
+        at("hits", "hits"), IDS, SCORES,
+    ),
+    "Qdrant": (
+        lambda: Model(results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t}))),
+        at("results"), IDS, SCORES,
+    ),
+    "Weaviate": (
+        lambda: SimpleNamespace(
+            objects=each(
+                lambda i, t, s: WeaviateObject(
+                    UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}
+                )
+            )
+        ),
+        at("objects"), [str(UUID(int=ord(i))) for i in IDS], [1 - s for s in SCORES],
+    ),
+    "Chroma's query": (
+        lambda: chroma(distances=RISING), lambda found: found["documents"][0], IDS, RISING,
+    ),
+    "Chroma's get": (lambda: chroma(nested=False), at("documents"), IDS, NONE),
+    # frameworks
+    "LangChain": (
+        lambda: each(lambda i, t, s: LangChainDocument(page_content=t, id=i)), same, IDS, NONE,
+    ),
+    "LangChain, with scores": (
+        lambda: each(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)), same, IDS, SCORES,
+    ),
+    "LangChain's chain": (
+        lambda: {
+            "result": "the answer",
+            "source_documents": each(lambda i, t, s: LangChainDocument(page_content=t)),
+        },
+        at("source_documents"), NONE, NONE,
+    ),
+    "LlamaIndex": (
+        lambda: each(lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s)),
+        same, IDS, SCORES,
+    ),
+    "LlamaIndex, packed": (
+        lambda: each(
+            lambda i, t, s: {
+                "id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}
+            }
+        ),
+        same, IDS, SCORES,
+    ),
+    "Haystack": (
+        lambda: {"documents": each(lambda i, t, s: HaystackDocument(id=i, content=t, score=s))},
+        at("documents"), IDS, SCORES,
+    ),
+    # databases
+    "sqlite3": (lambda: sqlite_rows(ROWS), same, IDS, SCORES),
+    "SQLAlchemy, columns": (
+        lambda: sqlalchemy_rows(ROWS, Chunk.id, Chunk.content), same, IDS, SCORES,
+    ),
+    "SQLAlchemy, an object and a number": (lambda: sqlalchemy_rows(ROWS, Chunk), same, IDS, SCORES),
+    "psycopg2": (lambda: [DictRow(row) for row in ROWS], same, IDS, SCORES),
+    "asyncpg": (
+        lambda: each(lambda i, t, s: Record(id=i, content=t, distance=s)), same, IDS, SCORES,
+    ),
+    "rows under a name": (lambda: Lazy(sqlite_rows(ROWS)), at("rows"), IDS, SCORES),
+    "a named tuple around a document": (
+        lambda: [Scored(LangChainDocument(page_content=t, id=i), s) for i, t, s in ROWS],
+        same, IDS, SCORES,
+    ),
+    "hits with nothing but a payload": (
+        lambda: each(lambda i, t, s: PayloadHit(s, {"body": t})), same, NONE, SCORES,
+    ),
+    "columns in capitals": (
+        lambda: each(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}), same, IDS, SCORES,
+    ),
+    # one's own items
+    "a mapping of one's own": (lambda: list(map(UserDict, dicts())), same, IDS, SCORES),
+    "an ordered dict": (lambda: list(map(OrderedDict, dicts())), same, IDS, SCORES),
+    "frozen dataclass": (lambda: each(Frozen), same, IDS, SCORES),
+    "named tuple": (lambda: [Named(*row) for row in ROWS], same, IDS, SCORES),
+    "struct": (lambda: each(Struct), same, IDS, SCORES),
+    "pydantic's first models": (
+        lambda: each(lambda i, t, s: OldModel(id=i, text=t, score=s)), same, IDS, SCORES,
+    ),
+    "slots": (lambda: each(Slotted), same, IDS, SCORES),
+    "a namespace": (
+        lambda: each(lambda i, t, s: SimpleNamespace(id=i, text=t, relevance_score=s)),
+        same, IDS, SCORES,
+    ),
+    "texts": (lambda: list(TEXTS), same, NONE, NONE),
+    "items of several kinds": (
+        lambda: [dicts()[0], Frozen(*ROWS[1]), ("c", 0.25, {"text": TEXTS[2]})], same, IDS, SCORES,
+    ),
+    # containers
+    "a tuple": (lambda: tuple(dicts()), same, IDS, SCORES),
+    "a deque": (lambda: deque(dicts()), same, IDS, SCORES),
+    "a user list": (lambda: UserList(dicts()), same, IDS, SCORES),
+    "a list with attributes": (lambda: Hits(dicts(), total=97), same, IDS, SCORES),
+    "a tuple of one's own": (lambda: Rows(dicts()), same, IDS, SCORES),
+    "a list of one's own inside": (lambda: {"results": Hits(dicts(), 7)}, at("results"), IDS, SCORES),
+    "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
+    "an array of dicts": (lambda: np.array(dicts(), dtype=object), list, IDS, SCORES),
+    "a read-only mapping": (
+        lambda: MappingProxyType({"matches": dicts(), "namespace": "ns"}), at("matches"), IDS, SCORES,
+    ),
+    "a dict with attributes": (lambda: Attributes(matches=dicts()), at("matches"), IDS, SCORES),
+    # a list of passages and a list of scores
+    "(documents, scores)": (lambda: (TEXTS, SCORES), lambda found: found[0], NONE, SCORES),
+    "[documents, array]": (
+        lambda: [TEXTS, np.array(SCORES, dtype="float32")], lambda found: found[0], NONE, SCORES,
+    ),
+    "a pair by name": (lambda: Pair(dicts(), SCORES), at("docs"), IDS, SCORES),
+    "scores beside": (lambda: Found(dicts(), SCORES), at("documents"), IDS, SCORES),
+    # plain tuples
+    "(id, score, metadata)": (
+        lambda: each(lambda i, t, s: (i, s, {"text": t})), same, IDS, SCORES,
+    ),
+    "(text, score)": (lambda: each(lambda i, t, s: (t, s)), same, NONE, SCORES),
+    "(id, text, score)": (lambda: each(lambda i, t, s: (i, t, s)), same, IDS, SCORES),
+    "[id, text, score]": (lambda: each(lambda i, t, s: [i, t, s]), same, IDS, SCORES),
+    "(number, text)": (lambda: each(lambda i, t, s: (ord(i), t)), same, ["97", "98", "99"], NONE),
+    "(uuid, text, distance)": (
+        lambda: [(UUID(int=n), t, d) for n, (t, d) in enumerate(zip(TEXTS, RISING, strict=True))],
+        same, [str(UUID(int=n)) for n in range(3)], RISING,
+    ),
+    "(id, title, text, page, price, score)": (
+        lambda: each(lambda i, t, s: (i, "cats", t, 7, {"a": 9.5, "b": 2.5, "c": 7.5}[i], s)),
+        same, IDS, SCORES,
+    ),
+    "(id, metadata, score)": (lambda: each(lambda i, t, s: (i, {"text": t}, s)), same, IDS, SCORES),
+    "(id, text, embedding, score)": (
+        lambda: each(lambda i, t, s: (i, t, [0.5, 0.5], s)), same, IDS, SCORES,
+    ),
+    "(text, id, score)": (lambda: each(lambda i, t, s: (t, i, s)), same, NONE, SCORES),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_response_is_read_and_comes_back_in_its_own_type_with_the_answer_first(name: str) -> None:
+    build, get_items, ids, scores = SHAPES[name]
+    response = build()
+    before, items = repr_deeply(response), list(get_items(response))
+    found = qtm.middleware(lambda query: response).retrieve(QUESTION)
+    assert (found.status, found.degradations) == ("full", ())
+    assert [match.id for match in found.matches] == [ids[place] for place in ORDER]
+    assert [match.score for match in found.matches] == [scores[place] for place in ORDER]
+    assert [match.text for match in found.matches] == [TEXTS[place] for place in ORDER]
+    assert type(found.response) is type(response)
+    assert type(get_items(found.response)) is type(get_items(response))
+    moved = list(get_items(found.response))
+    if not isinstance(response, np.ndarray):  # an array makes new objects of its texts
+        assert [id(item) for item in moved] == [id(items[place]) for place in ORDER]
+    assert repr_deeply(response) == before
+    again = qtm.middleware(lambda query: found.response).retrieve(QUESTION)
+    assert [match.text for match in again.matches] == [match.text for match in found.matches]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_fused_scores_are_written_into_copies_of_items_that_can_be_copied(name: str) -> None:
+    build, get_items, _, scores = SHAPES[name]
+    response = build()
+    before = repr_deeply(response)
+    found = qtm.middleware(lambda query: response, config={"scores": "fused"}).retrieve(QUESTION)
+    again = qtm.middleware(lambda query: found.response, config="off").retrieve(QUESTION)
+    shown = [match.score for match in again.matches]
+    is_kept = name.startswith(("sqlite", "SQLAlchemy", "psycopg2", "asyncpg", "rows"))
+    if scores == NONE or is_kept:
+        assert shown == [scores[place] for place in ORDER]
+    else:
+        assert sorted(shown, reverse=True) == shown != sorted(scores, reverse=True)
+    assert [match.text for match in again.matches] == [TEXTS[place] for place in ORDER]
+    kinds = {type(item) for item in get_items(response)}
+    assert {type(item) for item in get_items(found.response)} == kinds
+    assert repr_deeply(response) == before
+
+
+def repr_deeply(value: Any) -> str:
+    """Everything that *value* holds, to compare."""
+    if isinstance(value, Mapping):
+        return f"{type(value)}{ {repr(key): repr_deeply(inner) for key, inner in value.items()} }"
+    if isinstance(value, list | tuple | deque | UserList | np.ndarray):
+        return f"{type(value)}{[repr_deeply(inner) for inner in value]}{getattr(value, '__dict__', '')}"
+    if isinstance(value, PineconeDocument):
+        return repr(value.to_dict())
+    held = getattr(value, "__dict__", None)
+    if held and not isinstance(value, OpenApiModel | Chunk):
+        return f"{type(value)}{ {name: repr_deeply(inner) for name, inner in held.items()} }"
+    return repr(value)
+
+
+# --- where the passages are in a response ---------------------------------------------------------
+
+ENVELOPES = re.findall(
+    r"`([\w.]+)`", re.search(r"a list under (.*?) \|", PAGE.read_text(encoding="utf-8")).group(1)
+)
+
+
+def nest(name: str, items: Any) -> dict[str, Any]:
+    *outer, last = name.split(".")
+    response: dict[str, Any] = {last: items, "took": 3}
+    for key in reversed(outer):
+        response = {key: response, "took": 3}
+    return response
+
+
+@pytest.mark.parametrize("name", ENVELOPES)
+def test_a_list_under_every_name_in_the_docs_is_read_and_all_else_is_kept(name: str) -> None:
+    rows = dicts()
+    found = qtm.middleware(lambda query: nest(name, rows)).retrieve(QUESTION)
+    assert found.status == "full"
+    assert found.response == nest(name, [rows[place] for place in ORDER])
+    if "." not in name:
+        plain = make_dataclass("Hits", [("total", int), (name, Any)], frozen=True)(3, rows)
+        response = qtm.middleware(lambda query: plain)(QUESTION)
+        assert (type(response), response.total) == (type(plain), 3)
+        assert getattr(response, name) == [rows[place] for place in ORDER]
+
+
+FACETS = [{"value": 2023, "count": 7}, {"value": 2024, "count": 5}]
+
+
+@pytest.mark.parametrize(
+    ("response", "name"),
+    [
+        ({"documents": ["a.pdf", "b.pdf"], "chunks": dicts()}, "chunks"),
+        ({"results": FACETS, "items": dicts()}, "items"),
+        ({"data": {"page": 1}, "result": dicts()}, "result"),
+        ({"matches": None, "passages": dicts()}, "passages"),
+        ({"result": {"hits": None}, "docs": dicts()}, "docs"),
+        ({"result": "the answer", "source_documents": dicts()}, "source_documents"),
+        ({"hits": dicts(), "documents": dicts()[:2]}, "documents"),
+    ],
+)
+def test_a_list_of_something_else_gives_way_to_the_passages(response: Any, name: str) -> None:
+    before = response[name]
+    found = qtm.middleware(lambda query: response)(QUESTION)
+    assert found[name] == [before[place] for place in ORDER if place < len(before)]
+    assert {**found, name: 0} == {**response, name: 0}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        None, [], (), deque(), {"matches": []}, {"matches": None}, {"documents": [], "chunks": dicts()},
+        QueryResponse(matches=[]), ([], []), {"documents": [], "scores": []}, [[]],
+        chroma(ids=[], documents=[], metadatas=[]), np.array([], dtype=object),
+    ],
+)  # fmt: skip
+def test_an_empty_response_is_no_problem_and_is_filled_by_what_variants_find(response: Any) -> None:
+    found = qtm.middleware(lambda query: response).retrieve(QUESTION)
+    assert (found.response is response, found.matches, found.status) == (True, (), "full")
+
+
+def test_an_empty_response_takes_what_a_variant_found() -> None:
+    model = ScriptedModel({"rewrite": "Is the dog Jaco ill?"})
+    for name in ("query", "Chroma's query", "Milvus", "a deque", "(documents, scores)"):
+        full = SHAPES[name][0]()
+        empty = {
+            "query": QueryResponse(matches=[], namespace="ns"),
+            "Chroma's query": chroma(ids=[], documents=[], metadatas=[], distances=[]),
+            "Milvus": [MilvusHits([])],
+            "a deque": deque(),
+            "(documents, scores)": ([], []),
+        }[name]
+        qm = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model)
+        search = qm.wrap(lambda query, plain=(empty, full): plain[query != QUESTION])
+        found = search.retrieve(QUESTION)
+        assert (type(found.response), found.status) == (type(empty), "full")
+        assert {match.text for match in found.matches} == set(TEXTS)
+        assert len(SHAPES[name][1](found.response)) == 3
+
+
+# --- what comes back as it is, with a warning that says why ---------------------------------------
+
+
+@dataclass
+class Report:
+    value: float
+
+    def items(self) -> list[Any]:
+        return dicts()
+
+
+class Single:
+    def __init__(self) -> None:
+        self.matches = dicts()
+
+    def __copy__(self) -> Single:
+        return self
+
+
+class View:
+    """A copy of it shares the list that its property writes to."""
+
+    def __init__(self) -> None:
+        self.raw = {"matches": dicts()}
+
+    @property
+    def matches(self) -> list[Any]:
+        return self.raw["matches"]
+
+    @matches.setter
+    def matches(self, value: list[Any]) -> None:
+        self.raw["matches"] = value
+
+
+def future() -> Future[Any]:
+    pending: Future[Any] = Future()
+    pending.set_result(dicts())
+    return pending
+
+
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda: 5, "no list of passages"),
+        (lambda: b"bytes", "no list of passages"),
+        (dict, "no list of passages"),
+        (lambda: {"matches": "text", "items": 3, "value": None}, "no list of passages"),
+        (lambda: {"secret passage": "x"}, "no list of passages"),
+        (
+            lambda: {"rows": [[0.5, 0.25], [0.5, 0.125]], "columns": ["x", "y"]},
+            "no list of passages",
+        ),
+        (lambda: {"value": FACETS}, "no list of passages"),
+        (lambda: {"items": ["red", "green"]}, "no list of passages"),
+        (lambda: Report(0.5), "no list of passages"),
+        (lambda: Named("a", "Jaco is well", 0.5), "no list of passages"),
+        (lambda: sqlalchemy_rows(ROWS, Chunk.id)[0], "no list of passages"),
+        (lambda: np.zeros(3), "no list of passages"),
+        (lambda: np.ma.array(TEXTS), "no list of passages"),
+        (lambda: "one text", "a str; return the list of passages and join it later"),
+        (lambda: iter(dicts()), "return a list of its items"),
+        (lambda: (row for row in dicts()), "return a list of its items"),
+        (future, r"return its result"),
+        (lambda: [1, 2, 3], "an id nor a text"),
+        (lambda: [None, object()], "an id nor a text"),
+        (lambda: [[0.1, 0.2, 0.3]], "an item must be"),
+        (lambda: [("id", 0.5, 7, "text"), ("id", 0.5)], "an item must be"),
+        (lambda: (TEXTS, ["x", "y", "z"], SCORES), "an item must be"),
+        (lambda: (dicts(), SCORES[:2]), "an item must be"),
+        (lambda: {"ids": [["a"], ["b"]], "documents": [["x"], ["y"]]}, "several queries"),
+        (lambda: {"ids": ["a", "b"], "documents": ["x"]}, "as long as the other columns"),
+        (lambda: {"documents": TEXTS, "sources": list("xyz")}, "another list may run parallel"),
+        (lambda: {"items": dicts(), "rankings": SCORES}, "another list may run parallel"),
+        (lambda: {"results": [{"hits": dicts(), "query": "a b"}] * 2}, "groups of passages"),
+        (lambda: [{"id": "a", "title": "x y", "chunks": dicts()}] * 2, "groups of passages"),
+        (Single, "cannot be changed in a copy"),
+        (View, "cannot be changed in a copy"),
+        (lambda: deque(dicts(), maxlen=3), ""),
+    ],
+)
+def test_what_cannot_be_read_or_rebuilt_comes_back_as_it_is_and_is_said(
+    build: Callable[[], Any], reason: str
+) -> None:
+    responses: list[Any] = []
+
+    def retrieve(query: str) -> Any:
+        responses.append(build())
+        return responses[-1]
+
+    search = qtm.middleware(retrieve)
+    if not reason:
+        assert search(QUESTION).maxlen == 3
+        return
+    with pytest.warns(qtm.SetupWarning, match=reason) as told:
+        found = search.retrieve(QUESTION)
+    assert any(found.response is response for response in responses)
+    if " at 0x" not in repr(found.response) and not isinstance(found.response, np.ndarray):
+        assert repr_deeply(found.response) == repr_deeply(build())
+    degradation = [(it.stage, it.reason, it.detail) for it in found.degradations]
+    assert [it[:2] for it in degradation] == [("response", "unreadable")]
+    assert "read=" in str(told[0].message)
+    assert "secret" not in str(told[0].message)
+    assert len(told) == 1
+    search(QUESTION)
+
+
+@pytest.mark.parametrize("kind", ["future", "a pool's result"])
+def test_what_is_still_to_come_comes_back_as_it_is_and_later_results_are_improved(
+    kind: str,
+) -> None:
+    with ThreadPool(1) as pool:
+
+        def search(query: str, top_k: int = 1, *, later: bool = False) -> Any:
+            rows = dicts()[:top_k]
+            if not later:
+                return rows
+            return future() if kind == "future" else pool.apply_async(lambda: rows)
+
+        wrapped = qtm.middleware(search)
+        with pytest.warns(qtm.SetupWarning, match="return"):
+            pending = wrapped(QUESTION, later=True)
+        result = pending.result() if kind == "future" else pending.get()
+        assert result[0]["id"] == "a"
+        wrapped(QUESTION)
+        assert wrapped(QUESTION)[0]["id"] == "b"
+
+
+class Unlucky(Exception):
+    """What a search raises that fails."""
+
+
+@pytest.mark.parametrize("error", [Unlucky(), StopIteration(3), StopAsyncIteration(), KeyError(1)])
+@pytest.mark.parametrize("config", [None, "off", {"scores": "fused"}])
+def test_what_the_function_raises_arrives_unchanged(error: Exception, config: Any) -> None:
+    def search(query: str, top_k: int = 3) -> Any:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        qtm.middleware(search, config=config)(QUESTION)
+    assert caught.value is error
+
+
+# --- what an item holds ---------------------------------------------------------------------------
+
+
+def read(item: Any, **fields: str) -> Match:
+    config = {"keywordEvidence": {"enabled": False, "fields": fields}}
+    (match,) = qtm.middleware(lambda query: [item], config=config).retrieve(QUESTION).matches
+    return match
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (0.5, 0.5), (0, 0.0), (-3, -3.0), (np.float32(0.5), 0.5), (Decimal("0.5"), 0.5),
+        (None, None), (float("nan"), None), (float("inf"), None), (10**400, None), (True, None),
+        ("0.5", None), ([0.5], None),
+    ],
+)  # fmt: skip
+def test_a_score_is_a_finite_number_or_none(score: Any, expected: float | None) -> None:
+    assert read({"id": "a", "score": score}).score == expected
+    assert read(SimpleNamespace(id="a", score=score)).score == expected
+
+
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        ({"id": "a", "text": " ", "content": "t"}, "t"),
+        ({"id": "a", "metadata": {"description": "d", "text": "t"}}, "t"),
+        ({"id": "a", "metadata": {"pageContent": "t"}}, "t"),
+        ({"id": "a", "content": [{"type": "text", "text": "t"}, {"type": "image"}, "u"]}, "t\nu"),
+        ({"id": "a", "content": {"text": "t"}}, "t"),
+        ({"id": "a", "text": None, "_node_content": "no JSON"}, None),
+        ({"id": "a", "text": [0.5, 0.25]}, None),
+        (("没有健康问题。", 0.5), "没有健康问题。"),
+        (("an-id", 0.5), None),
+        ("   ", None),
+    ],
+)
+def test_the_text_is_the_first_of_the_usual_names_in_the_item_then_in_its_metadata(
+    item: Any, text: str | None
+) -> None:
+    assert read(item).text == text
+
+
+@pytest.mark.parametrize(
+    ("item", "metadata"),
+    [
+        (
+            {"id": "a", "text": "t", "year": 2024, "source": None},
+            {"text": "t", "year": 2024, "source": None},
+        ),
+        ({"id": "a", "metadata": None, "payload": {"year": 2024}}, {"year": 2024}),
+        ({"id": "a", "metadata": {}, "year": 2024}, {}),
+        ({"id": "a", "metadata": UserDict(year=2024)}, {"year": 2024}),
+        (SimpleNamespace(id="a", text="t", values=[1], year=2024), {"text": "t", "year": 2024}),
+        (("a", 0.5, {"year": 2024}), {"year": 2024}),
+    ],
+)
+def test_metadata_is_what_the_item_has_under_a_usual_name_or_else_its_other_fields(
+    item: Any, metadata: Any
+) -> None:
+    assert read(item).metadata == metadata
+
+
+def test_the_namespace_is_the_items_own_or_the_responses() -> None:
+    matches = [{"id": "a", "namespace": "x"}, {"id": "a", "namespace": "y"}, {"id": "a"}]
+    for namespace, default in (("z", "z"), ("", "__default__"), (None, "__default__")):
+        response = {"matches": matches, "namespace": namespace}
+        found = qtm.middleware(lambda query, response=response: response, config="off").retrieve(
+            "q"
+        )
+        assert [match.namespace for match in found.matches] == ["x", "y", default]
+
+
+@pytest.mark.parametrize(
+    "response", [[(dicts()[0], 0.5)], [[dicts()[0], 0.5]], [("a", 0.5)], [dicts()[0]], [TEXTS[0]]]
+)
+def test_a_single_passage_is_read_like_several(response: Any) -> None:
+    found = qtm.middleware(lambda query: response).retrieve(QUESTION)
+    assert (found.response, found.status, len(found.matches)) == (response, "full", 1)
+
+
+@pytest.mark.parametrize("place", ["beside", "in the metadata", "beside metadata", "of a node"])
+def test_a_title_counts_wherever_it_stands(place: str) -> None:
+    rows: list[Any] = [
+        {
+            "id": str(n),
+            "score": 0.9 - n / 100,
+            "title": f"Clause 9.{n}",
+            "text": f"Paid in {n} days.",
+        }
+        for n in range(60)
+    ]
+    rows[20]["title"] = "Termination"
+    for row in rows if place == "beside metadata" else ():
+        row["metadata"] = {"lang": "en"}
+    for row in rows if place == "in the metadata" else ():
+        row["metadata"] = {"title": row.pop("title")}
+    if place == "of a node":
+        rows = [
+            {
+                "node": {"id": it["id"], "title": it["title"], "text": it["text"]},
+                "score": it["score"],
+            }
+            for it in rows
+        ]
+    found = qtm.middleware(lambda query, top_k=4: rows[:top_k]).retrieve("Rules on termination?")
+    assert found.matches[0].id == "20"
+
+
+def test_chunks_that_share_the_id_of_their_document_are_different_passages() -> None:
+    rows = [{"document_id": "d", "text": text} for text in TEXTS]
+    found = qtm.middleware(lambda query: rows).retrieve(QUESTION)
+    assert [match.text for match in found.matches] == [TEXTS[place] for place in ORDER]
+    assert {match.id for match in found.matches} == {"d"}
+
+
+def test_a_plain_row_is_the_same_passage_whichever_of_its_texts_the_other_rows_make_the_passage() -> (
+    None
+):
+    faq = (1, "How do I pay Jaco?", "By card, within a month of the bill.", 0.5)
+    other = (
+        2,
+        "What if I cannot pay Jaco within a month of the day of the bill?",
+        "Call us.",
+        0.25,
+    )
+    qm = qtm.QueryMiddleware(
+        {"transformationType": "rewrite"},
+        client=ScriptedModel({"rewrite": "How can Jaco be paid?"}),
+    )
+    found = qm.wrap(lambda query: [faq] if query == "Pay Jaco?" else [faq, other]).retrieve(
+        "Pay Jaco?"
+    )
+    assert len(found.variants) == 2
+    assert [match.raw for match in found.matches] == [faq, other]
+
+
+NAMED: dict[str, tuple[Any, dict[str, str]]] = {
+    "dicts": (each(lambda i, t, s: {"key": i, "blurb": t, "near": s}), {}),
+    "metadata": (each(lambda i, t, s: {"metadata": {"key": i, "blurb": t, "near": s}}), {}),
+    "dots": (
+        each(lambda i, t, s: {"about": {"key": i, "text": {"blurb": t}}, "ranks": {"near": {"all": s}}}),
+        {"id": "about.key", "text": "about.text.blurb", "score": "ranks.near.all"},
+    ),
+    "dots in a name": (
+        each(lambda i, t, s: {"@x.key": i, "blurb": t, "@x.near": s}),
+        {"id": "@x.key", "score": "@x.near"},
+    ),
+    "beside usual names": (
+        each(lambda i, t, s: {"id": 7, "key": i, "text": "x", "blurb": t, "score": 0.5, "near": s}),
+        {},
+    ),
+    "objects": (each(lambda i, t, s: SimpleNamespace(key=i, blurb=t, near=s)), {}),
+    "payloads": (each(lambda i, t, s: PayloadHit(s, {"key": i, "blurb": t})), {"score": "score"}),
+    "nodes": (
+        each(
+            lambda i, t, s: NodeWithScore(
+                node=TextNode(id_="n", text="x", metadata={"key": i, "blurb": t, "near": s})
+            )
+        ),
+        {},
+    ),
+    "documents and a number": (each(lambda i, t, s: ({"key": i, "blurb": t, "near": s}, 0.5)), {}),
+    "plain tuples": (
+        each(lambda i, t, s: (7, "x y", i, t, s)), {"id": "2", "text": "3", "score": "4"},
+    ),
+    "columns": ({"ids": [1, 2, 3], "key": IDS, "blurb": TEXTS, "near": SCORES}, {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("response", "named"), NAMED.values(), ids=NAMED)
+def test_the_fields_that_the_settings_name_hold_the_id_the_text_and_the_score(
+    response: Any, named: dict[str, str]
+) -> None:
+    fields = {"id": "key", "text": "blurb", "score": "near", **named}
+    before = copy.deepcopy(response)
+    config: Any = {"keywordEvidence": {"fields": fields}}
+    off = {"keywordEvidence": {"enabled": False, "fields": fields}}
+    found = qtm.middleware(lambda query: response, config=config).retrieve(QUESTION)
+    assert found.status == "full"
+    assert [match.id for match in found.matches] == [IDS[place] for place in ORDER]
+    assert [match.text for match in found.matches] == [TEXTS[place] for place in ORDER]
+    assert [match.score for match in found.matches] == [SCORES[place] for place in ORDER]
+    fused = qtm.middleware(lambda query: response, config={**config, "scores": "fused"})(QUESTION)
+    again = qtm.middleware(lambda query: fused, config=off).retrieve(QUESTION)
+    shown = [match.score for match in again.matches]
+    assert sorted(shown, reverse=True) == shown != SCORES  # type: ignore[type-var]
+    assert repr_deeply(response) == repr_deeply(before)
+
+
+def test_a_field_that_holds_text_under_another_name_is_named_in_the_warning() -> None:
+    hits = each(lambda i, t, s: PayloadHit(s, {"blurb": t}))
+    with pytest.warns(qtm.SetupWarning, match='"text": "blurb"'):
+        found = qtm.middleware(lambda query: hits).retrieve(QUESTION)
+    assert (found.response, found.degradations) == (hits, ())
+    config = {"keywordEvidence": {"fields": {"text": "blurb"}}}
+    assert qtm.middleware(lambda query: hits, config=config)(QUESTION)[0] is hits[1]
+
+
+# --- hooks of one's own, and mappings that are slow -----------------------------------------------
+
+
+def test_read_and_write_of_ones_own_see_the_very_items() -> None:
+    rows = each(lambda i, t, s: (i, t, s))
+    search = qtm.middleware(
+        lambda query: {"deep": rows, "kept": 1},
+        read=lambda found: found["deep"],
+        write=lambda found, items: {**found, "deep": tuple(items)},
+    )
+    found = search(QUESTION)
+    assert found["kept"] == 1
+    assert [id(row) for row in found["deep"]] == [id(rows[place]) for place in ORDER]
+
+
+def test_a_read_that_returns_no_list_is_named() -> None:
+    search = qtm.middleware(lambda query: dicts(), read=iter, write=lambda _, items: items)
+    with pytest.warns(
+        qtm.SetupWarning, match="read= must return a list of items, not list_iterator"
+    ):
+        assert search(QUESTION) == dicts()
+
+
+class Slow(Mapping[str, Any]):
+    reads = 0
+
+    def __init__(self, fields: int) -> None:
+        self.fields = fields
+
+    def __getitem__(self, key: str) -> Any:
+        Slow.reads += 1
+        time.sleep(0.005)
+        return 2024
+
+    def __iter__(self) -> Any:
+        return (f"f{n}" for n in itertools.count())
+
+    def __len__(self) -> int:
+        return self.fields
+
+
+def test_metadata_without_end_is_read_up_to_the_deadline_and_the_rest_is_said_to_be_missing() -> (
+    None
+):
+    rows = [{"id": str(n), "text": "leave is days", "metadata": Slow(60)} for n in range(50)]
+    Slow.reads = 0
+    search = qtm.QueryMiddleware({"limits": {"deadlineMs": 100}}).wrap(lambda query: rows)
+    found = search.retrieve("How much leave was there in 2024?")
+    assert Slow.reads < 100
+    assert len(found.response) == 50
+    assert [(it.stage, it.reason) for it in found.degradations] == [("metadata", "timeout")]
+
+
+# --- laws -----------------------------------------------------------------------------------------
+
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.sampled_from(TEXTS),
+    st.decimals(), st.uuids(),
+)  # fmt: skip
+FIELDS = ["id", "text", "score", "dist", "metadata", "node", "title", "content", "blurb", "chunks"]
+leaves = scalars | st.dictionaries(st.sampled_from(FIELDS), scalars, max_size=4)
+fields = st.dictionaries(st.sampled_from(FIELDS), leaves | st.lists(leaves, max_size=2), max_size=6)
+anything = st.one_of(
+    scalars,
+    fields,
+    st.lists(leaves, max_size=5),
+    st.lists(leaves, max_size=5).map(tuple),
+    fields.map(UserDict),
+    fields.map(lambda values: SimpleNamespace(**values)),
+    fields.map(lambda values: Record(**values)),
+    st.builds(PayloadHit, scalars, fields),
+    st.sampled_from([*sqlite_rows(ROWS), *sqlalchemy_rows(ROWS, Chunk), *ROWS]),
+    st.builds(object),
+)
+same_length = st.integers(1, 5).flatmap(
+    lambda size: st.lists(st.tuples(*[scalars] * size), max_size=9)
+)
+CONTAINERS: list[Callable[[list[Any]], Any]] = [
+    list, tuple, deque, UserList, Hits, Rows,
+    lambda rows: {"matches": rows, "took": 3},
+    lambda rows: SimpleNamespace(results=rows, total=9),
+]  # fmt: skip
+
+
+@given(
+    rows=st.one_of(
+        st.lists(anything, max_size=9),
+        st.lists(fields, max_size=9),
+        st.lists(
+            st.fixed_dictionaries({"id": scalars, "score": scalars, "text": scalars}), max_size=9
+        ),
+        same_length,
+    ),
+    build=st.sampled_from(CONTAINERS),
+    config=st.sampled_from(
+        [{}, {"scores": "fused"}, {"keywordEvidence": {"fields": {"score": "dist", "id": "blurb"}}}]
+    ),
+)
+@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
+def test_whatever_stands_in_a_container_nothing_is_lost_and_nothing_written_to(
+    rows: list[Any], build: Callable[[list[Any]], Any], config: dict[str, Any]
+) -> None:
+    response = build(rows)
+    before = repr_deeply(response)
+    found = qtm.middleware(lambda query: response, config=config).retrieve(QUESTION)
+    assert repr_deeply(response) == before
+    assert type(found.response) is type(response)
+    assert all(it.stage == "response" for it in found.degradations)
+    kept = found.response
+    if isinstance(kept, dict | SimpleNamespace):
+        held = vars(kept) if isinstance(kept, SimpleNamespace) else kept
+        kept = held.get("matches", held.get("results"))
+    assert sorted(type(row).__name__ for row in kept) == sorted(type(row).__name__ for row in rows)
+    if not config.get("scores"):
+        assert sorted(map(id, kept)) == sorted(map(id, rows))
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"id": st.text() | scalars, "score": st.floats() | scalars},
+            optional={
+                "text": st.text(),
+                "title": st.text(),
+                "metadata": st.none() | st.dictionaries(st.sampled_from(FIELDS), scalars),
+            },
+        ),
+        max_size=4,
+    )
+)
+@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
+def test_a_dict_is_read_as_every_other_mapping_with_its_fields(rows: list[dict[str, Any]]) -> None:
+    read_rows = [
+        [
+            repr((it.id, it.score, it.text, dict(it.metadata), it.key))
+            for it in qtm.middleware(lambda query, rows=rows: rows, config="off")
+            .retrieve("q")
+            .matches
+        ]
+        for rows in (rows, list(map(UserDict, rows)))
+    ]
+    assert read_rows[0] == read_rows[1]
