@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
+from qtmiddleware.wrapping.binding import find_top_k_name
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.signatures import TOP_KS
 from qtmiddleware.wrapping.wrapped import Bound, Wrapped, refuse_to_pickle
 
 with require_package("langchain-core", "0.3.86", extra="langchain"):
@@ -397,14 +397,7 @@ def _find_k_name_and_default(runnable: Any) -> tuple[str | None, int | None]:
         return None, None
     fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **arguments}
     store = getattr(inner, "vectorstore", None)
-    name = next(
-        (
-            name
-            for name in TOP_KS
-            if name in inspect.signature(inner._get_relevant_documents).parameters
-        ),
-        None,
-    )
+    name = find_top_k_name(inspect.signature(inner._get_relevant_documents).parameters)
     if name is None and _accepts_argument(inner._get_relevant_documents, ""):
         # A retriever that accepts any argument may ask a model about each document, as compressors
         # do. So it is asked for more documents only if it has such a field or a store.

@@ -23,18 +23,17 @@ EVERY_FIELD: Final = "*"
 
 TEXT: Final = "text"
 QUERY_STRING: Final = "query_string"
-DENSE: Final = "dense_vector"
 SPARSE: Final = "sparse_vector"
 PLACES: Final[Mapping[str, str]] = {
     TEXT: "query",
     QUERY_STRING: "query",
     "embed": "query",
     "sparse_embed": "query",
-    DENSE: "values",
+    "dense_vector": "values",
     SPARSE: "sparse_values",
 }
 """For each type of clause, the name of the field that holds the text or vector to search for."""
-VECTORS: Final = frozenset({DENSE, SPARSE})
+VECTORS: Final = frozenset({"dense_vector", SPARSE})
 COMBINED: Final = frozenset({TEXT, QUERY_STRING})
 """The types of clauses that may be combined with others in one search."""
 
@@ -50,17 +49,14 @@ class ClauseProblem(WrapError):
         clause_value: the value found instead of a question; ``""`` if there is none.
     """
 
-    def __init__(self, message: str, reason: str, clause_value: Any = "") -> None:
+    # The defaults serve pickle, which passes only the message here and then sets the attributes.
+    def __init__(self, message: str, reason: str = "", clause_value: Any = "") -> None:
         super().__init__(message)
         self.reason = reason
         self.clause_value = clause_value
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # An exception is pickled by its `args`, which hold only the message here.
-        return type(self), (str(self), self.reason, self.clause_value)
 
-
-def are_valid_clauses(value: Any) -> bool:
+def are_clauses(value: Any) -> bool:
     """Return whether *value* is a list of ``score_by`` clauses that one search may combine.
 
     Returns ``False`` if the type of a clause is unknown, or if *value* is an iterator, because an
@@ -68,21 +64,15 @@ def are_valid_clauses(value: Any) -> bool:
     """
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
-    types = [read_clause_type(clause) for clause in value]
-    return all(clause_type in PLACES for clause_type in types) and (
-        len(types) == 1 or COMBINED.issuperset(types)
-    )
+    types = {read_clause_type(clause) for clause in value}
+    return types <= PLACES.keys() and (len(value) == 1 or types <= COMBINED)
 
 
 def read_clause_type(clause: Any) -> str:
     """Return the type of *clause*, or ``""`` if it is not a clause."""
-    if isinstance(clause, Mapping):
-        clause_type = clause.get("type")
-    else:
-        # The SDK's classes are msgspec structs, which do not have their tag as an attribute.
-        clause_type = getattr(
-            getattr(type(clause), "__struct_config__", None), "tag", None
-        ) or getattr(clause, "type", None)
+    # The SDK's classes are msgspec structs, which do not have their tag as an attribute.
+    tag = getattr(getattr(type(clause), "__struct_config__", None), "tag", None)
+    clause_type = tag or read_field(clause, "type")
     return clause_type if isinstance(clause_type, str) else ""
 
 
@@ -98,16 +88,15 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
 
 def are_vector_clauses(clauses: Any) -> bool:
     """Return whether *clauses* search by a vector that the caller provides."""
-    return are_valid_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
+    return are_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
 
 
 def can_add_text_clause(clauses: Any) -> bool:
     """Return whether a call with *clauses* may also include a keyword search.
 
     Returns ``True`` if the clauses search by a vector that the caller passes or the index computes.
-    Otherwise, returns ``False``.
     """
-    return are_valid_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
+    return are_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
 
 
 def read_question(clauses: Any) -> Any:
@@ -120,50 +109,50 @@ def read_question(clauses: Any) -> Any:
     - ``lucene``: a clause holds a query string in Lucene's syntax.
     - ``several_questions``: two clauses hold different questions.
     """
-    if not are_valid_clauses(clauses):
+    if not are_clauses(clauses):
         raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
-    clause_types = [read_clause_type(clause) for clause in clauses]
-    texts = [
+    types = [read_clause_type(clause) for clause in clauses]
+    question, *others = (
         read_field(clause, PLACES[clause_type])
-        for clause, clause_type in zip(clauses, clause_types, strict=True)
-    ]
-    question = texts[0]
+        for clause, clause_type in zip(clauses, types, strict=True)
+    )
     if question is None:
-        raise ClauseProblem(
-            f"the {clause_types[0]} clause has no {PLACES[clause_types[0]]!r}", "missing"
-        )
-    if (
-        clause_types[0] in VECTORS
-        and not isinstance(question, str)
-        and not _is_list_of_questions(question)
-    ):
-        raise ClauseProblem(f"vector in a {clause_types[0]} clause", "not_text", question)
-    if any(text != question for text in texts[1:]):
+        raise ClauseProblem(f"the {types[0]} clause has no {PLACES[types[0]]!r}", "missing")
+    is_list = isinstance(question, list | tuple) and isinstance((*question, 0)[0], str | Mapping)
+    if types[0] in VECTORS and not (isinstance(question, str) or is_list):
+        raise ClauseProblem(f"vector in a {types[0]} clause", "not_text", question)
+    if any(text != question for text in others):
         raise ClauseProblem(
             "the clauses hold different texts, so it is not clear which one is the question",
             "several_questions",
         )
-    if (
-        QUERY_STRING in clause_types
-        and isinstance(question, str)
-        and (syntax := find_lucene_operator(question))
-    ):
+    is_query_string = QUERY_STRING in types and isinstance(question, str)
+    if is_query_string and (syntax := find_lucene_operator(question)):
         problem = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
         raise ClauseProblem(f"{problem}; use a text clause for plain questions", "lucene", question)
     return question
 
 
 def replace_question(clauses: Any, question: Any) -> Any:
-    """Return a copy of *clauses* that searches for *question*, a text or a vector.
-
-    If *clauses* is not a valid list of clauses, return *clauses* unchanged.
-    """
-    if not are_valid_clauses(clauses):
-        return clauses
-    changed = [
-        _replace_clause_question(clause, read_clause_type(clause), question) for clause in clauses
-    ]
+    """Return a copy of *clauses* that searches for *question*, a text or a vector."""
+    changed = [_replace_in_clause(clause, question) for clause in clauses]
     return tuple(changed) if isinstance(clauses, tuple) else changed
+
+
+def _replace_in_clause(clause: Any, question: Any) -> Any:
+    clause_type = read_clause_type(clause)
+    place = PLACES[clause_type]
+    if isinstance(question, str):
+        if read_field(clause, place) == question:
+            return clause  # keep the caller's own text unchanged, a question mark included
+        question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
+    elif clause_type == SPARSE and not (
+        isinstance(question, Mapping) or hasattr(question, "indices")
+    ):
+        # Pinecone's sparse format: the values that are not zero, and their indices.
+        entries = {index: float(value) for index, value in enumerate(question) if value}
+        question = {"indices": [*entries], "values": [*entries.values()]}
+    return replace_value_at_path(clause, (place,), question)
 
 
 def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[str, Any]]:
@@ -186,37 +175,8 @@ def strip_lucene_syntax(query_string: str) -> str:
     If *query_string* contains only syntax, return *query_string* unchanged.
     """
     plain, before = query_string, ""
-    # Repeat until nothing changes: removing one piece may leave another at the start of a word, as
-    # in "{-".
+    # Removing one piece may leave another at the start of a word, as in "{-".
     while plain != before:
-        before, plain = (
-            plain,
-            _SYNTAX.sub(lambda match: match[0].lower() if match[0].isalpha() else " ", plain),
-        )
+        before = plain
+        plain = _SYNTAX.sub(lambda it: it[0].lower() if it[0].isalpha() else " ", plain)
     return " ".join(plain.split()) or query_string
-
-
-def _replace_clause_question(clause: Any, clause_type: str, question: Any) -> Any:
-    if isinstance(question, str):
-        if read_field(clause, PLACES[clause_type]) == question:
-            return clause  # keep the caller's own text unchanged, a question mark included
-        question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
-    elif clause_type == SPARSE:
-        question = _convert_to_sparse_vector(question)
-    return replace_value_at_path(clause, (PLACES[clause_type],), question)
-
-
-def _convert_to_sparse_vector(vector: Any) -> Any:
-    """Convert *vector* to Pinecone's sparse format: the non-zero values and their indices.
-
-    *vector* holds one number per term of the model's vocabulary. A vector that already has indices
-    is returned unchanged.
-    """
-    if isinstance(vector, Mapping) or hasattr(vector, "indices"):
-        return vector
-    entries = [(index, float(value)) for index, value in enumerate(vector) if value]
-    return {"indices": [index for index, _ in entries], "values": [value for _, value in entries]}
-
-
-def _is_list_of_questions(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], str | Mapping)

@@ -23,8 +23,8 @@ from qtmiddleware.runtime.logs import get_logger, quote_text
 from qtmiddleware.runtime.observing import Observation
 from qtmiddleware.runtime.steps import FunctionStopped, Rerank, Search, observe_embedding
 from qtmiddleware.types import Retrieval, Variant, add_degradation
+from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.call_context import CallContext
-from qtmiddleware.wrapping.signatures import CallSignature, ClauseSignature
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedding import CallableEmbedder
@@ -67,18 +67,14 @@ class Invocation:
 
     Attributes:
         fn: the function that was wrapped.
-        signature: reads and replaces the function's arguments.
-        args: the caller's positional arguments.
-        kwargs: the caller's keyword arguments.
+        arguments: the caller's arguments.
         original: the query that the caller passed.
         context: the settings and components for this call.
         is_async: whether the function is asynchronous.
     """
 
     fn: Callable[..., Any]
-    signature: CallSignature
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    arguments: Arguments
     original: Any
     context: CallContext
     is_async: bool
@@ -195,9 +191,7 @@ class Invocation:
         # In shadow mode, the caller gets exactly the plain function's response.
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
-        return self.signature.find_unrequested_field(
-            self.args, self.kwargs, settings.keyword_evidence.text_field
-        )
+        return self.arguments.find_unrequested_field(settings.keyword_evidence.text_field)
 
     def _record_rejections(
         self, search: Search, attempt: _Attempt, first_attempt: _Attempt
@@ -241,22 +235,15 @@ class Invocation:
 
     def _call_function(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         """Call the function with *query* and the additions that *attempt* requests."""
-        signature, args, kwargs = self.signature, self.args, self.kwargs
-        if search.fields and isinstance(signature, ClauseSignature):
-            args, kwargs = signature.replace_clauses(
-                args, kwargs, search.fields, query, attempt.top_k
-            )
-        # Nothing to replace: the function gets the caller's arguments as they are.
-        elif query is None or (attempt.top_k is None and query is self.original):
-            args, moved_kwargs = signature.move_query_text(args, kwargs)
-            kwargs = dict(moved_kwargs)
+        has_changes = attempt.top_k is not None or query is not self.original or search.fields
+        if query is not None and has_changes:
+            arguments = self.arguments.replace(query, attempt.top_k, text_fields=search.fields)
         else:
-            args, kwargs = signature.replace_arguments(
-                args, kwargs, query=query, top_k=attempt.top_k
-            )
-        if attempt.field and isinstance(signature, ClauseSignature):
-            args, kwargs = signature.request_field(args, kwargs, attempt.field)
-        return self.fn(*args, **kwargs)
+            # The function gets the caller's arguments as they are.
+            arguments = self.arguments.move_query()
+        if attempt.field:
+            arguments = arguments.request_field(attempt.field)
+        return self.fn(*arguments.args, **arguments.kwargs)
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Return one vector per text. An asynchronous embedder runs in a background event loop."""
@@ -315,17 +302,16 @@ class Invocation:
         if learned.page and not warned.about_pages:
             warned.about_pages = True
             # A user who named the argument knows about the pages.
-            if not self.signature.paging.is_set_by_user:
+            if not self.arguments.binding.is_page_named:
                 logger.warning(
-                    "%s(): %s, with page_arg=%r if it does", self.signature.function_name,
+                    "%s(): %s, with page_arg=%r if it does", self.arguments.binding.function_name,
                     build_paging_warning(learned.page), learned.page,
                     event="paged", query_id=retrieval.trace.query_id,
                 )  # fmt: skip
         if learned.problem and not warned.about_problem:
             warned.about_problem = True
-            message = (
-                f"{self.signature.function_name}(): {learned.problem} (details: .check(question))"
-            )
+            name = self.arguments.binding.function_name
+            message = f"{name}(): {learned.problem} (details: .check(question))"
             _issue_setup_warning(message, retrieval.trace.query_id)
 
     def start_shadow_retrieval(self, request: Request, response: Any, response_ms: float) -> None:

@@ -47,11 +47,10 @@ from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.shared_cache import SharedCache
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.types import Answer, Transformation
+from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.call_context import ContextSource
 from qtmiddleware.wrapping.components import Components, override_config
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.paging import PageArgument
-from qtmiddleware.wrapping.signatures import read_signature, should_await_calls
 from qtmiddleware.wrapping.wrapped import (
     AsyncWrapped,
     Wrapped,
@@ -335,7 +334,7 @@ class QueryMiddleware:
         if embed is not None and embed_many is not None:
             raise WrapError("embed= and embed_many= exclude each other: pass one of them")
         read, write = options.get("read"), options.get("write")
-        signature = read_signature(
+        binding = Binding(
             fn,
             query_arg=options.get("query_arg"),
             top_k_arg=options.get("top_k_arg"),
@@ -365,7 +364,7 @@ class QueryMiddleware:
             hook=validate_hook(options.get("on_retrieval")),
             is_quiet=self._is_quiet,
         )
-        return kind(fn, signature, source, options)
+        return kind(fn, binding, source, options)
 
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.

@@ -25,7 +25,6 @@ from typing import (
 )
 
 from qtmiddleware.config import Layers
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
@@ -35,11 +34,11 @@ from qtmiddleware.retrieval.searching import is_nested_call
 from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.types import Answer, Degradation, Retrieval
+from qtmiddleware.wrapping.binding import Arguments, Binding, has_parameter
 from qtmiddleware.wrapping.call_context import CallContext, ContextSource
-from qtmiddleware.wrapping.clauses import ClauseProblem, can_add_text_clause
+from qtmiddleware.wrapping.clauses import ClauseProblem, are_vector_clauses, can_add_text_clause
 from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
-from qtmiddleware.wrapping.signatures import CallSignature, has_parameter
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
@@ -135,13 +134,13 @@ class Wrapped(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        signature: CallSignature,
+        binding: Binding,
         source: ContextSource,
         options: Mapping[str, Any],
     ) -> None:
         self._fn = fn
         self._options = options
-        self._signature = signature
+        self._binding = binding
         self._source = source
         self._takes_history = has_parameter(fn, "history")
         self._takes_config = has_parameter(fn, "config")
@@ -330,7 +329,7 @@ class Wrapped(Generic[P, R]):
     @property
     def query_argument(self) -> str:
         """The name of the parameter that holds the question; ``inputs.text`` is a field of one."""
-        return self._signature.argument
+        return self._binding.argument
 
     @property
     def _context(self) -> CallContext:
@@ -344,7 +343,7 @@ class Wrapped(Generic[P, R]):
         ``None`` if the signature has no such parameter, or if the number is a field of another
         argument.
         """
-        name = self._signature.top_k_argument
+        name = self._binding.top_k_argument
         return None if name is None or "." in name else name
 
     def _build_answer_flow_and_invocation(
@@ -359,7 +358,7 @@ class Wrapped(Generic[P, R]):
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
         if request.problem is not None and request.problem.reason != "nested":
-            raise build_query_error(request.problem, self._signature.argument)
+            raise build_query_error(request.problem, self._binding.argument)
         # An answer has no pages.
         return AnswerFlow(
             replace(request, page=""), invocation.chat, invocation.finish_retrieval
@@ -369,21 +368,18 @@ class Wrapped(Generic[P, R]):
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Callable[[], T]]:
         """Return one call of *method* per query. The caller passed the queries as a list."""
-        signature = self._signature.choose_signature(args, kwargs)
-        queries = signature.read_passed_query(args, kwargs)
+        queries = self._binding.bind(args, kwargs).read_passed_query()
         if not isinstance(queries, list | tuple):
             raise InvalidQuery(
-                f"{signature.argument} must be a list of queries, not {type(queries).__name__}; for"
+                f"{self._binding.argument} must be a list of queries, not {type(queries).__name__}; for"
                 " one query use retrieve"
             )
         # The first call would exhaust an iterator, and the others would see no history.
         if isinstance(history := kwargs.get("history"), Iterator):
             kwargs = {**kwargs, "history": tuple(history)}
-        arguments = (
-            signature.replace_arguments(args, kwargs, query=query, has_query_list=True)
-            for query in queries
-        )
-        return [partial(method, *call_args, **call_kwargs) for call_args, call_kwargs in arguments]
+        arguments = self._binding.bind(args, kwargs)
+        calls = [arguments.replace(query, is_one_of_list=True) for query in queries]
+        return [partial(method, *call.args, **call.kwargs) for call in calls]
 
     def _build_request_and_invocation(
         self,
@@ -413,16 +409,21 @@ class Wrapped(Generic[P, R]):
             kwargs, config_argument = {**kwargs, "config": config_argument}, None
         overrides = tuple(layer for layer in (config_argument, qtm_config) if layer)
         context = self._read_context(overrides, is_config_ambiguous=config_argument is not None)
-        signature = self._signature.choose_signature(args, kwargs)
+        arguments = self._binding.bind(args, kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
-        if context.embedder is not None and not signature.should_pass_vector(args, kwargs):
+        text_fields, clauses = context.settings.hybrid.text_fields, None
+        if text_fields or context.embedder is not None:
+            clauses = arguments.read_clauses()
+        if context.embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
             context = replace(context, embedder=None)
-        original, problem = self._find_query_and_problem(signature, args, kwargs)
+        original, problem = self._find_query_and_problem(arguments)
+        if self._binding.ambiguity:
+            context.learned.record_problem(self._binding.ambiguity)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
-        top_k = signature.read_top_k(args, kwargs) if problem is None else None
-        page = self._find_page_argument(args, kwargs, context.learned) if problem is None else ""
+        top_k = arguments.read_top_k() if problem is None else None
+        page = self._find_page_argument(arguments, context.learned) if problem is None else ""
         conversation = read_history(history)
         model = None if context.settings.transformation_type == "none" else context.model
         # A hook may itself retrieve. Calling the hook for that retrieval would never end.
@@ -441,7 +442,7 @@ class Wrapped(Generic[P, R]):
             history_problem=conversation.problem,
             fuse=context.components.fuse,
             page=page,
-            page_is_known=self._signature.paging.is_set_by_user,
+            page_is_known=self._binding.is_page_named,
             shape=context.shape,
             model=model.name if model else "",
             models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
@@ -449,17 +450,14 @@ class Wrapped(Generic[P, R]):
             bulkhead=context.bulkhead,
             glossary=context.glossary,
             embeds=context.embedder is not None,
-            text_fields=(
-                self._choose_text_fields(signature, args, kwargs, context.settings)
-                if problem is None
-                else ()
-            ),
+            # Beside a search by vectors, the settings may ask for a search by keywords.
+            text_fields=(text_fields if problem is None and can_add_text_clause(clauses) else ()),
             observation=context.observation,
             hooks=hooks,
             clock=context.components.clock,
         )
         invocation = Invocation(
-            self._fn, signature, args, kwargs, original, context, self.is_async, known_model=model
+            self._fn, arguments, original, context, self.is_async, known_model=model
         )
         invocation.adds_field = problem is None
         if (
@@ -470,20 +468,17 @@ class Wrapped(Generic[P, R]):
             invocation.shadow = partial(invocation.start_shadow_retrieval, request)
         return request, invocation
 
-    def _find_page_argument(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], learned: Learned
-    ) -> str:
+    def _find_page_argument(self, arguments: Arguments, learned: Learned) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
         If the signature has no page argument, a call may still pass one through ``**kwargs``. After
         the first such call, every call counts as paged, because callers often request the first
         page without a page argument.
         """
-        paging = self._signature.paging
-        page_argument = paging.find_page_argument(args, kwargs)
+        page_argument = arguments.find_page()
         if page_argument:
             learned.page = page_argument
-        return learned.page if paging.is_open else page_argument
+        return learned.page if self._binding.may_have_pages else page_argument
 
     def _find_shadow_probability(self) -> float | None:
         """Return the probability of a shadow retrieval, or ``None`` if shadow mode is off.
@@ -528,9 +523,9 @@ class Wrapped(Generic[P, R]):
         try:
             return self._source.get_context(overrides)
         except ConfigError as error:
-            if not is_config_ambiguous or not self._signature.has_var_keyword:
+            if not is_config_ambiguous or not self._binding.has_var_keyword:
                 raise
-            name = self._signature.function_name
+            name = self._binding.function_name
             message = (
                 f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
             )
@@ -546,19 +541,14 @@ class Wrapped(Generic[P, R]):
         """
         return self._context.is_off or is_nested_call(self._fn)
 
-    def _find_query_and_problem(
-        self,
-        signature: CallSignature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, Degradation | None]:
+    def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return this call's query, and a degradation if the query cannot be improved.
 
         The query is ``""`` if the call has none. The degradation is ``None`` if the query can be
         improved.
         """
         try:
-            query = signature.read_query(args, kwargs)
+            query = arguments.read_query()
         except ClauseProblem as error:
             return error.clause_value, Degradation("query", error.reason, str(error))
         except WrapError as error:
@@ -571,20 +561,6 @@ class Wrapped(Generic[P, R]):
                 "the function calls itself; the inner call is passed through unchanged",
             )
         return query, problem
-
-    @staticmethod
-    def _choose_text_fields(
-        signature: CallSignature, args: tuple[Any, ...], kwargs: dict[str, Any], settings: Settings
-    ) -> tuple[str, ...]:
-        """Return the fields for the keyword search to add to this call's vector search.
-
-        Returns ``()`` if no keyword search can be added to the call, or if the settings name no
-        fields.
-        """
-        fields = settings.hybrid.text_fields
-        return (
-            fields if fields and can_add_text_clause(signature.read_clauses(args, kwargs)) else ()
-        )
 
     # The overloads, in order: a class method, looked up on the class or on an object; any function
     # looked up on the class; a method looked up on an object; a static function. `self` is typed as
@@ -666,11 +642,11 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     def __init__(
         self,
         fn: Callable[P, Coroutine[Any, Any, R]],
-        signature: CallSignature,
+        binding: Binding,
         source: ContextSource,
         options: Mapping[str, Any],
     ) -> None:
-        super().__init__(fn, signature, source, options)
+        super().__init__(fn, binding, source, options)
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

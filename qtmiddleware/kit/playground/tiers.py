@@ -318,7 +318,7 @@ def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
     wrapped = function.__func__ if isinstance(function, Bound) else function
     source = copy(wrapped._source)
     source._learned, source._latest = learned_state.copy(), (None, None)
-    branch = type(wrapped)(wrapped._fn, wrapped._signature, source, wrapped._options)
+    branch = type(wrapped)(wrapped._fn, wrapped._binding, source, wrapped._options)
     return Bound(branch, function.__self__) if isinstance(function, Bound) else branch
 
 
