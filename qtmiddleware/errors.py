@@ -332,20 +332,42 @@ def is_refusal(error: BaseException) -> bool:
 
     A client or function outside this package raised *error*.
     """
-    status = getattr(error, "status_code", None) or getattr(error, "status", None)
-    return status in (400, 422) if isinstance(status, int) else not is_outage(error)
+    status = _read_status(error)
+    return not is_outage(error) if status is None else status in (400, 422)
+
+
+def is_rate_limit(error: BaseException) -> bool:
+    """Return whether *error*, which a client or function raised, says that calls are too many."""
+    error = _find_cause(error)
+    return _read_status(error) == 429 or bool(_RATE_LIMIT.search(type(error).__name__))
 
 
 def is_outage(error: BaseException) -> bool:
     """Return whether *error* shows that a backend is down or busy.
 
-    If a backend is down, a smaller request would fail too. A client or function outside this
-    package raised *error*. If *error* is a `StoreError`, this function examines its cause.
+    A client or function outside this package raised *error*. If *error* is a `StoreError`, this
+    function examines its cause.
     """
-    if isinstance(error, StoreError) and error.__cause__ is not None:
-        error = error.__cause__
-    status = getattr(error, "status_code", None) or getattr(error, "status", None)
-    if isinstance(status, int):
+    error = _find_cause(error)
+    if (status := _read_status(error)) is not None:
         return status == 429 or status >= 500
     name = type(error).__name__.casefold()
     return isinstance(error, OSError) or "timeout" in name or "connection" in name
+
+
+# Names of errors without a status, such as those of gRPC and boto3.
+_RATE_LIMIT: Final = re.compile(r"(?i)rate_?limit|too_?many_?requests|throttl|resource_?exhausted")
+
+
+def _find_cause(error: BaseException) -> BaseException:
+    is_wrapper = isinstance(error, StoreError) and error.__cause__ is not None
+    return error.__cause__ or error if is_wrapper else error
+
+
+def _read_status(error: BaseException) -> int | None:
+    """Return the HTTP status that *error*, or the response in it, has as an attribute."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "code"):
+            if isinstance(status := getattr(holder, name, None), int) and 400 <= status < 600:
+                return int(status)
+    return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import Final
 
 from qtmiddleware.retrieval.confidence import Standings
@@ -15,6 +16,41 @@ MOST_MEASURED: Final = 10
 """About how many passages of a list are measured to estimate the average length."""
 NEWEST: Final = 0.1
 """The weight of the latest list in the moving average of passage lengths."""
+AGAIN_SECONDS: Final = 600.0
+"""How many seconds a search for more passages waits after it brought less than the caller's own."""
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Widening:
+    """What is known about searches of one function for more passages than the caller asks for.
+
+    Attributes:
+        again_at: When to try such a search again, on the monotonic clock.
+        is_proven: Whether such a search has brought as much as the caller's own would have.
+        confirmed: The numbers of passages, fewer than the caller asked for, that the caller's own
+            search brought too: the collection, or what a filter leaves of it, is small.
+    """
+
+    again_at: float = 0.0
+    is_proven: bool = False
+    confirmed: range = range(0)
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether a search may ask for more passages than the caller."""
+        return monotonic() >= self.again_at
+
+    def stop(self, seconds: float = AGAIN_SECONDS) -> None:
+        """Ask for no more passages than the caller for some *seconds*."""
+        self.again_at, self.is_proven, self.confirmed = monotonic() + seconds, False, range(0)
+
+    def confirm(self, passage_count: int) -> None:
+        """Remember that the caller's own search brought no more than *passage_count* either."""
+        # Nothing at all proves nothing, unless this function has brought something before.
+        if passage_count or self.is_proven:
+            known = self.confirmed or range(passage_count, passage_count)
+            low, high = min(known.start, passage_count), max(known.stop, passage_count + 1)
+            self.is_proven, self.confirmed = True, range(low, high)
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -26,8 +62,7 @@ class Learned:
         standings: Computes the confidence in a result, by comparison with earlier questions.
         is_unreadable: Whether the last response could not be read.
         is_new: Whether no response of the function has been read yet.
-        refuses_widening: Whether the function rejected a call for more passages than the caller
-            asked for.
+        widening: Whether searches may ask for more passages than the caller.
         refuses_field: Whether the function rejected a call that requested the text field.
         refuses_words: Whether the function rejected a keyword search.
         lower_is_better: Whether lower scores are better.
@@ -42,7 +77,7 @@ class Learned:
     standings: Standings = field(default_factory=Standings)
     is_unreadable: bool = False
     is_new: bool = True
-    refuses_widening: bool = False
+    widening: Widening = field(default_factory=Widening)
     refuses_field: bool = False
     refuses_words: bool = False
     lower_is_better: bool = False
@@ -53,7 +88,12 @@ class Learned:
 
     def copy(self) -> Learned:
         """Return the same facts, to which later calls of the function add nothing."""
-        return replace(self, gate=self.gate.copy(), standings=self.standings.copy())
+        return replace(
+            self,
+            gate=self.gate.copy(),
+            standings=self.standings.copy(),
+            widening=replace(self.widening),
+        )
 
     def record_problem(self, problem: str) -> None:
         """Remember *problem*, unless a problem is already known.

@@ -97,6 +97,7 @@ from qtmiddleware.runtime.steps import (
     observe_flow,
 )
 from qtmiddleware.types import (
+    NEVER,
     Deadline,
     Decision,
     Degradation,
@@ -257,13 +258,12 @@ class _Pipeline:
         self._search_error: BaseException | None = None
         self._keyword_search_error: BaseException | None = None
         self._original_outcome = original_outcome
-        # Kept as it was at the start, since the first response makes the function known.
-        self._is_new = request.learned.is_new
         self._sub_responses = sub_responses
         self._is_follow_up = bool(request.history)
         self._keywords = ""
         self._glossary_terms: Sequence[Term] = ()
         self._original_search = Search(request.original)
+        self._response: Any = None
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
@@ -352,18 +352,9 @@ class _Pipeline:
         else:
             response = yield from self._perform_original_search()
         try:
-            options = self.settings.keyword_evidence
-            initial = self._original_search.initial
-            original_result = read_response(
-                self.original,
-                response,
-                self.request.shape,
-                options=options,
-                initial_rankings=initial,
-                deadline=self.deadline,
-            )
+            original_result = yield from self._read_original_response(response)
         except ResponseShapeError as error:
-            return (yield from self._return_unreadable_response(response, error))
+            return self._return_unreadable_response(error)
         self.learned.is_unreadable = False
         if original_result.is_cut:
             self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
@@ -541,6 +532,64 @@ class _Pipeline:
             raise beside.error
         return outcome.value, beside.value
 
+    def _read_original_response(self, response: Any) -> Flow[SearchResult]:
+        """Return the passages in *response*, the one to the question.
+
+        If a search for many passages brought fewer than the caller asked for, or what cannot be
+        read, the function is asked once more with the caller's own number.
+
+        Raises:
+            ResponseShapeError: The response cannot be read.
+        """
+        self._response, search, widening = response, self._original_search, self.learned.widening
+        top_k, count = self.request.top_k, 0
+        result: SearchResult | None = None
+        try:
+            result = self._read_response(response, search)
+        except ResponseShapeError:
+            if search.top_k is None:
+                raise
+        if result is not None:
+            count = len(result.ranking.passages)
+            if search.top_k is None or top_k is None:
+                return result
+            widening.is_proven = widening.is_proven or count >= top_k
+            if count >= top_k or count in widening.confirmed or self.deadline.passed:
+                return result
+        # Python warns about a coroutine that is neither awaited nor closed.
+        if isinstance(response, Coroutine):
+            response.close()
+        own_search = Search(self.query.text, None, weight=self.original.weight)
+        try:
+            self._response = yield from self._perform_search(own_search)
+        except Exception:
+            if result is None:
+                raise
+            self._search_error = None
+            return result
+        own_result = self._read_response(self._response, own_search)
+        own_count = len(own_result.ranking.passages)
+        if result is not None and own_count <= count:
+            widening.confirm(count)
+            return result
+        widening.stop()
+        note = (
+            f"the function gives {own_count} passages for {top_k}, but {count} for {search.top_k}"
+        )
+        self.trace.note("keyword_evidence", note)
+        return own_result
+
+    def _read_response(self, response: Any, search: Search) -> SearchResult:
+        """Return the passages in *response* to *search*, a search for the question."""
+        return read_response(
+            self.original,
+            response,
+            self.request.shape,
+            options=self.settings.keyword_evidence,
+            initial_rankings=search.initial,
+            deadline=self.deadline,
+        )
+
     def _should_search_by_keywords(self) -> bool:
         """Return whether to search the configured text fields for the question's keywords.
 
@@ -653,7 +702,7 @@ class _Pipeline:
                 f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
             )
         self._original_search = Search(
-            self.query.text, search_width, can_narrow=True, weight=self.original.weight
+            self.query.text, search_width, narrow_by=self.deadline, weight=self.original.weight
         )
         return self._original_search
 
@@ -690,7 +739,7 @@ class _Pipeline:
                 "embed", search.embed_seconds, detail="original", began=start_time
             )
         self.trace.record_stage("search.original", search_seconds, began=start_time)
-        if search_width is not None and search.was_refused and self.learned.refuses_widening:
+        if search_width is not None and search.top_k is None:
             self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
 
     def _find_llm_deadline(self) -> Deadline:
@@ -733,8 +782,6 @@ class _Pipeline:
             searched,
             self.request,
             search_width=search_width,
-            # Nothing is known yet about whether a new function allows so many passages.
-            can_narrow=self._is_new,
             deadline=self.deadline,
             trace=self.trace,
             degradations=self.degradations,
@@ -1065,21 +1112,10 @@ class _Pipeline:
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _return_unreadable_response(
-        self, response: Any, error: ResponseShapeError
-    ) -> Flow[Retrieval]:
-        """Return a result with *response* unchanged, because its passages cannot be read.
-
-        If the search asked for more passages than the caller, the function is first called again
-        with the caller's number of passages.
-        """
+    def _return_unreadable_response(self, error: ResponseShapeError) -> Retrieval:
+        """Return a result with the function's own response, because it cannot be read."""
         self.learned.record_problem(f"results are passed through unchanged: {error}")
-        if self.request.search_width is not None:
-            self.learned.is_unreadable = True
-            # Python warns about a coroutine that is neither awaited nor closed.
-            if isinstance(response, Coroutine):
-                response.close()
-            response = yield from self._perform_search(Search(self.query.text, None))
+        self.learned.is_unreadable = True
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations = [
             degradation
@@ -1087,7 +1123,7 @@ class _Pipeline:
             if not degradation.stage.startswith(("search", "embed"))
         ]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
-        return self._build_retrieval(response, matches=(), variants=(self.original,))
+        return self._build_retrieval(self._response, matches=(), variants=(self.original,))
 
     def _record_internal_error(self, error: Exception) -> None:
         """Log an internal *error* of qtmiddleware, and record its type as a degradation."""

@@ -232,7 +232,7 @@ class Request:
             None
             if self.top_k is None
             or self.top_k >= width
-            or self.learned.refuses_widening
+            or not self.learned.widening.is_allowed
             or self.learned.is_unreadable
             else width
         )

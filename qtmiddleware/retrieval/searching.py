@@ -203,7 +203,6 @@ def search_variants(
     request: Request,
     *,
     search_width: int | None,
-    can_narrow: bool = False,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
@@ -218,8 +217,6 @@ def search_variants(
         request: The query, its settings and the function's known limits.
         search_width: How many passages each search asks for; ``None`` for as many as the caller
             asked for.
-        can_narrow: Whether to repeat a search with the caller's number of passages if the function
-            rejects *search_width*.
         deadline: The deadline of the searches.
         trace: Receives the durations and counts.
         degradations: Receives the failures.
@@ -244,13 +241,15 @@ def search_variants(
             )
             return []
     began = perf_counter()
+    # Nothing is known yet about whether the function allows so many passages.
+    narrow_by = None if request.learned.widening.is_proven else deadline
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or search_width}
     steps = [
         Search(
             variant.text,
             widths.get(variant.kind, search_width),
             vector,
-            can_narrow=can_narrow,
+            narrow_by=narrow_by,
             kind=variant.kind,
             weight=variant.weight,
         )

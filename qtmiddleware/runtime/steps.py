@@ -42,10 +42,11 @@ class Search(_Leaf):
     Attributes:
         text: The text to search for. ``None`` repeats the caller's call unchanged, because its
             question is not a text.
-        top_k: How many passages to request. ``None`` requests as many as the caller did.
+        top_k: How many passages to request. ``None`` requests as many as the caller did. The
+            performer sets it to ``None`` if it repeats the search so.
         vector: The text's vector, if it is already known.
-        can_narrow: Whether the search may fall back to the caller's number of passages if the
-            function rejects *top_k*.
+        narrow_by: Until when the search may be repeated with the caller's number of passages if it
+            fails; ``None`` for never.
         fields: The document fields to search for the text's words, instead of the caller's own
             clauses.
         kind: How the text relates to the question; for observers.
@@ -61,7 +62,7 @@ class Search(_Leaf):
     text: str | None
     top_k: int | None = None
     vector: Sequence[float] | None = None
-    can_narrow: bool = field(default=False, kw_only=True)
+    narrow_by: Deadline | None = field(default=None, kw_only=True)
     fields: Sequence[str] = field(default=(), kw_only=True)
     kind: VariantKind = field(default="original", kw_only=True)
     weight: float = field(default=1.0, kw_only=True)

@@ -13,7 +13,7 @@ from time import perf_counter
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from qtmiddleware.errors import SetupWarning, WrapError, is_outage
+from qtmiddleware.errors import SetupWarning, WrapError, is_outage, is_rate_limit
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.request import Request, build_paging_warning
 from qtmiddleware.retrieval.result import hide_field, read_matches
@@ -118,10 +118,9 @@ class Invocation:
     def search(self, search: Search) -> Any:
         """Call the function for the text of *search*, and return its response.
 
-        The first call may request more passages or another field than the caller's call. If the
-        function rejects this request and *search* allows another attempt, this method calls the
-        function again without the addition. Later calls also omit the addition. Exceptions from the
-        last attempt pass through.
+        The first call may request more passages or another field than the caller's call. If it
+        fails and *search* allows another attempt, this method calls the function again without the
+        addition. Later calls also omit the addition. Exceptions from the last attempt pass through.
         """
         query: Any = search.text
         if self._should_embed_text(search):
@@ -129,21 +128,18 @@ class Invocation:
             if query is None:
                 with self._time_embedding(search) as observation:
                     query = observation.keep_result(self.embed((search.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(search)
-        attempt = first_attempt
-        for next_attempt in further_attempts:
+        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
+        while True:
             try:
                 response = self._run_search(search, query, attempt)
-                break
             except Exception as error:
-                # Other arguments do not help if the service is down.
-                if is_outage(error):
+                next_attempt = self._find_next_attempt(search, attempt, error)
+                if next_attempt is None:
                     raise
-            attempt = next_attempt
-        else:
-            response = self._run_search(search, query, attempt)
-        self._record_rejections(search, attempt, first_attempt)
-        return response
+                attempt = next_attempt
+            else:
+                self._record_rejections(search, attempt, first_attempt)
+                return response
 
     async def asearch(self, search: Search) -> Any:
         """Call the function as `search` does, but await its response."""
@@ -153,33 +149,42 @@ class Invocation:
             if query is None:
                 with self._time_embedding(search) as observation:
                     query = observation.keep_result(await self.aembed((search.text or "",)))[0]
-        first_attempt, *further_attempts = self._list_attempts(search)
-        attempt = first_attempt
-        for next_attempt in further_attempts:
+        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
+        while True:
             try:
                 response = await self._arun_search(search, query, attempt)
-                break
             except Exception as error:
-                if is_outage(error):
+                next_attempt = self._find_next_attempt(search, attempt, error)
+                if next_attempt is None:
                     raise
-            attempt = next_attempt
-        else:
-            response = await self._arun_search(search, query, attempt)
-        self._record_rejections(search, attempt, first_attempt)
-        return response
+                attempt = next_attempt
+            else:
+                self._record_rejections(search, attempt, first_attempt)
+                return response
 
     def _should_embed_text(self, search: Search) -> bool:
         """Return whether the function gets a vector instead of the text of *search*."""
         return self.context.embedder is not None and search.text is not None and not search.fields
 
-    def _list_attempts(self, search: Search) -> list[_Attempt]:
-        """Return the attempts, from the largest request to the caller's own request."""
-        field, top_k = self._find_unrequested_field(), search.top_k
-        attempts = [_Attempt(top_k, field)]
-        if search.can_narrow and not search.fields:
-            attempts += [_Attempt(top_k, "")] if field else []
-            attempts += [_Attempt(None, "")] if top_k is not None else []
-        return attempts
+    def _find_next_attempt(
+        self, search: Search, attempt: _Attempt, error: Exception
+    ) -> _Attempt | None:
+        """Return the smaller request to make after *error*; ``None`` if there is none."""
+        caller_attempt, is_widened = _Attempt(None, ""), attempt.top_k is not None
+        if attempt == caller_attempt or search.narrow_by is None or search.fields:
+            return None
+        # Another call is the last thing that a service with too many calls needs.
+        if is_rate_limit(error):
+            return None
+        if search.narrow_by.passed:
+            # Too late for this call: the next ones ask for fewer passages at once.
+            if is_widened:
+                self.context.learned.widening.stop()
+            return None
+        # A request without the field does not help if the service is down.
+        if is_outage(error):
+            return caller_attempt if is_widened else None
+        return attempt._replace(field="") if attempt.field else caller_attempt
 
     def _find_unrequested_field(self) -> str:
         """Return the text field to request in addition to the caller's fields, or ``""``.
@@ -196,7 +201,7 @@ class Invocation:
     def _record_rejections(
         self, search: Search, attempt: _Attempt, first_attempt: _Attempt
     ) -> None:
-        """Record what the function rejected: a larger number of passages, or a field.
+        """Record for which request the function failed: more passages, or a field.
 
         Args:
             search: the search that was attempted.
@@ -210,7 +215,9 @@ class Invocation:
                 f"the index does not return keywordEvidence.fields.text {first_attempt.field!r}"
             )
             learned.record_problem(f"{problem}; name a text field that the index stores")
-        learned.refuses_widening = learned.refuses_widening or attempt.top_k != first_attempt.top_k
+        if attempt.top_k != first_attempt.top_k:
+            search.top_k = None
+            learned.widening.stop()
 
     def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         with RunningCall(search) as call:

@@ -418,7 +418,7 @@ class Wrapped(Generic[P, R]):
         if context.embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
             context = replace(context, embedder=None)
         original, problem = self._find_query_and_problem(arguments)
-        if self._binding.ambiguity:
+        if problem is not None and self._binding.ambiguity:
             context.learned.record_problem(self._binding.ambiguity)
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.

@@ -44,6 +44,8 @@ SEARCHES: Final = (
     "fine",
     "slow",
     "rejects many",
+    "breaks for many",
+    "gives less of many",
     "caps many",
     "ignores the number",
     "fails",
@@ -51,9 +53,6 @@ SEARCHES: Final = (
     "variants fail",
     "variants hang",
 )
-"""Not among them yet: a function that gives fewer passages, or none, if it is asked for many, as one
-does that swallows its vendor's refusal. Asked for 50 it may give less than plainly, and qtmiddleware
-does not notice: it asks again with the caller's number only if the function raises."""
 SETTINGS: Final = (
     "off",
     "rules",

@@ -140,13 +140,17 @@ def is_found(plays: Plays) -> Iterator[Any]:
 
 @law
 def is_thrifty(plays: Plays) -> Iterator[Any]:
-    """No text is searched twice, but once more with the caller's number if its search failed."""
-    is_failing = plays.case.search in ("rejects many", "fails", "one fails", "variants fail")
-    most = 2 if is_failing else 1
+    """No text is searched twice, but once more as the caller asks if that failed or found too few."""
+    case = plays.case
+    is_failing = case.search in (
+        *("rejects many", "breaks for many", "fails", "one fails", "variants fail"),
+    )
+    is_short = case.supply in ("few", "none") or case.search == "gives less of many"
     for played in plays.each:
-        counts = Counter(call.text for call in played.world.calls)
-        if many := {text: count for text, count in counts.items() if count > most}:
-            yield many
+        most = Counter({QUERY: int(is_short and played.world.number is not None)})
+        for text, count in Counter(call.text for call in played.world.calls).items():
+            if count > 1 + max(is_failing, most[text]):
+                yield text, count
 
 
 @law

@@ -642,24 +642,44 @@ def test_what_is_no_cache_is_refused_at_once(cache: Any) -> None:
         qtm.QueryMiddleware(cache=cache)
 
 
-class Busy(Exception):
-    """What a vendor raises whose service is down."""
+class Failed(Exception):
+    """What a vendor raises."""
 
-    status_code = 503
+    def __init__(self, status_code: int) -> None:
+        super().__init__()
+        self.status_code = status_code
 
 
 @both_ways
-def test_an_outage_is_raised_and_not_asked_a_second_time(way: str) -> None:
-    error = Busy()
+@pytest.mark.parametrize(("status", "numbers"), [(429, [50]), (503, [50, 3]), (400, [50, 3])])
+def test_a_search_that_fails_is_made_once_more_as_the_caller_asks_but_never_if_calls_are_too_many(
+    status: int, numbers: list[int], way: str
+) -> None:
+    error = Failed(status)
 
     def fail(*_: Any) -> Any:
         raise error
 
     search = Search(way, fail)
-    with pytest.raises(Busy) as raised:
+    with pytest.raises(Failed) as raised:
         search.ask("rules", QUERY)
     assert raised.value is error
-    assert len(search.calls) == 1
+    assert [number for _, number in search.calls] == numbers
+
+
+@both_ways
+@pytest.mark.parametrize(("found", "searches"), [(3, 101), (5, 100), (60, 100)])
+def test_a_small_collection_costs_one_search_more_and_a_healthy_function_none(
+    found: int, searches: int, way: str
+) -> None:
+    rows = [{"id": str(n), "score": 1 - n / 99, "text": f"Note {n}"} for n in range(found)]
+    search = Search(way, lambda _, top_k: rows[:top_k])
+    wrapped = qtm.QueryMiddleware("rules").wrap(search.function)
+    for _ in range(100):
+        response = wrapped(QUERY, top_k=5)
+        response = asyncio.run(response) if way == "async" else response
+        assert len(response) == min(found, 5)
+    assert len(search.calls) == searches
 
 
 @both_ways

@@ -30,7 +30,7 @@ QUERY: Final = "Does Jaco have any health concerns?"
 DEFAULT_NUMBER: Final = 4
 NUMBERS: Final = {"positional": 5, "keyword": 3, "default": DEFAULT_NUMBER}
 MOST: Final = 20
-"""The largest number of passages that a function takes which rejects or caps many."""
+"""The largest number of passages that a function takes which rejects or caps many, or fails at it."""
 ALL: Final = 12
 """How many passages a function without such a parameter returns, at most."""
 PATIENCE: Final = 20.0
@@ -73,6 +73,12 @@ class Unlucky(Exception):
 
 class TooMany(Exception):
     """What the function raises for more passages than it gives."""
+
+
+class Broken(Exception):
+    """What a vendor raises whose service cannot do what it was asked for."""
+
+    status_code = 503
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +164,8 @@ class World:
         search = self.case.search
         if search == "fails":
             raise self.error
-        if search == "rejects many" and number is not None and number > MOST:
-            raise TooMany(number)
+        if number is not None and number > MOST and search in ("rejects many", "breaks for many"):
+            raise TooMany(number) if search == "rejects many" else Broken(number)
         is_unlucky = search == "one fails" and text == REPLIES["rewrite"]
         if is_unlucky or (search == "variants fail" and text != QUERY):
             self.failed_searches += 1
@@ -183,6 +189,9 @@ class World:
         rows = self.rank(text)[: ALL if is_generous else number]
         if self.case.search == "caps many":
             rows = rows[:MOST]
+        # As a function does that swallows its vendor's refusal.
+        if self.case.search == "gives less of many" and number is not None and number > MOST:
+            rows = rows[: self.case.seed % 3]
         response = SHAPES[self.case.shape].build(rows)
         self.served.append((text, response, copy.deepcopy(response)))
         return response
