@@ -21,7 +21,7 @@ CONFIG: Final = {
 
 
 def rows(*marks: Any) -> list[dict[str, Any]]:
-    """Three passages, the second of which holds the keywords; *marks* go along."""
+    """Four passages, the second of which holds the keywords; *marks* go along."""
     return [
         {"id": "far", "score": 0.6, "metadata": {"text": "Cats sleep", "marks": marks}},
         {
@@ -30,6 +30,7 @@ def rows(*marks: Any) -> list[dict[str, Any]]:
             "metadata": {"text": "Jaco: health concerns", "marks": marks},
         },
         {"id": "last", "score": 0.1, "metadata": {"text": "The fee is due", "marks": marks}},
+        {"id": "end", "score": 0.1, "metadata": {"text": "Dogs eat", "marks": marks}},
     ]
 
 

@@ -29,6 +29,12 @@ class Busy(Exception):
     status_code = 503
 
 
+class Throttled(Exception):
+    """What a vendor raises that gets too many calls."""
+
+    status_code = 429
+
+
 @pytest.fixture
 def service(service: ModelServer) -> ModelServer:
     service.reply = {"sub_queries": SUBS}
@@ -101,9 +107,9 @@ def test_an_interruption_of_the_original_search_is_never_swallowed(
     assert day.calls == [(QUERY, WIDE)]
 
 
-def test_an_outage_is_not_asked_a_second_time(caller: Caller) -> None:
-    day = caller.ask({}, respond=failing(QUERY, error=Busy))
-    assert type(day.error) is Busy
+def test_a_service_with_too_many_calls_is_not_asked_a_second_time(caller: Caller) -> None:
+    day = caller.ask({}, respond=failing(QUERY, error=Throttled))
+    assert type(day.error) is Throttled
     assert day.calls == [(QUERY, WIDE)]
 
 

@@ -291,7 +291,8 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
     assert answer.text == "Well [1]."
     assert troubles(answer) == [("search.sub_query", "failed")]
     assert [it.reason for it in answer.sub_answers] == ["", "search_failed", ""]
-    assert answer.retrieval.trace.searches == len(calls) == 4
+    assert answer.retrieval.trace.searches == len(calls)
+    assert set(calls) == {BROAD, *PARTS}
 
 
 @every_telling

@@ -168,7 +168,7 @@ def test_auto_asks_only_where_the_first_result_is_unsure(scores: list[float], ca
     searched = Way("sync").wrap(
         respond, config=transforming("rewrite", escalation={"mode": "auto"})
     )
-    decision = searched.retrieve(QUERY).trace.decision
+    decision = searched.retrieve(QUERY, top_k=2).trace.decision
     assert decision is not None
     assert (decision.call, decision.reason) == (
         call,

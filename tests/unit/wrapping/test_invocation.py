@@ -375,8 +375,8 @@ def test_passages_without_a_text_are_fetched_once_and_not_on_every_call(
     response, _ = TEXTLESS[name]
     searched = way.wrap(lambda query, top_k: response)
     for _ in range(3):
-        searched.retrieve(QUERY)
-    assert [top_k for _, top_k in searched.calls] == [WIDE, 4, 4]
+        searched.retrieve(QUERY, top_k=2)
+    assert [top_k for _, top_k in searched.calls] == [WIDE, 2, 2]
 
 
 @every_way
@@ -400,8 +400,8 @@ def test_variants_are_fused_from_as_many_passages_whether_or_not_they_hold_a_tex
     searched = Way("sync").wrap(
         lambda query, top_k: ["a-17", "b-18"], config=transforming("rewrite")
     )
-    searched.retrieve(QUERY)
-    searched.retrieve(QUERY)
+    searched.retrieve(QUERY, top_k=2)
+    searched.retrieve(QUERY, top_k=2)
     assert {top_k for _, top_k in searched.calls} == {WIDE}
 
 
@@ -466,7 +466,7 @@ async def test_an_asynchronous_embed_is_awaited_in_the_callers_loop_whatever_fun
         return [float(len(text)), 1.0]
 
     search = qtm.QueryMiddleware(transforming("decompose"), client=ScriptedModel(scripted)).wrap(
-        lambda vector, top_k=2: [{"id": "a", "score": 0.5, "text": "one"}], embed=embed
+        lambda vector, top_k=1: [{"id": "a", "score": 0.5, "text": "one"}], embed=embed
     )
     retrieval = await search.aretrieve(QUERY)
     assert retrieval.status == "full"

@@ -86,7 +86,7 @@ def test_a_nested_retrieval_says_that_it_is_one(way: str) -> None:
     assert {(it.stage, it.reason) for found in recursive.found for it in found.degradations} == {
         ("query", "nested")
     }
-    assert all(found.response == rows() and len(found.matches) == 3 for found in recursive.found)
+    assert all(found.response == rows() and len(found.matches) == 4 for found in recursive.found)
 
 
 def test_a_nested_question_is_answered_from_what_the_plain_function_finds() -> None:
