@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.request import PAGED, find_query_problem
 from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.signatures import TOP_KS, has_parameter
+from qtmiddleware.wrapping.binding import find_top_k_name, has_parameter
 
 MOST_ASKED: Final = 10
 """The largest number of questions to ask. A longer list is sampled at even intervals."""
@@ -293,7 +293,7 @@ class _CheckRun:
             subject, text = "query", f"embed= raised {_describe_error(error)}"
             mend = "embed= must be a function from a text to its vector"
         elif missing:
-            given = [f"{name}={'5' if name in TOP_KS else '...'}" for name in missing]
+            given = [f"{name}={'5' if find_top_k_name([name]) else '...'}" for name in missing]
             text += f"; it needs {_quote(missing)} too"
             mend = f"call check(question, {', '.join(given)}), or on the command line add"
             mend += f" --arg {' --arg '.join(given)}"

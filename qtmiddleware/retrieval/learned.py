@@ -20,7 +20,7 @@ AGAIN_SECONDS: Final = 600.0
 """How many seconds a search for more passages waits after it brought less than the caller's own."""
 
 
-@dataclass(eq=False, repr=False, slots=True)
+@dataclass(repr=False, slots=True)
 class Widening:
     """What is known about searches of one function for more passages than the caller asks for.
 

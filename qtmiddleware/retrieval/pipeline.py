@@ -573,9 +573,7 @@ class _Pipeline:
             widening.confirm(count)
             return result
         widening.stop()
-        note = (
-            f"the function gives {own_count} passages for {top_k}, but {count} for {search.top_k}"
-        )
+        note = f"{search.top_k} candidates bring {count} passages, the {top_k} asked for {own_count}"
         self.trace.note("keyword_evidence", note)
         return own_result
 

@@ -370,9 +370,9 @@ class Wrapped(Generic[P, R]):
         """Return one call of *method* per query. The caller passed the queries as a list."""
         queries = self._binding.bind(args, kwargs).read_passed_query()
         if not isinstance(queries, list | tuple):
+            name, kind = self._binding.argument, type(queries).__name__
             raise InvalidQuery(
-                f"{self._binding.argument} must be a list of queries, not {type(queries).__name__}; for"
-                " one query use retrieve"
+                f"{name} must be a list of queries, not {kind}; for one query use retrieve"
             )
         # The first call would exhaust an iterator, and the others would see no history.
         if isinstance(history := kwargs.get("history"), Iterator):

@@ -14,7 +14,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.retrieval import responses
-from qtmiddleware.wrapping import signatures
+from qtmiddleware.wrapping import binding
 from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
@@ -62,9 +62,9 @@ def test_every_file_a_guide_names_is_there(guide: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "names"),
     [
-        ("| query | ", signatures.QUERIES),
-        ("| number of passages | ", signatures.TOP_KS),
-        ("| vector, with `embed=` | ", signatures.VECTORS),
+        ("| query | ", binding.QUERIES),
+        ("| number of passages | ", binding.TOP_KS),
+        ("| vector, with `embed=` | ", binding.VECTORS),
         ("| an object or dict with a list under ", responses.ENVELOPES),
         ("| id | ", (*responses.IDS, *responses.DOCUMENT_IDS)),
         ("| text | ", responses.TEXTS),

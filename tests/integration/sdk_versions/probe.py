@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.responses import (
     replace_score,
 )
 from qtmiddleware.types import Passage, Variant
-from qtmiddleware.wrapping.signatures import read_signature
+from qtmiddleware.wrapping.binding import Binding
 
 
 def plain(value: Any) -> Any:
@@ -96,18 +96,16 @@ def report(response: Any) -> dict[str, Any]:
 
 
 def searched(index: Any, kwargs: dict[str, Any]) -> Any:
-    shape = read_signature(index.search)
-    assert shape.read_query((), kwargs) == "old words"
-    args, kwargs = shape.replace_arguments((), kwargs, query="new words", top_k=7)
-    return index.search(*args, **kwargs)
+    arguments = Binding(index.search).bind((), kwargs)
+    assert arguments.read_query() == "old words"
+    arguments = arguments.replace("new words", 7)
+    return index.search(*arguments.args, **arguments.kwargs)
 
 
 def queried(index: Any) -> Any:
-    shape = read_signature(index.query, takes_vector=True)
-    args, kwargs = shape.replace_arguments(
-        ("words",), {"top_k": 3, "namespace": "ns"}, query=[0.5, 0.25], top_k=7
-    )
-    return index.query(*args, **kwargs)
+    binding = Binding(index.query, takes_vector=True)
+    arguments = binding.bind(("words",), {"top_k": 3, "namespace": "ns"}).replace([0.5, 0.25], 7)
+    return index.query(*arguments.args, **arguments.kwargs)
 
 
 def main(host: str) -> dict[str, Any]:

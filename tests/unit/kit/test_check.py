@@ -400,7 +400,7 @@ def test_a_check_leaves_no_trace(
         warnings.simplefilter("error")
         found = wrapped.check(QUERY)
     learned = wrapped._context.learned
-    for fact in ("holds_text", "problem", "refuses_widening", "passage_chars", "is_new"):
+    for fact in ("holds_text", "problem", "widening", "passage_chars", "is_new"):
         assert getattr(learned, fact) == getattr(before[1], fact)
     health = middleware.health().to_dict()
     assert {**health, "budget": None} == {**before[0], "budget": None}
