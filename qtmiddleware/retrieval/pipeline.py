@@ -573,7 +573,9 @@ class _Pipeline:
             widening.confirm(count)
             return result
         widening.stop()
-        note = f"{search.top_k} candidates bring {count} passages, the {top_k} asked for {own_count}"
+        note = (
+            f"{search.top_k} candidates bring {count} passages, your own {top_k} bring {own_count}"
+        )
         self.trace.note("keyword_evidence", note)
         return own_result
 

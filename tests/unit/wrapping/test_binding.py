@@ -59,6 +59,10 @@ class Bundle:
     embedding: list[float] | None = None
 
 
+def clause(text: str) -> dict[str, str]:
+    return {"type": "embed", "query": text}
+
+
 def evaluate(source: str, text: str) -> Any:
     """*source*, in which Q is the question or a variant, V its vector, and W the wide number."""
     names = {**globals(), "Q": text, "V": embed(text), "W": WIDE}
@@ -94,6 +98,7 @@ def check_calls(signature: str, call: str, received: str, wrap: str = "search") 
 PINECONE: Final = "*, namespace, top_k=None, inputs=None, query=None"
 CHROMA: Final = "query_embeddings=None, query_texts=None, n_results=10"
 MILVUS: Final = "collection_name: str, data=None, filter='', limit: int = 10"
+DOCUMENTS: Final = "*, score_by, top_k=4"
 QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
 
 
@@ -141,6 +146,14 @@ QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
          "namespace='n', top_k=W, inputs={'text': Q}, query=None"),
         ("namespace, query, fields=None", "'n', {'inputs': {'text': Q}, 'top_k': 3}",
          "namespace='n', query={'inputs': {'text': Q}, 'top_k': W}, fields=None"),
+        (DOCUMENTS, "score_by=[clause(Q)]", "score_by=[clause(Q)], top_k=W"),
+        (DOCUMENTS, "score_by=[clause(Q)], top_k=2", "score_by=[clause(Q)], top_k=W"),
+        ("score_by, k=4", "[clause(Q)]", "score_by=[clause(Q)], k=W"),
+        ("query, score_by='bm25'", "Q", "query=Q, score_by='bm25'"),
+        ("*args, **kw", "score_by=[clause(Q)], top_k=2",
+         "args=(), kw={'score_by': [clause(Q)], 'top_k': W}"),
+        ("*args, **kw", "query=Q, score_by=[clause('a')]",
+         "args=(), kw={'query': Q, 'score_by': [clause('a')]}"),
     ],
 )  # fmt: skip
 def test_both_are_found_and_replaced_wherever_they_are_passed(
@@ -171,6 +184,9 @@ def test_both_are_found_and_replaced_wherever_they_are_passed(
         ("**kw", "retrievalQuery={'text': Q}, setup={'vector': {'numberOfResults': 3}}",
          "kw={'retrievalQuery': {'text': Q}, 'setup': {'vector': {'numberOfResults': W}}}",
          "search; query_arg='retrievalQuery.text', top_k_arg='setup.vector.numberOfResults'"),
+        (DOCUMENTS, "Q", "score_by=[clause(Q)], top_k=W", "partial(search, score_by=[clause('')])"),
+        (DOCUMENTS, "query=Q", "score_by=[clause(Q)], top_k=W",
+         "partial(search, score_by=[clause('')])"),
         (PINECONE, "namespace='n', top_k=3, inputs={'text': Q}",
          "namespace='n', top_k=W, inputs={'text': Q}, query=None", "search; query_arg='query'"),
         (PINECONE, "namespace='n', query={'inputs': {'text': Q}, 'top_k': 3}",
