@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,7 +22,7 @@ from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
 from tests.support.document_world import BODIES, add_documents, embed, list_ids
-from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
+from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 RULES = qtm.QueryMiddleware()
@@ -92,18 +91,6 @@ def test_a_variant_stands_where_the_question_stood(
             {"page": {"$lt": 9}},
         )
     assert (retrieval.trace.searches, retrieval.trace.read_units) == (2, 2)
-
-
-@pytest.mark.parametrize("kind", ["embed", "embed, mapping"])
-def test_the_rules_lift_what_holds_the_keywords(
-    kind: str, world: PineconeWorld, index: Any
-) -> None:
-    call = call_with(CLAUSES[kind](QUERY))
-    assert list_ids(index.documents.search(**call))[0] == "cats"
-    response = RULES.wrap(index.documents.search)(**call)
-    assert list_ids(response)[0] == "health"
-    assert response.matches[0].body == BODIES["health"]
-    assert (response.namespace, response.usage.read_units) == ("docs", 1)
 
 
 async def test_the_async_index_gives_the_same_account(world: PineconeWorld, index: Any) -> None:
@@ -196,74 +183,25 @@ def test_a_sparse_clause_takes_what_is_not_zero_of_the_vector(
     }
 
 
-LUCENE = [
-    *(
-        '"Jaco health"',
-        "title:Jaco",
-        "Jaco^2 health",
-        "Jaco AND health",
-        "Jaco OR health",
-        "NOT Jaco",
-        "+Jaco health",
+NO_QUESTIONS: dict[str, tuple[list[Any], str]] = {
+    "a quoted query string": ([QueryStringQuery(query='"Jaco health"')], "lucene"),
+    "a query string with a field": ([QueryStringQuery(query="title:Jaco")], "lucene"),
+    "a vector": ([DenseVectorQuery(field="vec", values=[1.0, 2.0])], "not_text"),
+    "two questions": (
+        [TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])],
+        "several_questions",
     ),
-    *(
-        "Jaco -health",
-        "heal*",
-        "he?lth",
-        "health~1",
-        "(Jaco health)",
-        "[1 TO 2]",
-        "a/b",
-        "Jaco && health",
-        r"a\b",
-        "!Jaco",
-    ),
-]
+}
 
 
-@pytest.mark.parametrize("query", LUCENE)
-def test_lucene_is_the_callers_own(query: str, world: PineconeWorld, index: Any) -> None:
-    call = call_with([QueryStringQuery(query=query)])
-    plain = index.documents.search(**call)
-    retrieval = middleware().wrap(index.documents.search).retrieve(**call)
-    assert list_ids(retrieval.response) == list_ids(plain)
-    assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", "lucene")]
-    assert [(it["score_by"], it["top_k"]) for it in world.sent("/search")] == [
-        ([{"type": "query_string", "query": query}], 2)
-    ] * 2
-
-
-@pytest.mark.parametrize(
-    ("clauses", "reason"),
-    [
-        ([DenseVectorQuery(field="vec", values=[1.0, 2.0])], "not_text"),
-        (
-            [
-                {
-                    "type": "sparse_vector",
-                    "field": "terms",
-                    "sparse_values": {"indices": [1], "values": [1.0]},
-                }
-            ],
-            "not_text",
-        ),
-        (
-            [TextQuery(query="Jaco", fields=["title"]), TextQuery(query="food", fields=["body"])],
-            "several_questions",
-        ),
-    ],
-    ids=["dense", "sparse", "two questions"],
-)
-@pytest.mark.parametrize("embeds", [False, True])
+@pytest.mark.parametrize("name", NO_QUESTIONS)
+@pytest.mark.parametrize("options", [{}, {"embed": embed}], ids=["text", "embed"])
 def test_what_is_no_question_is_searched_as_it_was_passed(
-    clauses: list[Any], reason: str, embeds: bool, world: PineconeWorld, index: Any
+    name: str, options: Any, world: PineconeWorld, index: Any
 ) -> None:
+    clauses, reason = NO_QUESTIONS[name]
     plain = list_ids(index.documents.search(**call_with(clauses)))
-    search = (
-        middleware().wrap(index.documents.search, embed=embed)
-        if embeds
-        else middleware().wrap(index.documents.search)
-    )
+    search = middleware().wrap(index.documents.search, **options)
     retrieval = search.retrieve(**call_with(clauses))
     assert list_ids(retrieval.response) == plain
     assert [(it.stage, it.reason) for it in retrieval.degradations] == [("query", reason)]
@@ -320,13 +258,6 @@ def test_a_call_without_a_namespace_or_a_clause_fails_as_it_does_without_us(inde
         assert str(wrapped.value) == str(plain.value)
 
 
-def test_an_empty_namespace_and_a_filter_that_nothing_meets_give_no_passage(index: Any) -> None:
-    search = RULES.wrap(index.documents.search)
-    clauses = CLAUSES["embed"](QUERY)
-    assert search(**call_with(clauses, namespace="elsewhere")).matches == []
-    assert search(**call_with(clauses, filter={"page": {"$gt": 99}})).matches == []
-
-
 @pytest.mark.parametrize(
     "fields", [None, [], ["title"], ("title",)], ids=["none", "empty", "title", "a tuple"]
 )
@@ -352,18 +283,6 @@ def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
     )
 
 
-@pytest.mark.parametrize("fields", [["body"], ["*"], ["title", "body"]])
-def test_a_field_that_is_requested_already_stays(
-    fields: list[str], world: PineconeWorld, index: Any
-) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "body"}}}).wrap(
-        index.documents.search
-    )
-    response = search(**call_with(CLAUSES["embed"](QUERY), include_fields=fields))
-    assert world.sent("/search")[0]["include_fields"] == fields
-    assert response.matches[0].body == BODIES["health"]
-
-
 def test_a_field_whose_text_is_not_stored_is_requested_once(
     world: PineconeWorld, index: Any
 ) -> None:
@@ -382,67 +301,3 @@ def test_a_field_whose_text_is_not_stored_is_requested_once(
         ["title"],
         ["title"],
     ]
-
-
-def test_without_a_text_the_plain_order_stays_and_the_warning_says_what_to_write(
-    index: Any,
-) -> None:
-    call = call_with(CLAUSES["embed"](QUERY), include_fields=[])
-    plain = list_ids(index.documents.search(**call))
-    with pytest.warns(qtm.SetupWarning, match=r"include_fields="):
-        assert list_ids(RULES.wrap(index.documents.search)(**call)) == plain
-
-
-def test_more_passages_are_asked_for_within_the_limit_of_the_api(
-    world: PineconeWorld, index: Any
-) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"candidates": 10_000}}).wrap(
-        index.documents.search
-    )
-    assert len(search(**call_with(CLAUSES["embed"](QUERY))).matches) == 2
-    assert len(search(**call_with(CLAUSES["embed"](QUERY), top_k=10_000)).matches) == len(BODIES)
-    assert {body["top_k"] for body in world.sent("/search")} == {10_000}
-
-
-@pytest.mark.parametrize("status", [429, 500])
-def test_a_variant_whose_search_fails_leaves_the_question_its_answer(
-    status: int, world: PineconeWorld, index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_pauses(monkeypatch)
-    call = call_with(CLAUSES["embed"](QUERY))
-    world.answers("/search", status, text=REWRITE)
-    retrieval = middleware().wrap(index.documents.search).retrieve(**call)
-    assert [(it.stage, it.reason) for it in retrieval.degradations][:1] == [
-        ("search.rewrite", "failed")
-    ]
-    assert set(list_ids(retrieval.response)) == {"health", "cats"}
-
-
-def test_an_index_that_becomes_one_of_documents_refuses_the_old_call_and_answers_the_new_one(
-    world: PineconeWorld,
-) -> None:
-    world.add_index("docs", dimension=16, model="test-embed", text_field="body")
-    legacy = world.index("docs")
-    legacy.upsert_records(
-        namespace="docs", records=[{"_id": name, "body": body} for name, body in BODIES.items()]
-    )
-    old, new = RULES.wrap(legacy.search), RULES.wrap(legacy.documents.search)
-    call = call_with(CLAUSES["embed"](QUERY))
-    asked = {"namespace": "docs", "inputs": {"text": QUERY}, "top_k": 2}
-    assert len(old(**asked).result.hits) == 2
-    with pytest.raises(PineconeException):
-        new(**call)
-    add_documents(world)
-    with pytest.raises(PineconeException) as plain:
-        legacy.search(**asked)
-    with pytest.raises(PineconeException) as wrapped:
-        old(**asked)
-    assert str(wrapped.value) == str(plain.value)
-    assert list_ids(new(**call)) == ["health", "cats"]
-
-
-def test_a_reason_can_be_pickled() -> None:
-    from qtmiddleware.wrapping.clauses import ClauseProblem
-
-    error = pickle.loads(pickle.dumps(ClauseProblem("why", "lucene", "a*")))
-    assert (str(error), error.reason, error.clause_value) == ("why", "lucene", "a*")

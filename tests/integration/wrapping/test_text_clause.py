@@ -157,28 +157,6 @@ def test_settings_that_leave_no_place_for_it_leave_it_out(
     assert len(world.sent("/search")) == sent
 
 
-def test_the_limit_of_searches_counts_it(world: PineconeWorld, index: Any) -> None:
-    config = {**CONFIG, **FIELDS, "limits": {**CONFIG["limits"], "maxSearches": 2}}  # type: ignore[dict-item]
-    search = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": REWRITE})).wrap(
-        index.documents.search
-    )
-    assert search.retrieve(**CALL).trace.searches == 2
-    assert sorted(list_types(world)) == ["embed", "text"]
-
-
-def test_a_call_may_switch_it_on(world: PineconeWorld, index: Any) -> None:
-    search = qtm.QueryMiddleware().wrap(index.documents.search)
-    search.retrieve(**CALL, config=FIELDS)
-    search.retrieve(**CALL)
-    assert sorted(list_types(world)) == ["embed", "embed", "text"]
-
-
-def test_a_follow_up_is_searched_once(world: PineconeWorld, index: Any) -> None:
-    search = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search)
-    search.retrieve(**CALL, history=[{"role": "user", "content": "Who is Jaco?"}])
-    assert list_types(world) == ["embed"]
-
-
 @pytest.mark.parametrize("status", [429, 500, 503])
 def test_a_service_that_is_busy_in_the_second_search_alone_leaves_the_first_as_the_answer(
     status: int, world: PineconeWorld, index: Any, monkeypatch: pytest.MonkeyPatch
@@ -290,13 +268,3 @@ def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> 
     )
     assert not check.helps
     assert "Lucene" in read_findings(check)["query"].text
-
-
-async def test_check_of_the_async_index_says_the_same(world: PineconeWorld, index: Any) -> None:
-    plain = qtm.QueryMiddleware(FIELDS).wrap(index.documents.search).check(**CALL)
-    async with AsyncIndex(
-        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
-    ) as other:
-        awaited = await qtm.QueryMiddleware(FIELDS).wrap(other.documents.search).acheck(**CALL)
-    assert [it.subject for it in awaited.findings] == [it.subject for it in plain.findings]
-    assert read_findings(awaited)["query"] == read_findings(plain)["query"]
