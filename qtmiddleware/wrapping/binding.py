@@ -55,6 +55,10 @@ _LISTS_OF_VECTORS: Final = frozenset(("vectors", "embeddings", "data", "queries"
 _VECTOR_WORDS: Final = _LISTS_OF_VECTORS | {"vector", "embedding", "vec", "emb"}
 # Words after those: `query_string`, `search_terms`.
 _FILLERS: Final = frozenset(("str", "string", "terms"))
+# Words of names that tell where to search.
+_SCOPES: Final = frozenset(
+    ("collection", "index", "namespace", "tenant", "table", "database", "client", "id", "filter")
+)
 _TEXT_TYPES: Final = (str, str | None, "str", "str | None", "Optional[str]")
 _VECTOR_TYPE: Final = re.compile(r"^(?!.*\bstr\b).*(\[\s*float|[Nn][Dd][Aa]rray|Tensor)")
 # Names of a page, in lower case and without underscores.
@@ -151,8 +155,8 @@ class Binding:
             raise parameters.make_error(_NO_TEXT)
         if len(names) > 1:
             self.ambiguity = (
-                f"{self.function_name}() has several parameters that may be the question"
-                f" ({', '.join(names)}); name the right one with query_arg="
+                f"several of its parameters may be the question ({', '.join(names)}); name the right"
+                " one with query_arg="
             )
             return ("",)
         if not names and not parameters.is_loose:
@@ -190,7 +194,7 @@ class Binding:
             f"was called without a query; {advice}pass it as {self.argument!r}, or name the"
             " parameter that holds the query with query_arg="
         )
-        return WrapError(self.ambiguity) if self.ambiguity else error
+        return WrapError(f"{self.function_name}(): {self.ambiguity}") if self.ambiguity else error
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of one call."""
@@ -285,7 +289,7 @@ class Arguments:
             value = clauses.replace_question(held, query)
         elif isinstance(query, str):
             value = [query] if _is_list_of_one_text(held) and not is_one_of_list else query
-        elif path == binding.path and _read_last_word(path[-1]) in _LISTS_OF_VECTORS:
+        elif path == binding.path and _split_words(path[-1])[-1] in _LISTS_OF_VECTORS:
             value = [query]
         return call._set(path, value)
 
@@ -499,12 +503,13 @@ class _Parameters:
     def list_likeliest(self, takes_vector: bool) -> list[str]:
         """Return the parameters that take the question, as far as names and types can tell."""
         words = _VECTOR_WORDS if takes_vector else _TEXT_WORDS
-        telling = [name for name in self._free if _read_last_word(name) in words]
+        telling = [name for name in self._free if _split_words(name)[-1] in words]
         ranks: dict[str, tuple[int, bool, bool]] = {}
         for name in self._free_positional or telling:
             annotation = self.named[name].annotation
             is_typed = self._has_vector_type(name) if takes_vector else annotation in _TEXT_TYPES
-            group = self._is_optional(name) if is_typed or annotation is _EMPTY else 2
+            can_be = (is_typed or annotation is _EMPTY) and _SCOPES.isdisjoint(_split_words(name))
+            group = self._is_optional(name) if can_be else 2
             if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
                 group = 3
             ranks[name] = group, name not in telling, not is_typed
@@ -591,11 +596,10 @@ def _fold(name: str) -> str:
 _TOP_K_RANKS: Final = {_fold(name): rank for rank, name in enumerate(TOP_KS)}
 
 
-def _read_last_word(name: str) -> str:
-    """Return the last word of *name* that tells something, in lower case."""
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
-    telling = [word for word in words if word not in _FILLERS]
-    return telling[-1] if telling else ""
+def _split_words(name: str) -> list[str]:
+    """Return the words of *name* that tell something, in lower case; at least one."""
+    words = (word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name))
+    return [word for word in words if word not in _FILLERS] or [""]
 
 
 def _is_list_of_one_text(value: Any) -> bool:

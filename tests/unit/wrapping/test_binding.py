@@ -119,6 +119,7 @@ QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
         ("what, kind='all', k=5", "Q", "what=Q, kind='all', k=W"),
         ("tenant, search_text, k=4", "'a', Q", "tenant='a', search_text=Q, k=W"),
         ("tenant, userQuestion, k=4", "'a', Q", "tenant='a', userQuestion=Q, k=W"),
+        ("tenant_id, what, k=4", "'a', Q", "tenant_id='a', what=Q, k=W"),
         ("*, tenant, search_text, k=4", "tenant='a', search_text=Q", "tenant='a', search_text=Q, k=W"),
         ("query=Q, top_k=4, /, ns=''", "", "query=Q, top_k=W, ns=''"),
         ("query, top_k=4, /, ns=''", "Q, ns='n'", "query=Q, top_k=W, ns='n'"),
@@ -340,8 +341,9 @@ def test_everything_else_arrives_as_the_very_same_objects(
 @pytest.mark.parametrize(
     ("signature", "names"),
     [
-        ("tenant, wording, top_k=4", "tenant, wording"),
-        ("collection: str, topic: str", "collection, topic"),
+        ("department, wording, top_k=4", "department, wording"),
+        ("customer: str, topic: str", "customer, topic"),
+        ("collection: str, data: list, filter: str = ''", "collection, filter"),
         ("collection: str, vector: list[float]", "collection, vector"),
         ("a=None, b=None", "a, b"),
     ],
@@ -354,7 +356,9 @@ def test_of_several_parameters_that_may_be_the_question_none_is_taken_and_it_is_
     with pytest.warns(qtm.SetupWarning, match="query_arg=") as told:
         found = [wrapped.retrieve("acme", QUERY) for _ in range(3)]
     assert len(told) == len([it for it in caplog.messages if "details: .check" in it]) == 1
-    assert f"may be the question ({names})" in str(told[0].message)
+    assert f"search(): several of its parameters may be the question ({names})" in str(
+        told[0].message
+    )
     assert [(it.stage, it.reason) for it in found[0].degradations] == [("query", "missing")]
     assert [list(call.values())[:2] for call in seen] == [["acme", QUERY]] * 3
     assert found[0].response is ROWS

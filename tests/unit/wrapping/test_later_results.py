@@ -25,7 +25,7 @@ async def test_a_plain_function_that_returns_a_coroutine_still_returns_what_can_
 ):
     pending = qtm.middleware(lambda query: later(query))(QUERY)
     assert inspect.isawaitable(pending)
-    assert [row["id"] for row in await pending] == ["far", "near", "last"]
+    assert [row["id"] for row in await pending] == ["far", "near", "last", "end"]
 
 
 async def test_no_coroutine_is_left_unawaited(caplog: pytest.LogCaptureFixture) -> None:
@@ -33,7 +33,7 @@ async def test_no_coroutine_is_left_unawaited(caplog: pytest.LogCaptureFixture) 
     search = qtm.middleware(lambda query, top_k=4: later(query))
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        assert len(await search(QUERY)) == 3
+        assert len(await search(QUERY)) == 4
         gc.collect()  # a coroutine nobody awaited warns when it goes
     assert [it.category for it in told] == [qtm.SetupWarning]
     assert "wrap the function with kind='async'" in str(told[0].message)
