@@ -155,8 +155,8 @@ class Binding:
             raise parameters.make_error(_NO_TEXT)
         if len(names) > 1:
             self.ambiguity = (
-                f"several of its parameters may be the question ({', '.join(names)}); name the right"
-                " one with query_arg="
+                f"several of its parameters may be the question ({', '.join(names)}); name the"
+                " right one with query_arg="
             )
             return ("",)
         if not names and not parameters.is_loose:
@@ -336,7 +336,8 @@ class Arguments:
     @cached_property
     def _place(self) -> tuple[Any, Any]:
         """The keyword or position of the question, and the argument there."""
-        binding, parameters, held = self.binding, self._parameters, self._get((SCORE_BY,))
+        binding, parameters = self.binding, self._parameters
+        held = self._get((SCORE_BY,)) if binding.takes_clauses or parameters.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(held):
             return SCORE_BY, held
         null = ""
@@ -508,17 +509,20 @@ class _Parameters:
         for name in self._free_positional or telling:
             annotation = self.named[name].annotation
             is_typed = self._has_vector_type(name) if takes_vector else annotation in _TEXT_TYPES
-            can_be = (is_typed or annotation is _EMPTY) and _SCOPES.isdisjoint(_split_words(name))
-            group = self._is_optional(name) if can_be else 2
+            can_be = is_typed or annotation is _EMPTY
+            group = self._is_optional(name) if can_be else 1 if name in telling else 2
+            if not _SCOPES.isdisjoint(_split_words(name)):
+                group = 2
             if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
                 group = 3
             ranks[name] = group, name not in telling, not is_typed
         likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
         if takes_vector or not likeliest or likeliest[0] in telling:
             return likeliest
-        # A text beside a vector may be the name of what is searched.
+        # Beside a vector that must be passed, a text may be the name of what is searched.
         vectors = [it for it in self._free if self.is_vector(it) and not self._is_optional(it)]
-        return list(dict.fromkeys((*likeliest, *vectors)))
+        is_likely = ranks[likeliest[0]][0] == 0
+        return list(dict.fromkeys((*likeliest, *vectors))) if is_likely else vectors or likeliest
 
     def _is_optional(self, name: str) -> bool:
         return self.named[name].default is not _EMPTY
