@@ -91,8 +91,12 @@ class Binding:
         takes_vector: whether *fn* takes the question's vector, while its callers pass a text.
 
     Attributes:
+        path: where the function takes the question.
+        sources: the keywords and positions at which callers pass it, the likeliest first.
         argument: the name of the question's parameter, with dots for a value inside it.
         top_k_argument: the same for the number of passages; ``None`` if the signature has none.
+        page, pages: the name of the page's parameter, if the user named it, or else all that have
+            a page's name.
         ambiguity: why it is unclear which parameter takes the question; ``""`` if it is clear.
         function_name: the function's name, with the name of its class.
         has_var_keyword: whether the function has a ``**kwargs`` parameter.
