@@ -97,7 +97,6 @@ from qtmiddleware.runtime.steps import (
     observe_flow,
 )
 from qtmiddleware.types import (
-    NEVER,
     Deadline,
     Decision,
     Degradation,
@@ -264,6 +263,8 @@ class _Pipeline:
         self._glossary_terms: Sequence[Term] = ()
         self._original_search = Search(request.original)
         self._response: Any = None
+        # Whether `_response` is that to a search for more passages than the caller asked for.
+        self._is_widened = False
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
         self._anchors: Anchors | None = None
@@ -354,7 +355,7 @@ class _Pipeline:
         try:
             original_result = yield from self._read_original_response(response)
         except ResponseShapeError as error:
-            return self._return_unreadable_response(error)
+            return (yield from self._return_unreadable_response(error))
         self.learned.is_unreadable = False
         if original_result.is_cut:
             self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
@@ -390,7 +391,7 @@ class _Pipeline:
                 [original_result, *others], fusion, ranked, rerank_scores, self.request
             )
         except ResponseShapeError as error:
-            return (yield from self._return_unreadable_response(response, error))
+            return (yield from self._return_unreadable_response(error))
         return self._build_retrieval(
             response,
             matches=matches,
@@ -541,7 +542,8 @@ class _Pipeline:
         Raises:
             ResponseShapeError: The response cannot be read.
         """
-        self._response, search, widening = response, self._original_search, self.learned.widening
+        search, widening = self._original_search, self.learned.widening
+        self._response, self._is_widened = response, search.top_k is not None
         top_k, count = self.request.top_k, 0
         result: SearchResult | None = None
         try:
@@ -562,6 +564,7 @@ class _Pipeline:
         own_search = Search(self.query.text, None, weight=self.original.weight)
         try:
             self._response = yield from self._perform_search(own_search)
+            self._is_widened = False
         except Exception:
             if result is None:
                 raise
@@ -1112,10 +1115,12 @@ class _Pipeline:
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _return_unreadable_response(self, error: ResponseShapeError) -> Retrieval:
-        """Return a result with the function's own response, because it cannot be read."""
+    def _return_unreadable_response(self, error: ResponseShapeError) -> Flow[Retrieval]:
+        """Return a result with the function's own response, which cannot be read or rebuilt."""
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         self.learned.is_unreadable = True
+        if self._is_widened:
+            self._response = yield from self._perform_search(Search(self.query.text, None))
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations = [
             degradation
