@@ -116,13 +116,10 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
     if isinstance(read_field(answer, "choices"), list | tuple):
         return read_completion(answer)
     raise_if_gateway_error(answer)
-    fields = answer
-    if not isinstance(answer, Mapping) and hasattr(answer, "model_dump"):
-        fields = answer.model_dump()
-    if isinstance(fields, Mapping) and any(field.name in fields for field in prompt.fields):
-        return make_reply(
-            None, None, text=json.dumps(dict(fields), ensure_ascii=False, default=str)
-        )
+    # The fields themselves, as structured output: a dict or a pydantic model.
+    values = {field.name: read_field(answer, field.name) for field in prompt.fields}
+    if fields := {name: value for name, value in values.items() if value is not None}:
+        return make_reply(None, None, text=json.dumps(fields, ensure_ascii=False, default=str))
     holders = (
         answer,
         read_field(answer, "message"),
