@@ -363,11 +363,11 @@ def parse_ranks(ranking: object, letters: str) -> dict[str, float]:
 
 
 def parse_score(value: object) -> float:
-    """Return the score in *value*, a text such as ``7``, ``7.5`` or ``7/10``.
+    """Return the score in *value*, a number or a text such as ``7.5`` or ``7/10``.
 
-    Returns 0 if *value* is not text or not a score from 1 to 10.
+    Returns 0 if *value* is not a score from 1 to 10.
     """
-    match = _SCORE.fullmatch(value.strip()) if isinstance(value, str) else None
+    match = _SCORE.fullmatch(str(value).strip())
     score = float(match.group(1)) if match else 0.0
     return score if 1 <= score <= 10 else 0.0
 
