@@ -133,7 +133,7 @@ SCENARIOS = (
         transforming("rewrite"),
         ("original",),
         script=RuntimeError("oops"),
-        reasons=(("transform.rewrite", "failed"),),
+        reasons=(("transform.rewrite", "unavailable"),),
     ),
     Scenario(
         "one search fails",

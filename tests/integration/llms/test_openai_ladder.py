@@ -39,7 +39,7 @@ class Provider:
         for refuses, status, said in self.rules:
             if refuses(body):
                 return as_json(said, status, {"x-should-retry": "false"})
-        return {"rewrite": "x"}
+        return {"rewrite": "Jaco is ill"}
 
     @property
     def formats(self) -> list[str]:

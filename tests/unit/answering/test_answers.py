@@ -312,7 +312,7 @@ def test_what_a_foreign_model_raises_is_a_model_error_with_its_cause() -> None:
     for ask in (searching.answer, lambda query: list(searching.stream_answer(query))):
         with pytest.raises(ModelError, match="ZeroDivisionError") as caught:
             ask(QUERY)
-        assert caught.value.reason == "unavailable"
+        assert caught.value.reason == "failed"
         assert "secret" not in str(caught.value)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 

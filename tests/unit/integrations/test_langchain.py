@@ -302,7 +302,7 @@ async def test_an_event_tells_how_the_documents_were_found(is_async: bool) -> No
     ((name, data, run_id),) = listener.events
     assert (name, listener.runs[run_id][0]) == (EVENT, "QueryTransformRetriever")
     assert (data["status"], data["variants"][0]["kind"]) == ("degraded", "original")
-    assert data["degradations"][0][:2] == ["transform.rewrite", "failed"]
+    assert data["degradations"][0][:2] == ["transform.rewrite", "unavailable"]
     assert data["retrieval_steps"]["final"][0]["id"] == "health"
     json.dumps(data)
 

@@ -429,7 +429,7 @@ async def test_an_event_tells_how_the_nodes_were_found(is_async: bool) -> None:
     (event,) = events.named("QueryTransformEvent")
     assert spans.names[event.span_id].startswith("QueryTransformRetriever.")
     assert (event.record["status"], event.record["variants"][0]["kind"]) == ("degraded", "original")
-    assert event.record["degradations"][0][:2] == ["transform.rewrite", "failed"]
+    assert event.record["degradations"][0][:2] == ["transform.rewrite", "unavailable"]
     json.dumps(event.record)
     assert events.named("RetrievalStartEvent")[0].str_or_query_bundle == QUESTION
     assert ids(events.named("RetrievalEndEvent")[-1].nodes)[0] == "health"
