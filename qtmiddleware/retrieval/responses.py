@@ -225,6 +225,7 @@ def _make_layout(class_: type[Any], names: tuple[Any, ...]) -> Layout:
     return Layout(*groups, own_names, is_plain)
 
 
+@lru_cache(4_096)
 def _spell(name: str) -> str:
     """Return *name* without the differences between ``page_content`` and ``PageContent``."""
     return re.sub("(?<=[^_])_(?=[^_])", "", name).lower()
@@ -897,9 +898,10 @@ def _find_columns(response: Any, path: Path | None) -> tuple[Mapping[Any, str], 
             documents, scores = (0,), [(1,)]
         elif len(getattr(type(response), "_fields", ())) == 2:
             documents, scores = response._fields[:1], [response._fields[1:]]
-        for place in scores if len(documents) == 1 else ():
-            passages, numbers = _get_path(response, documents), _get_path(response, place)
-            is_pair = _is_list(passages) and _is_numbers(numbers) and len(numbers) == len(passages)
+        passages = _get_path(response, documents)
+        for place in scores if len(documents) == 1 and _is_list(passages) else ():
+            numbers = _get_path(response, place)
+            is_pair = _is_numbers(numbers) and len(numbers) == len(passages)
             if is_pair and not any(map(_is_number, passages)):
                 return {documents[0]: "document", place[0]: "score"}, False
         return {}, False
