@@ -418,7 +418,7 @@ def test_sixteen_threads_learn_at_once_and_nothing_is_lost(
     model = OpenAIModel("m", LlmSettings(base_url=provider.url))
     with ThreadPoolExecutor(16) as pool:
         replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(16)))
-    assert {reply.text for reply in replies} == {'{"rewrite": "x"}'}
+    assert {reply.text for reply in replies} == {'{"rewrite": "Jaco is ill"}'}
     assert all(1 <= reply.calls <= 5 for reply in replies)
     assert model.complete(prompt, Deadline.after(50)).calls == 1
     model.close()
