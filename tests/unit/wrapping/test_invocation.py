@@ -105,9 +105,7 @@ def test_the_variants_are_embedded_in_one_batch(way: Way, kind: str) -> None:
 
 @every_way
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_function_of_one_text_gets_each_text_once(
-    way: Way, is_async: bool
-) -> None:
+def test_a_function_of_one_text_gets_each_text_once(way: Way, is_async: bool) -> None:
     asked: list[Any] = []
 
     def embed(text):  # type: ignore[no-untyped-def]
