@@ -216,21 +216,6 @@ class KeywordEvidenceSettings(SettingsGroup):
         Mapping[FieldName, Text], "Fields of a passage's id, score and text, if not the usual."
     ] = field(default_factory=dict)
 
-    @property
-    def id_field(self) -> str | None:
-        """The field that holds a passage's id; ``None`` for the usual names."""
-        return self.fields.get("id")
-
-    @property
-    def score_field(self) -> str | None:
-        """The field that holds a passage's score; ``None`` for the usual names."""
-        return self.fields.get("score")
-
-    @property
-    def text_field(self) -> str | None:
-        """The field that holds a passage's text; ``None`` for the usual names."""
-        return self.fields.get("text")
-
 
 class EscalationSettings(SettingsGroup):
     """When the language model is called."""
@@ -483,10 +468,7 @@ class Settings(SettingsGroup):
     @property
     def transform(self) -> catalogue.TransformRow:
         """The description of the transformation, from the catalogue or `transforms`."""
-        row = catalogue.TRANSFORMS.get(self.transformation_type)
-        if row is None:
-            own = self.transforms[self.transformation_type]
-            return catalogue.describe_transform(
-                self.transformation_type, own.prompt, tuple(own.fields.items())
-            )
-        return row
+        name = self.transformation_type
+        if own := self.transforms.get(name):
+            return catalogue.describe_transform(name, own.prompt, tuple(own.fields.items()))
+        return catalogue.TRANSFORMS[name]

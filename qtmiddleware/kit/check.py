@@ -379,7 +379,7 @@ class _CheckRun:
             text = f"{len(with_text)} of {len(passages)} have a text, {where}"
             self._add(CheckState.OK, "text", text, field=name, passages=len(with_text))
             return
-        text_field = self.settings.keyword_evidence.text_field
+        text_field = self.settings.keyword_evidence.fields.get("text")
         text, mend = responses.describe_missing_text(passages, text_field)
         fields = clauses.list_searched_fields(self.clauses)
         if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:

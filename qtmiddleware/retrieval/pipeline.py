@@ -1072,7 +1072,7 @@ class _Pipeline:
         # One passage without a text proves little about the others.
         elif len(passages) > 1:
             self.learned.holds_text = False
-            text_field = self.settings.keyword_evidence.text_field
+            text_field = self.settings.keyword_evidence.fields.get("text")
             problem, advice = describe_missing_text(passages, text_field)
             self.learned.record_problem(f"{problem}, so keywords cannot rerank them; {advice}")
 

@@ -196,7 +196,7 @@ class Invocation:
         # In shadow mode, the caller gets exactly the plain function's response.
         if not self.adds_field or settings.shadow is not None or learned.refuses_field:
             return ""
-        return self.arguments.find_unrequested_field(settings.keyword_evidence.text_field)
+        return self.arguments.find_unrequested_field(settings.keyword_evidence.fields.get("text"))
 
     def _record_rejections(
         self, search: Search, attempt: _Attempt, first_attempt: _Attempt
