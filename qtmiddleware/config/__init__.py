@@ -93,10 +93,10 @@ class Config:
         Raises:
             ConfigError: The file cannot be read, or a setting is wrong.
         """
-        from qtmiddleware.config.reading import read_config_file, read_environment
+        from pathlib import Path
 
-        environ = os.environ if environ is None else environ
-        return cls()._override([*read_environment(environ), read_config_file(path)])
+        # A word in a `Path` is never the name of a preset.
+        return cls.load(Path(path), environ=environ)
 
     @classmethod
     def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:

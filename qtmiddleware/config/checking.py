@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,9 +18,6 @@ from qtmiddleware.errors import ConfigError
 
 Path = tuple[Any, ...]
 """The field names that lead to a setting, and the user's own names and places inside it."""
-
-IGNORED_KEYS: Final = ("$schema", "$comment")
-"""The keys of a config file that are not settings, for editors and for people."""
 
 
 @cache
@@ -85,7 +82,7 @@ def _spell(value: Any, hint: Any, path: Path, source: str, sources: dict[Path, s
         spelled: dict[Any, Any] = {}
         for written_name, item in value.items():
             # Editors and people use these keys at the top level of a file.
-            if not path and written_name in IGNORED_KEYS:
+            if not path and written_name in ("$schema", "$comment"):
                 continue
             name = keys.find_name(hint, written_name)
             if name in spelled:
@@ -112,17 +109,15 @@ def _refuse_api_key(text: Any, path: Path, source: str) -> None:
 
 def _explain(problem: Mapping[str, Any], sources: Mapping[Path, str]) -> ConfigError:
     """Return the error for one of pydantic's errors."""
-    # The holder is the group or object that holds the value.
-    holder: Any = None
     hint: Any = Settings
     path: Path = ()
-    rest = list(problem["loc"])
-    while rest and (part := keys.find_part(hint, rest[0])) is not None:
-        holder, hint, path = hint, part, (*path, rest.pop(0))
-    if rest == ["[key]"]:
-        return _explain_unknown_key(path, holder, sources)
-    if rest and keys.list_names(hint):
-        return _explain_unknown_key((*path, rest[0]), hint, sources)
+    for name in problem["loc"]:
+        part = keys.find_part(hint, name)
+        if part is None and keys.list_names(hint):
+            return _explain_unknown_key((*path, name), hint, sources)
+        if part is None:
+            break
+        hint, path = part, (*path, name)
     value = None if problem["type"] == "missing" else problem["input"]
     allowed, source = keys.describe_allowed_values(hint), _find_source(path, sources)
     return errors.build_value_error(_format_path(path), value, allowed, source)

@@ -40,7 +40,7 @@ class Key:
     @property
     def name(self) -> str:
         """The dotted camelCase key, such as ``fusion.rrfK``."""
-        return format_dotted_key(self.path)
+        return ".".join(map(to_camel_case, self.path))
 
     @property
     def environment_variable(self) -> str:
@@ -116,9 +116,11 @@ def find_part(hint: Any, name: object) -> Any:
 
     The parts are the options of a group, and the items of an object or a list.
     """
-    type_ = unwrap(hint)[0]
+    type_, names = unwrap(hint)[0], list_names(hint)
+    if names and name not in names:
+        return None
     if is_dataclass(type_):
-        return read_hints(type_).get(str(name))
+        return read_hints(type_)[str(name)]
     if get_origin(type_) is Mapping:
         return get_args(type_)[1]
     return get_args(type_)[0] if get_origin(type_) is tuple else None
@@ -163,11 +165,6 @@ def describe_allowed_values(hint: Any) -> str:
         words = _WORDS.get(type_, f"an object of {names}")
         words += "".join(str(note) for note in notes if isinstance(note, Limit))
     return words + (", or null" if is_nullable else "")
-
-
-def format_dotted_key(path: tuple[str, ...]) -> str:
-    """Return the dotted key for a path of field names, such as ``fusion.rrfK``."""
-    return ".".join(map(to_camel_case, path))
 
 
 def convert_to_json(value: Any, hint: Any = None) -> Any:
