@@ -14,7 +14,10 @@ from tests.support.model_server import ModelServer, Said, failure
 TRANSFORMED: Final = {
     "rewrite": "Which conditions does the dog Jaco suffer from?",
     "step_back": "How healthy is Jaco?",
-    "sub_queries": ["What did the vet find in May?", "Which illnesses do older dogs have?"],
+    "sub_queries": [
+        "Which health concerns did the vet find in May?",
+        "Which health concerns do older dogs have?",
+    ],
     "paraphrases": ["Is Jaco ill?"],
     "hyde": "Jaco is healthy according to the vet.",
     "keywords": ["vet", "arthritis"],
