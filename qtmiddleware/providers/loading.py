@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -23,6 +24,8 @@ A longer text is cut before tokenizing, because tokenizing takes a second per me
 """
 MOST_TOKENS: Final = 8_192
 """The maximum number of tokens per text, if the model reports no maximum or a larger one."""
+# One word, or two words with a slash between them. Anything else is a path.
+_HUB_NAME: Final = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?", re.ASCII)
 _NOISY: Final = ("sentence_transformers", "transformers", "huggingface_hub")
 _LOCK: Final = make_lock()
 
@@ -52,47 +55,55 @@ def load_model(
         import sentence_transformers
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
-    # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
-    with _LOCK, _silence_libraries():
-        folder = Path(model_name).expanduser()
-        if not folder.exists() and _is_path(model_name):
+    if is_hub_name := _HUB_NAME.fullmatch(model_name) is not None:
+        # The libraries look in the working folder first. A stranger's folder there must not replace
+        # the hub's model of the same name.
+        for planted in (model_name, f"sentence-transformers/{model_name}"):
+            if Path(planted).exists():
+                raise make_error(
+                    f"{planted} is both a folder here and a name on the model hub; write"
+                    f" ./{planted} for the folder"
+                )
+        source = model_name
+    else:
+        folder = Path(model_name).expanduser().absolute()
+        if not folder.exists():
             raise make_error(
                 f"the folder {model_name} does not exist; name a folder that holds a model, or a"
                 " model of the hub"
             )
-        # The libraries look in the working folder first. A stranger's folder there must not replace
-        # the hub's model of the same name.
-        for planted in (
-            () if _is_path(model_name) else (model_name, f"sentence-transformers/{model_name}")
-        ):
-            if Path(planted).exists():
-                message = (
-                    f"{planted} is both a folder here and a name on the model hub; write"
-                    f" ./{planted} for the folder"
-                )
-                raise make_error(message)
-        is_hub_reachable = folder.exists() or _can_reach_hub(model_name)
+        source = str(folder)
+    # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
+    with _LOCK, _silence_libraries():
+        is_offline = is_hub_name and not _can_reach_hub(model_name)
         _log.info("loading %s", model_name, event="model_loading", model=model_name)
         try:
             if options["trust_remote_code"]:
-                _restore_position_ids_function()
-            return getattr(sentence_transformers, class_name)(
-                # The libraries may take a relative path for a name, and then ask the hub.
-                str(folder.absolute()) if folder.exists() else model_name,
-                local_files_only=not is_hub_reachable,
-                **options,
-            )
+                # The code of Jina's models imports this function from where transformers 4 had it.
+                module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
+                function = module.XLMRobertaEmbeddings.create_position_ids_from_input_ids
+                module.create_position_ids_from_input_ids = function
+            model_class = getattr(sentence_transformers, class_name)
+            return model_class(source, local_files_only=is_offline, **options)
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
-            error_message = remove_credentials(str(error).strip()) or type(error).__name__
-            raise make_error(
-                _explain_load_failure(
-                    model_name,
-                    is_hub_reachable=is_hub_reachable,
-                    is_folder=folder.exists(),
-                    error_message=error_message,
+            cause = remove_credentials(str(error).strip()) or type(error).__name__
+            message = (
+                f"the model {model_name!r} cannot be loaded: {cause.splitlines()[0]}; check the"
+                " name (organisation/model), or name a folder; a private model needs HF_TOKEN"
+            )
+            if "trust_remote_code" in cause:
+                message = (
+                    f"the model {model_name!r} runs its own code; to allow that, pass"
+                    " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
                 )
-            ) from error
+            elif is_offline:
+                message = (
+                    f"the model {model_name!r} is not on this machine, and the model hub cannot be"
+                    " reached: connect once to download the model, name a folder that holds the"
+                    " model, or set HF_HOME to its download folder"
+                )
+            raise make_error(message) from error
 
 
 def cut_text(model: Any, text: str) -> str:
@@ -103,54 +114,6 @@ def cut_text(model: Any, text: str) -> str:
     """
     most = CHARS_PER_TOKEN * min(getattr(model, "max_seq_length", None) or MOST_TOKENS, MOST_TOKENS)
     return replace_surrogates(text[:most])
-
-
-def _explain_load_failure(
-    model_name: str, *, is_hub_reachable: bool, is_folder: bool, error_message: str
-) -> str:
-    if "trust_remote_code" in error_message:
-        return (
-            f"the model {model_name!r} runs its own code; to allow that, pass"
-            " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
-        )
-    error_message = error_message.splitlines()[0]
-    if is_folder:
-        return f"the model in the folder {model_name} cannot be loaded: {error_message}"
-    if is_hub_reachable:
-        return (
-            f"the model {model_name!r} cannot be loaded: {error_message}; check the name"
-            " (organisation/model), or name a folder; a private model needs HF_TOKEN"
-        )
-    return (
-        f"the model {model_name!r} is not on this machine, and the model hub cannot be reached:"
-        " connect once to download the model, name a folder that holds the model, or set HF_HOME to"
-        " its download folder"
-    )
-
-
-def _restore_position_ids_function() -> None:
-    """Make a function that transformers 5 moved available in its old module again.
-
-    The code of Jina's models imports the function from its old module.
-    """
-    module: Any = import_module("transformers.models.xlm_roberta.modeling_xlm_roberta")
-    name = "create_position_ids_from_input_ids"
-    moved = getattr(getattr(module, "XLMRobertaEmbeddings", None), name, None)
-    if not hasattr(module, name) and moved is not None:
-        setattr(module, name, moved)
-
-
-def _is_path(model_name: str) -> bool:
-    """Return whether *model_name* is a path rather than a name on the hub.
-
-    A name on the hub is one word, or two words with a slash between them.
-    """
-    return (
-        model_name.startswith((".", "~"))
-        or Path(model_name).is_absolute()
-        or model_name.count("/") > 1
-        or "\\" in model_name
-    )
 
 
 def _can_reach_hub(model_name: str) -> bool:

@@ -164,9 +164,7 @@ def test_a_folder_that_is_not_there_is_no_matter_of_the_hub(name: str) -> None:
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        EmbeddingError, match=rf"the model in the folder {tmp_path} cannot be loaded"
-    ):
+    with pytest.raises(EmbeddingError, match=rf"the model '{tmp_path}' cannot be loaded"):
         SentenceTransformersEmbedder(str(tmp_path)).embed(["a"])
 
 
