@@ -116,14 +116,10 @@ def copy_with_own_connections(client: Any) -> Any:
 def read_host(address: str) -> str:
     """Return the host of *address*, without path, user or password.
 
-    If *address* has no host, returns a phrase for messages, such as "the default address".
+    If *address* has none, returns "an unknown host", because messages name the host.
     """
-    try:
-        return urlsplit(address).hostname or (
-            "an address without a host" if address else "the default address"
-        )
-    except ValueError:
-        return "an address that cannot be read"
+    server = read_host_and_port(address)
+    return server[0] if server else "an unknown host"
 
 
 def read_host_and_port(address: str) -> tuple[str, int] | None:
@@ -138,13 +134,10 @@ def read_host_and_port(address: str) -> tuple[str, int] | None:
 
 def find_provider(host: str) -> str:
     """Return the OpenTelemetry name of the provider at *host*; ``openai`` if *host* is unknown."""
-    ends = ((f".{end}", f"-{end}") for end in _PROVIDERS)
-    found = (
-        name
-        for end, name in zip(ends, _PROVIDERS.values(), strict=True)
-        if f".{host}".endswith(end)
-    )
-    return next(found, "openai")
+    for end, provider in _PROVIDERS.items():
+        if f".{host}".endswith((f".{end}", f"-{end}")):
+            return provider
+    return "openai"
 
 
 class Clients:

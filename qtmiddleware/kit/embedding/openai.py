@@ -131,8 +131,7 @@ class OpenAIEmbedder:
     @property
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if the user's client does not show them."""
-        address = self._address
-        return read_host_and_port(address if self._user_client else address or DEFAULT_ADDRESS)
+        return read_host_and_port(self._address)
 
     @property
     def dimension(self) -> int:
@@ -167,15 +166,15 @@ class OpenAIEmbedder:
     def _address(self) -> str:
         if self._user_client is not None:
             return str(getattr(self._user_client, "base_url", ""))
-        return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip()
+        return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or DEFAULT_ADDRESS
 
     def _choose_client(self) -> Any:
         if self._user_client is not None:
             return self._user_client
         with self._lock:
             if self._made_client is None:
-                address = self._address or None
-                if not address and not read_api_key():
+                address = self._address
+                if address == DEFAULT_ADDRESS and not read_api_key():
                     raise EmbeddingError(
                         f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
                         f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"

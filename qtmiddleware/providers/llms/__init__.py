@@ -64,8 +64,6 @@ def make_shared_clients(client_or_model: Any, settings: Settings) -> Clients | N
     If *client_or_model* is ``None``, the clients are made on first use. Returns ``None`` for any
     other object.
     """
-    if isinstance(client_or_model, LanguageModel):
-        return None
     if client_or_model is None or is_client(client_or_model):
         return Clients(client_or_model, settings.llm.base_url)
     return None

@@ -13,9 +13,7 @@ from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.types import Deadline
 
 
-def require_seconds_left(
-    deadline: Deadline, error_message: str = "no time was left to call the language model"
-) -> float:
+def require_seconds_left(deadline: Deadline) -> float:
     """Return the seconds left until *deadline*; raise `ModelError` if none are left.
 
     The result is infinite if there is no deadline. The error's reason is ``cancelled`` if the
@@ -24,7 +22,8 @@ def require_seconds_left(
     seconds = deadline.remaining()
     if seconds <= 0:
         # A cancelled deadline has the time 0.
-        raise ModelError("timeout" if deadline.at > 0 else "cancelled", error_message)
+        reason = "timeout" if deadline.at > 0 else "cancelled"
+        raise ModelError(reason, "no time was left to call the language model")
     return seconds
 
 

@@ -63,6 +63,12 @@ class GovernedModel:
         self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER
     ) -> None:
         self.inner = inner
+        self.name = inner.name
+        """The model's name."""
+        self.provider: str = getattr(inner, "provider", "")
+        """The model's provider; ``""`` if it is unknown."""
+        self.server: tuple[str, int] | None = getattr(inner, "server", None)
+        """The server's host and port; ``None`` if they are unknown."""
         self.can_async: bool = getattr(inner, "can_async", True)
         self._budget = settings.budget
         self.breaker = breaker
@@ -83,21 +89,6 @@ class GovernedModel:
                 path="budget.maxUsd",
                 value=self._budget.max_usd,
             )
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.inner.name
-
-    @property
-    def provider(self) -> str:
-        """The model's provider; ``""`` if it is unknown."""
-        return getattr(self.inner, "provider", "")
-
-    @property
-    def server(self) -> tuple[str, int] | None:
-        """The server's host and port; ``None`` if they are unknown."""
-        return getattr(self.inner, "server", None)
 
     def find_blocking_error(self) -> ModelError | None:
         """Return the error that a call would raise now, or ``None`` if calls are allowed.

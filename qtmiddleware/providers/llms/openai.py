@@ -118,7 +118,7 @@ class OpenAIModel:
                 require_seconds_left(deadline)
         except Exception as error:
             # If the text had ended before the error, at most the cost is missing.
-            if not reader.is_whole:
+            if not reader.end:
                 raise attempts.convert_error(error) from None
         finally:
             if hasattr(answer, "close"):
@@ -144,7 +144,7 @@ class OpenAIModel:
                 for piece in reader.read(chunk):
                     yield piece
         except Exception as error:
-            if not reader.is_whole:
+            if not reader.end:
                 raise attempts.convert_error(error) from None
         finally:
             if hasattr(answer, "close"):
@@ -227,19 +227,16 @@ class _StreamReader:
     """Builds one reply from the chunks of a stream.
 
     Attributes:
-        is_whole: Whether the text is complete. The token counts may still be missing.
+        end: Why the model stopped; ``""`` until the text is complete. The token counts may still be
+            missing.
     """
 
     def __init__(self, add_costs: Callable[[Reply], Reply]) -> None:
         self._add_costs = add_costs
         self._texts: list[str] = []
-        self._end = ""
+        self.end = ""
         self._fields: dict[str, Any] = {}
         self._has_begun = False
-
-    @property
-    def is_whole(self) -> bool:
-        return bool(self._end)
 
     def read(self, chunk: Any) -> Iterator[str | Reply]:
         """Yield the text in *chunk*, and, when the text is complete, the `Reply` so far.
@@ -263,8 +260,8 @@ class _StreamReader:
         if text := replace_surrogates(replies.read_text(delta)):
             self._texts.append(text)
             yield text
-        if end and not self.is_whole:
-            self._end = end
+        if end and not self.end:
+            self.end = end
             if "".join(self._texts).strip():
                 yield self.make_reply()
 
@@ -274,11 +271,11 @@ class _StreamReader:
             raise ModelError(
                 "unparsable", f"the model's response is not a stream; {replies.CHECK_ADDRESS}"
             )
-        if not self.is_whole:
+        if not self.end:
             raise ModelError("unavailable", "the model's answer was cut off")
         text = "".join(self._texts)
         return self._add_costs(
-            replies.make_reply(None, self._fields, finish_reason=self._end, text=text)
+            replies.make_reply(None, self._fields, finish_reason=self.end, text=text)
         )
 
 
