@@ -138,9 +138,9 @@ class CallableEmbedder:
         arguments = self._split(texts)
         if len(arguments) == 1 and not self._is_async:
             result = self._call(self._function, arguments[0])
-            if not inspect.isawaitable(result):
-                return self._read_results([result], texts)
-            return self._read_results([run_in_background_loop(lambda: _wait(result))], texts)
+            if inspect.isawaitable(result):
+                result = run_in_background_loop(partial(_wait, result))
+            return self._read_results([result], texts)
         gather = partial(self._gather, self._function, arguments, max_concurrency)
         return self._read_results(run_in_background_loop(gather), texts)
 

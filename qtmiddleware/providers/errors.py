@@ -32,7 +32,7 @@ _CODE: Final = {
 }
 _ADVICE: Final = {
     "timeout": "did not answer in time; raise {timeout} if it usually takes longer",
-    "unauthorized": "rejected the key; check {key} and its permissions",
+    "unauthorized": "rejected the key; check OPENAI_API_KEY and its permissions",
     "rate_limited": "accepts no more requests for now (rate limit or quota)",
     "refused": "withheld the answer by its content filter",
     "too_long": "says the request is too long for the model",
@@ -68,7 +68,6 @@ def convert_client_error(
     *,
     address: str = "llm.baseUrl",
     timeout: str = "limits.llmTimeoutMs (for answers, answer.timeoutMs)",
-    key: str = "OPENAI_API_KEY",
 ) -> ModelError:
     """Return the `ModelError` for an *error* of the ``openai`` client.
 
@@ -80,7 +79,6 @@ def convert_client_error(
         service: The model's name and host, as the message shows them.
         address: The name of the option that sets the address.
         timeout: The names of the options that set the timeouts.
-        key: The name of the environment variable with the API key.
     """
     if isinstance(error, ModelError):
         return error
@@ -91,7 +89,7 @@ def convert_client_error(
         reason, advice = "timeout", "cannot be reached; check {address} and the network"
     elif isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only header that this package does not write.
-        reason, advice = "unauthorized", "needs a key of other characters; check {key}"
+        reason, advice = "unauthorized", "needs a key of other characters; check OPENAI_API_KEY"
     elif status == 407 or cause == "ProxyError":
         advice = "is blocked by the proxy; check HTTPS_PROXY"
     elif status is not None and status < 400:
@@ -103,7 +101,7 @@ def convert_client_error(
                 failure += f", {name} {value}"
     return ModelError(
         reason,
-        f"{service} {advice.format(address=address, timeout=timeout, key=key)} ({failure})",
+        f"{service} {advice.format(address=address, timeout=timeout)} ({failure})",
         retry_after=limit_pause(read_retry_after(error)),
     )
 

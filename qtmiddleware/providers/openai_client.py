@@ -155,6 +155,10 @@ class Clients:
         self._makes_clients = not users
         self._sync = next((user for user in users if not is_async_client(user)), None)
         self._async = next((user for user in users if is_async_client(user)), None)
+        self.has_sync_client = self._makes_clients or self._sync is not None
+        """Whether there is a client for synchronous calls."""
+        self.has_async_client = self._makes_clients or self._async is not None
+        """Whether there is a client for asynchronous calls."""
         self._lock = make_lock()
         self._made: Any = None
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
@@ -166,16 +170,6 @@ class Clients:
         self._by_loop, self._made = {}, None
         if has_default_connections(self._sync):
             self._sync = copy_with_own_connections(self._sync)
-
-    @property
-    def has_sync_client(self) -> bool:
-        """Whether there is a client for synchronous calls."""
-        return self._makes_clients or self._sync is not None
-
-    @property
-    def has_async_client(self) -> bool:
-        """Whether there is a client for asynchronous calls."""
-        return self._makes_clients or self._async is not None
 
     @property
     def address(self) -> str:
@@ -246,7 +240,7 @@ class Clients:
         self.close()
 
     def _make_client(self, *, is_async: bool) -> Any:
-        if self._makes_clients and not is_service_configured(self._base_url):
+        if self._makes_clients and not (find_address(self._base_url) or read_api_key()):
             raise ModelError(
                 "unauthorized",
                 f"the key for the language model is missing: set {KEY_VARIABLE}, or"
@@ -297,12 +291,3 @@ def hash_address_and_key(base_url: str | None) -> int:
     """Return a hash of the address and the key that new clients use."""
     # A hash, so that the key itself is stored nowhere else.
     return hash((find_address(base_url), read_api_key()))
-
-
-def is_service_configured(base_url: str | None) -> bool:
-    """Return whether an API key or a service's address is configured.
-
-    The address is *base_url* or comes from the environment. An address is enough, because a user's
-    own server may need no key.
-    """
-    return bool(find_address(base_url) or read_api_key())

@@ -12,7 +12,7 @@ from typing import Any
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import LanguageModel
-from qtmiddleware.providers.openai_client import Clients, is_client, is_service_configured
+from qtmiddleware.providers.openai_client import Clients, find_address, is_client, read_api_key
 
 __all__ = ["has_language_model", "make_language_model", "make_shared_clients"]
 
@@ -75,4 +75,4 @@ def has_language_model(settings: Settings) -> bool:
     The key is read from the environment, and the address from *settings* or the environment. An
     address is enough, because a user's own server may need no key.
     """
-    return is_service_configured(settings.llm.base_url)
+    return bool(find_address(settings.llm.base_url) or read_api_key())

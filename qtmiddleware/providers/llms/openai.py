@@ -67,6 +67,8 @@ class OpenAIModel:
         self._levels: dict[str, int] = {}
         is_shared = isinstance(client, Clients)
         self._clients = client if is_shared else Clients(client, self._options.base_url)
+        self.can_async = self._clients.has_async_client
+        """Whether `acomplete` can be called. ``False`` if the user gave only a sync client."""
         self.prices = Prices(model, self._options.input_price, self._options.output_price)
 
     def __repr__(self) -> str:
@@ -81,11 +83,6 @@ class OpenAIModel:
     def server(self) -> tuple[str, int] | None:
         """The server's host and port; ``None`` if they are unknown."""
         return openai_client.read_host_and_port(self._clients.address)
-
-    @property
-    def can_async(self) -> bool:
-        """Whether `acomplete` can be called. ``False`` if the user gave only a sync client."""
-        return self._clients.has_async_client
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
