@@ -45,8 +45,7 @@ def check_layers(
         values = keys.merge_settings(values, spelled)
     kind, own = values["transformation_type"], values["transforms"]
     if isinstance(kind, str) and isinstance(own, Mapping) and kind not in TRANSFORMS:
-        own_names = {errors.fold_name(str(name)): name for name in own}
-        values["transformation_type"] = own_names.get(errors.fold_name(kind), kind)
+        values["transformation_type"] = errors.find_same_name(kind, map(str, own)) or kind
     try:
         checked = build_adapter().validate_python(values)
     except ValidationError as error:
@@ -93,9 +92,7 @@ def _spell(value: Any, hint: Any, path: Path, source: str, sources: dict[Path, s
         return spelled
     if isinstance(value, str):
         _refuse_api_key(value, path, source)
-        folded = errors.fold_name(value)
-        choices = (name for name in keys.list_choices(hint) if errors.fold_name(name) == folded)
-        return next(choices, value)
+        return errors.find_same_name(value, keys.list_choices(hint)) or value
     # In JSON, 4.0 and 4 are equal.
     is_whole = type_ is int and isinstance(value, float) and value.is_integer()
     return int(value) if is_whole else value
@@ -140,10 +137,9 @@ def _explain_unknown_key(path: Path, holder: Any, sources: Mapping[Path, str]) -
 
 def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
     """Yield the path, the value and the allowed values of each option that others rule out."""
-    built_in = {errors.fold_name(name): name for name in (*TRANSFORMS, *PROMPT_NAMES)}
     for name, own in settings.transforms.items():
         # A name that differs only in case or dashes would be confused with the built-in one.
-        if twin := built_in.get(errors.fold_name(name)):
+        if twin := errors.find_same_name(name, (*TRANSFORMS, *PROMPT_NAMES)):
             yield ("transforms", name), name, f"another name than the built-in {twin}"
         elif not re.fullmatch(r"[A-Za-z][\w-]{0,59}", name, re.ASCII):
             allowed = "named by at most 60 letters, digits, - and _, beginning with a letter"

@@ -133,6 +133,15 @@ def find_nearest_name(name: str, known_names: Iterable[str]) -> str | None:
     return folded[matches[0]] if matches else None
 
 
+def find_same_name(name: str, known_names: Iterable[str]) -> str | None:
+    """Return the one of *known_names* that equals *name*, ignoring case, dashes and underscores.
+
+    Returns *name* itself if it is known, and ``None`` if there is no such name.
+    """
+    same_names = [known for known in known_names if fold_name(known) == fold_name(name)]
+    return name if name in same_names else next(iter(same_names), None)
+
+
 def fold_name(name: str) -> str:
     """Return *name* in lower case, without dashes, underscores and spaces, for comparison.
 

@@ -69,12 +69,10 @@ def read_preset(name: str) -> Layer:
     Raises:
         ConfigError: There is no such preset. The message lists all presets.
     """
-    folded = errors.fold_name(name)
-    preset = next((preset for preset in PRESETS if errors.fold_name(preset) == folded), None)
+    preset = errors.find_same_name(name, PRESETS)
     if preset is None:
         allowed = f"one of {', '.join(PRESETS)}"
-        kinds = {errors.fold_name(kind): kind for kind in TRANSFORMS}
-        if kind := kinds.get(folded):
+        if kind := errors.find_same_name(name, TRANSFORMS):
             allowed += f', or {{"transformationType": "{kind}"}}'
         raise errors.build_value_error("preset", name, allowed, "preset")
     return f"preset {preset}", read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
@@ -91,12 +89,9 @@ def find_presets_folder() -> Path:
 
 def _read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
     """Return the settings in a file or a preset. If both exist, read the file."""
-    is_word = isinstance(source, str) and re.fullmatch(r"[\w-]+", source)
-    return (
-        read_preset(str(source))
-        if is_word and not Path(source).is_file()
-        else read_config_file(source)
-    )
+    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).is_file():
+        return read_preset(source)
+    return read_config_file(source)
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Layer:

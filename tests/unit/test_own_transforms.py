@@ -212,6 +212,13 @@ def test_a_decorated_function_and_a_call_use_it() -> None:
     assert [prompt.mode for prompt in model.prompts] == ["jargon", "trade"]
 
 
+def test_of_names_that_differ_in_case_the_one_that_is_written_is_used() -> None:
+    transforms = {"trade": define("hyde"), "TRADE": define("rewrite")}
+    for name, field in (("trade", "hyde"), ("TRADE", "rewrite"), ("Trade", "hyde")):
+        config = Config.load({"transformationType": name, "transforms": transforms}, environ={})
+        assert config.settings.transform.fields == (field,)
+
+
 def test_a_layer_defines_a_transformation_anew_and_keeps_the_others() -> None:
     below = {"jargon": {"prompt": PROMPT, "fields": {"hyde": 1.0}}, "trade": define("keywords")}
     config = Config.load({"transforms": below}, environ={}).overridden(
