@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from qtmiddleware.config import Config, Layers
+from qtmiddleware.config.keys import read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
 from qtmiddleware.protocols import Clock, FuseFunction, LanguageModel, Reranker, RetrievalHook
@@ -256,9 +257,6 @@ class Components:
         )
 
     def _get_cached_model(self, settings: Settings, *, has_default_settings: bool) -> GovernedModel:
-        # Imported here so that the free tier does not pay for this module.
-        from qtmiddleware.config.keys import read_marked_values
-
         key = read_marked_values(settings, Mark.MODEL)
         # The account is read once, so that a key that changes in the environment is used only after
         # a reload.
