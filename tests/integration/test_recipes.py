@@ -142,7 +142,13 @@ def test_the_readmes_example_on_pinecone(
     )
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PINECONE_API_KEY", pinecone.api_key)
-    server.reply = {"standalone": "What was Nike's revenue last year?", **REPLY}
+    nike = "What was Nike's revenue last year?"
+    server.reply = {
+        **REPLY,
+        "standalone": nike,
+        "rewrite": nike,
+        "hyde": "Nike's revenue rose last year.",
+    }
     found = cook(example.replace("https://...", pinecone.host("documents")))
     assert found["r"].degradations == ()
     assert [it.kind for it in found["r"].variants][:2] == ["original", "joined"]

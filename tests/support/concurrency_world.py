@@ -41,7 +41,7 @@ def scripted(prompt: Prompt) -> dict[str, Any] | str:
     return reply({field.name: field.shape for field in prompt.fields}) if prompt.fields else ANSWER
 
 
-def found(query: str, top_k: int = 3) -> list[dict[str, Any]]:
+def found(query: str, top_k: int = 2) -> list[dict[str, Any]]:
     """Passages whose ids say what was asked for."""
     rows = [("shared", "Jaco is healthy and was seen by the vet"), (query, f"About {query}")]
     return [

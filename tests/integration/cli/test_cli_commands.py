@@ -159,7 +159,7 @@ def test_what_is_set_wrongly_is_a_usage_error_that_names_the_nearest_key(
 ) -> None:
     ended = qtm(*command, "--set", "fusion.rrk=3", "--set", "topK=x")
     assert (ended.code, ended.out) == (2, "")
-    assert "fusion.rrk is not a setting (--set); did you mean rrfK?" in ended.err
+    assert "fusion.rrk is not a setting (--set); did you mean fusion.rrfK?" in ended.err
     assert 'topK must be a whole number from 1 to 10000, not "x" (--set)' in ended.err
 
 

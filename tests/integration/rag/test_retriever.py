@@ -218,7 +218,7 @@ def test_passages_and_questions_are_embedded_each_by_their_own_method(
     assert embeddings.questions == []
     embedded = len(embeddings.passages)
     with qtm.QueryMiddleware(config, embedder=embeddings) as qm:
-        assert qm.retriever.retrieve(QUESTION).matches[0].id == "lamp.md#0"
+        assert qm.retriever.retrieve(QUESTION, top_k=3).matches[0].id == "lamp.md#0"
     assert embeddings.questions == [QUESTION]
     assert [text for text in embeddings.passages[embedded:] if text != "dimension"] == []
 

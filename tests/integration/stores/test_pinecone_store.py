@@ -61,7 +61,7 @@ def test_what_its_searches_read_is_part_of_the_account(
     store.upsert([Passage("a", "apples", {})], [X])
     monkeypatch.setitem(operations.USAGE, "readUnits", 6)
     with qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts]) as qm:
-        trace = qm.retriever.retrieve("apples?").trace
+        trace = qm.retriever.retrieve("apples?", top_k=1).trace
     assert (trace.searches, trace.read_units) == (1, 6)
 
 

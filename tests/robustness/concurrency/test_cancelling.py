@@ -73,7 +73,7 @@ def test_transformations_can_be_cancelled_wherever_they_wait() -> None:
 def test_a_search_in_threads_can_be_cancelled_wherever_it_is_waited_for() -> None:
     counted = Counted()
 
-    def retrieve(query: str, top_k: int = 3) -> Any:
+    def retrieve(query: str, top_k: int = 2) -> Any:
         return found(query, top_k)
 
     wrapped = qtm.QueryMiddleware(config(), client=Model(counted)).wrap(retrieve)
@@ -119,7 +119,7 @@ async def hanging() -> AsyncIterator[tuple[Any, Counted]]:
     """A wrapped function of which every search hangs that is not for the question itself."""
     counted = Counted()
 
-    async def retrieve(query: str, top_k: int = 3) -> Any:
+    async def retrieve(query: str, top_k: int = 2) -> Any:
         with counted:
             if query != QUERY:
                 await asyncio.Event().wait()
@@ -199,7 +199,7 @@ async def test_a_scope_of_anyio_that_cancels_again_and_again_ends_everything() -
 
 
 async def test_a_search_that_gives_itself_up_costs_its_own_variant_alone() -> None:
-    async def retrieve(query: str, top_k: int = 3) -> Any:
+    async def retrieve(query: str, top_k: int = 2) -> Any:
         if query == SUBS[0]:
             inner = asyncio.ensure_future(asyncio.sleep(60))
             inner.cancel()
@@ -219,7 +219,7 @@ def test_a_call_whose_loop_was_closed_in_the_middle_is_thrown_away_in_silence(
 ) -> None:
     counted = Counted()
 
-    async def retrieve(query: str, top_k: int = 3) -> Any:
+    async def retrieve(query: str, top_k: int = 2) -> Any:
         with counted:
             if query != QUERY:
                 await asyncio.Event().wait()

@@ -47,11 +47,11 @@ class House:
         self.seen.append((name, request_id.get(), baggage.get_baggage("tenant")))
         return self.tracer.start_as_current_span(name)
 
-    def search(self, vector: Sequence[float], top_k: int = 3) -> Any:
+    def search(self, vector: Sequence[float], top_k: int = 2) -> Any:
         with self._look("search"):
             return found(f"passage {vector[0]}", top_k)
 
-    async def asearch(self, vector: Sequence[float], top_k: int = 3) -> Any:
+    async def asearch(self, vector: Sequence[float], top_k: int = 2) -> Any:
         with self._look("search"):
             await asyncio.sleep(0)
             return found(f"passage {vector[0]}", top_k)
@@ -138,11 +138,11 @@ def test_questions_side_by_side_see_each_their_own_caller(
     tracer = spans.tracer  # type: ignore[attr-defined]
     seen: list[tuple[str, str]] = []
 
-    def plain(query: str, top_k: int = 3) -> Any:
+    def plain(query: str, top_k: int = 2) -> Any:
         seen.append((request_id.get(), query))
         return found(query, top_k)
 
-    async def awaited(query: str, top_k: int = 3) -> Any:
+    async def awaited(query: str, top_k: int = 2) -> Any:
         await asyncio.sleep(0)
         return plain(query, top_k)
 
@@ -180,11 +180,11 @@ def test_what_a_search_sets_is_seen_by_no_other_search_and_not_by_the_caller(
         set_by_search.set(query)
         context.attach(baggage.set_baggage("searched", query))
 
-    def plain(query: str, top_k: int = 3) -> Any:
+    def plain(query: str, top_k: int = 2) -> Any:
         look(query)
         return found(query, top_k)
 
-    async def awaited(query: str, top_k: int = 3) -> Any:
+    async def awaited(query: str, top_k: int = 2) -> Any:
         look(query)
         await asyncio.sleep(0)
         return found(query, top_k)

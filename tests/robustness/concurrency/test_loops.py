@@ -27,11 +27,11 @@ COUNTING = threading.Lock()
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
-def plain(query: str, top_k: int = 3) -> Any:
+def plain(query: str, top_k: int = 2) -> Any:
     return found(query, top_k)
 
 
-async def awaited(query: str, top_k: int = 3) -> Any:
+async def awaited(query: str, top_k: int = 2) -> Any:
     await asyncio.sleep(0)
     return found(query, top_k)
 
@@ -151,7 +151,7 @@ def test_a_cancelled_call_leaves_nothing_under_every_loop(run: Run, house: Model
     house.holds = True
     ended = []
 
-    async def search(query: str, top_k: int = 3) -> Any:
+    async def search(query: str, top_k: int = 2) -> Any:
         try:
             await asyncio.Event().wait()
         finally:
@@ -292,11 +292,11 @@ def test_a_question_that_is_asked_within_itself_does_not_wait_for_itself(way: st
     functions: Any = middleware.wrap(plain), middleware.wrap(awaited)
     within = []
 
-    def asks_again(query: str, top_k: int = 3) -> Any:
+    def asks_again(query: str, top_k: int = 2) -> Any:
         within.append(functions[0].retrieve(query))
         return within[-1].response
 
-    async def aasks_again(query: str, top_k: int = 3) -> Any:
+    async def aasks_again(query: str, top_k: int = 2) -> Any:
         within.append(await functions[1].aretrieve(query))
         return within[-1].response
 

@@ -129,7 +129,7 @@ print(len(known) > 5, together or [name for name, _ in known], work())
 # --- started anew ---------------------------------------------------------------------------------
 
 
-def plain(query: str, top_k: int = 3) -> Any:
+def plain(query: str, top_k: int = 2) -> Any:
     return found(query, top_k)
 
 

@@ -297,7 +297,8 @@ def test_the_length_of_passages_stays_between_the_shortest_and_the_longest() -> 
     def learn(thread: int) -> None:
         drawn = Random(thread)
         for learned in memories:
-            learned.update_average_length([{"text": "x" * drawn.choice((100, 4_000))}])
+            text = "x" * drawn.choice((100, 4_000))
+            learned.update_average_length([Passage("a", {"text": text}, text=text)])
             seen.append(learned.passage_chars)
 
     memories = [Learned() for _ in range(ROUNDS)]

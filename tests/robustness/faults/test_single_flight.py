@@ -138,7 +138,7 @@ def test_no_failure_is_kept_as_a_success(answer: Any, service: ModelServer) -> N
 
 def test_what_is_half_a_success_is_asked_again(service: ModelServer) -> None:
     wrapped = middleware(service, "all", breaker={"failures": 0}).wrap(search)
-    replies = iter([GOOD, {"step_back": "What illnesses do dogs have?"}, {}])
+    replies = iter([GOOD, {"step_back": "What health concerns do dogs have?"}, {"note": "none"}])
     lock = threading.Lock()
 
     def answer(body: dict[str, Any]) -> Said:

@@ -519,7 +519,7 @@ def test_beside_the_original_the_word_search_takes_a_thread_of_the_middleware() 
     config = {"transformationType": "rewrite", "limits": limits}
     qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
     search = Hybrid(vectors, words, patience=0.2)
-    retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)
+    retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY, top_k=2)
     threads = qm.health().threads
     release.set()
     assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
@@ -538,7 +538,7 @@ def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(
     qm._components.bulkhead.limit = 1
     search = Hybrid(hits({"a": 0.9, "b": 0.8}), words)
     with caplog.at_level(logging.WARNING, "qtmiddleware"):
-        retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY)
+        retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY, top_k=2)
     assert [variant.kind for variant in retrieval.variants] == ["original", "rewrite"]
     assert len(words.queries) == 1  # the original's, which is not counted
     assert (
