@@ -154,7 +154,7 @@ def _find_conflicts(settings: Settings) -> Iterator[tuple[Path, Any, str]]:
         allowed = f"less than chunkSize, which is {settings.chunk_size}"
         yield ("chunk_overlap",), settings.chunk_overlap, allowed
     if not any(settings.fusion.weights.values()):
-        yield ("fusion", "weights"), settings.fusion.weights, "an object with a weight above 0"
+        yield ("fusion", "weights"), 0, "above 0 for at least one kind of text"
     hybrid, store, address = settings.hybrid, settings.store, settings.llm.base_url
     if hybrid.enabled and not (hybrid.vector_weight or hybrid.bm25_weight):
         yield ("hybrid", "vector_weight"), 0, "above 0 if hybrid.bm25Weight is 0"

@@ -140,7 +140,7 @@ def cancelled_at_every_step(
         for _ in range(turns):
             await asyncio.sleep(0)
         left = [task for task in asyncio.all_tasks() - before if not task.done()]
-        assert left == [], f"after step {at}"
+        assert left == [], f"after step {at}: {left}"
         assert counted.begun == counted.ended, f"after step {at}"
         victim = steps.victim = None  # type: ignore[assignment]
         gc.collect(0)

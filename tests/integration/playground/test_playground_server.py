@@ -133,7 +133,7 @@ def test_impossible_weights_are_said(served: Served) -> None:
     keys = ("original", "standalone", "rewrite", "hyde", "subQueries", "paraphrases", "stepBack")
     page = served.get(QUESTION, **{f"fusion.weights.{key}": "0" for key in keys}).text
     assert list_tiers(page) == []
-    assert "at least one of fusion.weights must be above 0" in page
+    assert "fusion.weights must be above 0 for at least one kind of text" in page
 
 
 def test_the_work_of_a_browser_that_goes_away_is_cancelled(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.cache import TTLCache
 from qtmiddleware.runtime.circuit_breaker import Breaker, BreakerState
 from qtmiddleware.runtime.single_flight import Role, SingleFlight
+from qtmiddleware.types import Passage
 from tests.support.clock import Clock
 from tests.support.concurrency_world import REWRITE, config, found
 

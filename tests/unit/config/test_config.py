@@ -129,7 +129,7 @@ BAD: list[tuple[Any, str, str]] = [
     ({"fusion": {"weights": {"rewrit": 1}}}, "fusion.weights.rewrit", "mean fusion.weights.rew"),
     ({"fusion": {"weights": {"hyde": -math.inf}}}, "fusion.weights.hyde", "from 0 to 100"),
     ({"fusion": {"weights": {"step_back": 101}}}, "fusion.weights.stepBack", "not 101"),
-    ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "a weight above 0"),
+    ({"fusion": {"weights": NO_WEIGHTS}}, "fusion.weights", "above 0 for at least one"),
     ({"limits": 5}, "limits", "must be an object of llmTimeoutMs, deadlineMs"),
     ({"llm": {"inputPrice": -1}}, "llm.inputPrice", "a number of at least 0, or null, not -1"),
     ({"llm": {"baseUrl": "localhost/v1"}}, "llm.baseUrl", "begins with http:// or https://"),
