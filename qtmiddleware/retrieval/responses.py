@@ -799,7 +799,8 @@ def _build_unreadable_error(response: Any) -> ResponseShapeError:
     }
     hint = next((hints[name] for name in hints if hasattr(type(response), name)), "")
     advice = f"{hint}, or {ADVICE}" if hint else ADVICE
-    return _build_shape_error(response, "no list of passages was found in the response, a", advice)
+    problem = "no list of passages was found in a response of type"
+    return _build_shape_error(response, problem, advice)
 
 
 def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path | None:

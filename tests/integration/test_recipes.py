@@ -142,11 +142,10 @@ def test_the_readmes_example_on_pinecone(
     )
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("PINECONE_API_KEY", pinecone.api_key)
-    nike = "What was Nike's revenue last year?"
     server.reply = {
         **REPLY,
-        "standalone": nike,
-        "rewrite": nike,
+        "standalone": "What was Nike's revenue last year?",
+        "rewrite": "Nike's earnings in the previous year",
         "hyde": "Nike's revenue rose last year.",
     }
     found = cook(example.replace("https://...", pinecone.host("documents")))

@@ -255,7 +255,7 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
     [
         ("raises", "qtm: app:raises raised KeyError: 'tenant'"),
         ("hangs", "qtm: no answer from app:hangs within 1 seconds (--timeout)"),
-        ("odd", "no list of matches was found"),
+        ("odd", "no list of passages was found"),
     ],
 )
 def test_a_function_that_fails_hangs_or_cannot_be_read_is_told_in_a_line(

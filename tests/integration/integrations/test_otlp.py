@@ -143,7 +143,7 @@ class Printing(SpanExporter):
             print(it.name, flush=True)
         return SpanExportResult.SUCCESS
 
-def search(query, top_k=3):
+def search(query, top_k=1):
     return [{"id": "a", "score": 0.9, "metadata": {"text": "Jaco is healthy"}}]
 
 PAUSE = 0

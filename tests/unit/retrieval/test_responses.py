@@ -705,7 +705,7 @@ def future() -> Future[Any]:
         (lambda: sqlalchemy_rows(ROWS, Chunk.id)[0], "no list of passages"),
         (lambda: np.zeros(3), "no list of passages"),
         (lambda: np.ma.array(TEXTS), "no list of passages"),
-        (lambda: "one text", "a str; return the list of passages and join it later"),
+        (lambda: "one text", "type str; return the list of passages and join it later"),
         (lambda: iter(dicts()), "return a list of its items"),
         (lambda: (row for row in dicts()), "return a list of its items"),
         (future, r"return its result"),
