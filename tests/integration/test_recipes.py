@@ -145,12 +145,11 @@ def test_the_readmes_example_on_pinecone(
     server.reply = {
         **REPLY,
         "standalone": "What was Nike's revenue last year?",
-        "rewrite": "Nike's earnings in the previous year",
-        "hyde": "Nike's revenue rose last year.",
+        "rewrite": "Nike revenue last year",
     }
     found = cook(example.replace("https://...", pinecone.host("documents")))
     assert found["r"].degradations == ()
-    assert [it.kind for it in found["r"].variants][:2] == ["original", "joined"]
+    assert [it.kind for it in found["r"].variants] == ["original", "joined"], found["r"].variants
 
 
 @pytest.mark.filterwarnings("ignore")
