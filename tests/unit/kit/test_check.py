@@ -125,7 +125,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], bool, dict[str,
         lambda query, top_k=4: "\n".join(texts(query)),
         {},
         False,
-        {"passages": "a str -> return the list of passages and join it later"},
+        {"passages": "type str -> return the list of passages and join it later"},
     ),
     "an unknown field": (
         renamed,
