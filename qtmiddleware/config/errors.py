@@ -20,7 +20,7 @@ _SECRET: Final = rf"{_KEY}[\w.-]* |(?<=\b[Bb]earer\s)\S+ |(?<=//)[^/\s@]*@ |(?<=
 _OPAQUE: Final = r"(?=[\w-]*\d)[\w-]{32,}"
 _SECRET_NAME: Final = (
     r"(api|access|private|auth|secret)_?(key|token)|secret|passw|passphrase|credential"
-    r"|authorization|bearer|(?<!max)(^|_)(keys?|token|pass|pwd)$"
+    r"|authorization|bearer|(?<!max)(^|_)(keys?|token|pass)$|_pwd$"
 )
 _HIDDEN: Final = "a text that looks like a key (not shown)"
 _LONGEST_SHOWN: Final = 60

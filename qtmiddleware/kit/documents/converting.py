@@ -203,9 +203,7 @@ def _copy_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        # PWD is the working folder, although other names that end like it are passwords.
-        if name == "PWD"
-        or not (is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value))
+        if not (is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value))
     }
 
 
