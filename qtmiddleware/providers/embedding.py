@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -14,7 +13,7 @@ from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.budget import MOST_TOKENS
-from qtmiddleware.runtime.drivers import run_in_thread
+from qtmiddleware.runtime.drivers import acall_all, run_in_thread
 from qtmiddleware.runtime.fields import read_field
 
 CONCURRENCY: Final = 8
@@ -169,19 +168,12 @@ class CallableEmbedder:
         self, fn: Callable[..., Any], arguments: list[Any], max_concurrency: int
     ) -> list[Any]:
         """Call *fn* once per item of *arguments*. If a call fails, the others are cancelled."""
-        slots = asyncio.Semaphore(max_concurrency)
 
-        async def call_in_slot(argument: Any) -> Any:
-            async with slots:
-                call = partial(self._call, fn, argument)
-                return await _wait(call() if is_async(fn) else await run_in_thread(call))
+        async def call(argument: Any) -> Any:
+            start = partial(self._call, fn, argument)
+            return await _wait(start() if is_async(fn) else await run_in_thread(start))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(call_in_slot(argument)) for argument in arguments]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        return await acall_all([partial(call, argument) for argument in arguments], max_concurrency)
 
     def _read_results(self, results: list[Any], texts: Sequence[str]) -> Vectors:
         """Return the vectors in the *results* of all calls, one per text."""

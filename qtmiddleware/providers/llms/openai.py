@@ -155,7 +155,7 @@ class OpenAIModel:
         client, retries = self._clients.get_sync_client()
         attempts = self._begin(prompt, deadline, retries, streams)
         while True:
-            timeout = _choose_timeout(client, deadline)
+            timeout = _choose_timeout(client, _choose_seconds(client, deadline))
             try:
                 return client.chat.completions.create(
                     **attempts.build_request(), timeout=timeout
@@ -170,9 +170,10 @@ class OpenAIModel:
         client, retries = await self._clients.get_async_client()
         attempts = self._begin(prompt, deadline, retries, streams)
         while True:
-            timeout = _choose_timeout(client, deadline)
+            seconds = _choose_seconds(client, deadline)
+            timeout = _choose_timeout(client, seconds)
             try:
-                async with asyncio.timeout(_choose_seconds(client, deadline)):
+                async with asyncio.timeout(seconds):
                     return await client.chat.completions.create(
                         **attempts.build_request(), timeout=timeout
                     ), attempts
@@ -293,9 +294,8 @@ def _choose_seconds(client: Any, deadline: Deadline) -> float:
     return min(seconds, own_seconds) if isinstance(own_seconds, int | float) else seconds
 
 
-def _choose_timeout(client: Any, deadline: Deadline) -> Any:
-    """Return the SDK's ``timeout`` for a request of *client*."""
-    seconds = _choose_seconds(client, deadline)
+def _choose_timeout(client: Any, seconds: float) -> Any:
+    """Return the SDK's ``timeout`` for a request of *client* that may take *seconds*."""
     if not openai_client.is_plain_client(client):
         return seconds
     import openai
