@@ -11,6 +11,7 @@ from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.concurrency_world import found, scripted
+from tests.support.waiting import await_until
 
 MOST_STEPS: Final = 2_000
 
@@ -116,11 +117,12 @@ class _Driven:
 
 
 def cancelled_at_every_step(
-    call: Callable[[], Awaitable[Any]], counted: Counted, *, turns: int = 0
+    call: Callable[[], Awaitable[Any]], counted: Counted, *, closes_late: bool = False
 ) -> int:
     """Perform *call* again and again, cancelled at each of its await points; answers how many there are.
 
-    What it began has ended when it comes back, or *turns* of the loop later.
+    What it began has ended when it comes back. With *closes_late* the iterators that it let go of may
+    still be closed by the loop then, and end soon.
     """
 
     async def once(at: int) -> tuple[bool, int]:
@@ -137,8 +139,9 @@ def cancelled_at_every_step(
         except asyncio.CancelledError:
             is_cancelled = True
         loop.set_task_factory(None)
-        for _ in range(turns):
-            await asyncio.sleep(0)
+        if closes_late:
+            # One that is closed lets go of the next.
+            await await_until(lambda: asyncio.all_tasks() <= before)
         left = [task for task in asyncio.all_tasks() - before if not task.done()]
         assert left == [], f"after step {at}: {left}"
         assert counted.begun == counted.ended, f"after step {at}"
