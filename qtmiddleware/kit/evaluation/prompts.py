@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -72,15 +71,15 @@ class Task:
     ) -> Prompt:
         """Return a prompt for this task. The user message is *message_fields* as JSON."""
         user = format_json_message(message_fields)
-        form = json.dumps({field.name: "..." for field in self.fields})
         described = "\n".join(
-            f"- {field.name} (string): {field.description}" for field in self.fields
+            f'- "{field.name}" (string): {field.description}' for field in self.fields
         )
         system = (
             self.instruction,
             self.data,
             "\n".join(f"- {rule}" for rule in self.rules),
-            f"Reply with one JSON object and nothing else, in the form {form}:\n{described}",
+            # Weak models copy a template such as {"answer": "..."} as their reply.
+            f"Reply with one JSON object and nothing else (no code fence). Its keys:\n{described}",
         )
         # The query is the whole material, so that a recording can distinguish the task's prompts.
         return Prompt(
@@ -96,7 +95,7 @@ class Task:
 
 QUESTION: Final = Task(
     mode="test_question",
-    version="test_question/1",
+    version="test_question/2",
     instruction=(
         "You write questions for the test of a search engine. Somebody needs to know something that"
         " the passage below tells. They have never seen it and do not know that it exists; they"
@@ -129,7 +128,7 @@ QUESTION: Final = Task(
 )
 CHECK: Final = Task(
     mode="test_answerable",
-    version="test_answerable/1",
+    version="test_answerable/2",
     instruction=(
         "You check questions for the test of a search engine. Decide whether the passage answers"
         " the question: by itself, in full, and so that nothing has to be guessed. That it is about"
@@ -151,7 +150,7 @@ CHECK: Final = Task(
 )
 ANSWERS: Final = Task(
     mode="rank",
-    version="rank/2",
+    version="rank/3",
     instruction=(
         "You compare answers to a question with a reference answer that is known to be right. Score"
         " each of them, say what is right and wrong with it, then rank them."
@@ -193,7 +192,7 @@ ANSWERS: Final = Task(
 """Ranks answers against a reference answer. The judge fills in the fields once per answer."""
 LISTS: Final = Task(
     mode="judge_lists",
-    version="judge_lists/2",
+    version="judge_lists/3",
     instruction=(
         "You compare lists of passages that a search engine found for a question. Rank them by how"
         " well each lets somebody who has nothing else answer the question."

@@ -224,7 +224,7 @@ def test_own_instructions_are_used_and_ask_anew(world: World) -> None:
     report = world.ingest(config=own, client=model)
     assert report.contexts == len(model.prompts) == report.chunks
     assert all(
-        asked.system.startswith("Say where") and asked.version.startswith("context/1#")
+        asked.system.startswith("Say where") and asked.version.startswith("context/2#")
         for asked in model.prompts
     )
 
