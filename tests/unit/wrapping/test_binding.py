@@ -458,3 +458,17 @@ def test_errors_of_the_function_about_its_arguments_arrive() -> None:
         qm.wrap(search)(QUERY, topk=3)
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'query'"):
         qm.wrap(search)()
+
+
+@pytest.mark.parametrize("keyword", ["config", "qtm_config"])
+def test_a_presets_name_is_the_config_of_one_call(keyword: str) -> None:
+    wrapped = qtm.QueryMiddleware().wrap(lambda query, top_k=2: [{"id": "a", "text": "It is well"}])
+    assert wrapped.retrieve(QUERY).keywords == "jaco health concerns"
+    for preset, keywords in (
+        ("off", ""),
+        ({"preprocess": False}, ""),
+        ("rules", "jaco health concerns"),
+    ):
+        assert wrapped.retrieve(QUERY, **{keyword: preset}).keywords == keywords
+    with pytest.raises(qtm.ConfigError, match="did you mean off"):
+        wrapped.retrieve(QUERY, **{keyword: "of"})
