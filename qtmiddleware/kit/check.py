@@ -156,6 +156,16 @@ async def acheck(search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return await run.perform(run.search.aretrieve)
 
 
+def configure_function(function: Any, *layers: Mapping[str, Any] | str, **options: Any) -> Any:
+    """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
+
+    The copy has a middleware of its own, made by `QueryMiddleware.with_config` with *options*. It
+    does not inherit what *function* learned from earlier calls, and no hook hears of its calls.
+    """
+    middleware = function.middleware.with_config(*layers, **options)
+    return middleware.wrap(function.__wrapped__, **{**function.wrap_options, "on_retrieval": None})
+
+
 class _Recorder:
     """An observer that keeps the operations of the latest call, in the order of their ends."""
 
@@ -187,12 +197,11 @@ class _CheckRun:
             kwargs["history"] = list(history)
         traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
         self.recorder = _Recorder()
-        self.middleware = search.middleware.with_config(
-            *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
+        self.search = configure_function(
+            search, *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
         )
+        self.middleware = self.search.middleware
         self.settings = self.middleware.settings
-        self.options = {**search.wrap_options, "on_retrieval": None}
-        self.search = self.middleware.wrap(self.function, **self.options)
         self.args, self.kwargs = args, kwargs
         self.questions, self.ask_with = _split_questions(search.query_argument, args, kwargs)
         given = {**getattr(self.function, "keywords", {}), **kwargs}.get(clauses.SCORE_BY)
@@ -260,7 +269,7 @@ class _CheckRun:
             values["dimension"] = size = len(embedding.result[0])
             text = f"embedded as {size} numbers, passed in {where}"
         self._add(CheckState.OK, "query", text, **values)
-        name, mend = self.search.top_k_argument or self.options.get("top_k_arg"), ""
+        name, mend = self.search.top_k_argument or self.search.wrap_options.get("top_k_arg"), ""
         state, text = CheckState.OK, f"`{name or 'top_k'}`, {top_k} in this call"
         if top_k is None:
             state, text = CheckState.OFF, f"`{name}` is not a number"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
+from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.dataset import Qrels, Question
 from qtmiddleware.kit.evaluation.systems import MEASURED, Run, System, run_of
 from qtmiddleware.protocols import LanguageModel
@@ -146,16 +147,6 @@ class OwnFunction:
 def hash_settings(settings: Mapping[str, Any]) -> str:
     """Return the sha256 of *settings*, in hex."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True, default=repr).encode()).hexdigest()
-
-
-def configure_function(function: Any, *layers: Mapping[str, Any]) -> Any:
-    """Return a copy of the wrapped *function* with the settings in *layers*; the last one wins.
-
-    The copy has a middleware of its own. It does not inherit what *function* learned from earlier
-    calls, and no hook or observer hears of its calls.
-    """
-    middleware = function.middleware.with_config(*layers)
-    return middleware.wrap(function.__wrapped__, **{**function.wrap_options, "on_retrieval": None})
 
 
 @contextmanager

@@ -15,10 +15,11 @@ from typing import Any, Final, Unpack
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
+from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.compare import OWN, Progress
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.movement import Movements, explain_movement
-from qtmiddleware.kit.evaluation.own_function import configure_function, open_runner
+from qtmiddleware.kit.evaluation.own_function import open_runner
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, rank
 from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
