@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from qtmiddleware.kit.index.hybrid import Hybrid as Hybrid
     from qtmiddleware.kit.index.ingestion import IngestReport as IngestReport
     from qtmiddleware.kit.index.ingestion import ingest as ingest
+    from qtmiddleware.kit.index.retriever import open_retriever as open_retriever
     from qtmiddleware.preprocessing import preprocess as preprocess
     from qtmiddleware.types import Answer as Answer
     from qtmiddleware.types import Citation as Citation
@@ -82,6 +83,7 @@ _HOMES = {
     "kit.check": ("Check", "CheckState", "Finding"),
     "kit.index.hybrid": ("Hybrid",),
     "kit.index.ingestion": ("IngestReport", "ingest"),
+    "kit.index.retriever": ("open_retriever",),
     "wrapping.query_middleware": ("QueryMiddleware",),
     "types": (
         "Answer",

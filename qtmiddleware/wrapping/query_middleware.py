@@ -60,7 +60,6 @@ from qtmiddleware.wrapping.wrapped import (
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
-    from qtmiddleware.kit.index.retriever import StoreRetriever
     from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
@@ -195,7 +194,7 @@ class QueryMiddleware:
         )
         self._sampler = LogSampler()
         self._opening = make_lock()
-        self._opened: StoreRetriever | None = None
+        self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
         self._reloading = make_lock()
         self._is_closed = False
@@ -490,10 +489,9 @@ class QueryMiddleware:
             StoreError: if there is no index yet, or if the index was made with another embedding
                 model.
         """
-        # The store's modules are imported by those who search it. Two threads may ask at the same
-        # time: the second one waits for the store that the first one opens.
-        from qtmiddleware.kit.index.retriever import open_retriever
+        from qtmiddleware import open_retriever
 
+        # Two threads may ask at once: the second one waits for the store that the first one opens.
         with self._opening:
             if self._retriever is None:
                 self._components.load_reranker()
