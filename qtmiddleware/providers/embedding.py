@@ -10,11 +10,10 @@ from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.errors import EmbeddingError, WrapError
-from qtmiddleware.providers import find_function_name
+from qtmiddleware.providers import find_function_name, read_count
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.drivers import acall_all, run_in_thread
-from qtmiddleware.runtime.fields import read_field
+from qtmiddleware.runtime.fields import read_field, read_parameters
 
 CONCURRENCY: Final = 8
 """The maximum number of concurrent calls to a function that takes one text per call."""
@@ -46,11 +45,6 @@ class Vectors(list[list[float]]):
     def __init__(self, vectors: Iterable[list[float]] = (), input_tokens: int = 0) -> None:
         super().__init__(vectors)
         self.input_tokens = input_tokens
-
-    def add(self, vectors: Vectors) -> None:
-        """Append *vectors*, and add their `input_tokens`."""
-        self.extend(vectors)
-        self.input_tokens += vectors.input_tokens
 
 
 class CallableEmbedder:
@@ -87,11 +81,10 @@ class CallableEmbedder:
         dimension: int | None = None,
         for_queries: bool = False,
     ) -> None:
-        self._embedder, self._is_list_function = function_or_model, takes_list
+        self._options = function_or_model, takes_list
         method, self._function, self._async_function = _find_methods(
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
-        self._is_async = is_async(self._function)
         self._keyword, names_list = _read_parameter(self._function)
         self.takes_list = names_list or (method not in _ONE_TEXT if method else takes_list)
         """Whether one call embeds a list of texts."""
@@ -120,9 +113,10 @@ class CallableEmbedder:
     @property
     def queries(self) -> CallableEmbedder:
         """The embedder that calls the model's method for questions."""
+        embedder, takes_list = self._options
         return CallableEmbedder(
-            self._embedder,
-            takes_list=self._is_list_function,
+            embedder,
+            takes_list=takes_list,
             name=self.model_name,
             dimension=self._dimension,
             for_queries=True,
@@ -134,14 +128,14 @@ class CallableEmbedder:
         An async function runs in the background loop. A function that takes one text per call gets
         up to *max_concurrency* calls at a time, in threads if the function is synchronous.
         """
-        arguments = self._split(texts)
-        if len(arguments) == 1 and not self._is_async:
-            result = self._call(self._function, arguments[0])
-            if inspect.isawaitable(result):
-                result = run_in_background_loop(partial(_wait, result))
-            return self._read_results([result], texts)
-        gather = partial(self._gather, self._function, arguments, max_concurrency)
-        return self._read_results(run_in_background_loop(gather), texts)
+        calls = self._list_calls(self._function, texts)
+        if len(calls) == 1 and not is_async(self._function):
+            results = [calls[0]()]
+            if inspect.isawaitable(results[0]):
+                results = [run_in_background_loop(partial(_wait, results[0]))]
+        else:
+            results = run_in_background_loop(partial(_run_calls, calls, max_concurrency))
+        return self._read_results(results, texts)
 
     async def aembed(
         self, texts: Sequence[str], max_concurrency: int = CONCURRENCY
@@ -151,36 +145,24 @@ class CallableEmbedder:
         A synchronous function runs in a thread. A function that takes one text per call gets up to
         *max_concurrency* calls at a time.
         """
-        fn = self._async_function or self._function
-        return self._read_results(
-            await self._gather(fn, self._split(texts), max_concurrency), texts
-        )
+        calls = self._list_calls(self._async_function or self._function, texts)
+        return self._read_results(await _run_calls(calls, max_concurrency), texts)
 
-    def _split(self, texts: Sequence[str]) -> list[Any]:
-        """Return the arguments of the calls that embed *texts*."""
+    def _list_calls(self, fn: Callable[..., Any], texts: Sequence[str]) -> list[partial[Any]]:
         # A copy, because the function may change its argument.
-        return [list(texts)] if self.takes_list and texts else list(texts)
-
-    def _call(self, fn: Callable[..., Any], argument: Any) -> Any:
-        return fn(**{self._keyword: argument}) if self._keyword else fn(argument)
-
-    async def _gather(
-        self, fn: Callable[..., Any], arguments: list[Any], max_concurrency: int
-    ) -> list[Any]:
-        """Call *fn* once per item of *arguments*. If a call fails, the others are cancelled."""
-
-        async def call(argument: Any) -> Any:
-            start = partial(self._call, fn, argument)
-            return await _wait(start() if is_async(fn) else await run_in_thread(start))
-
-        return await acall_all([partial(call, argument) for argument in arguments], max_concurrency)
+        arguments = [list(texts)] if self.takes_list and texts else list(texts)
+        if not self._keyword:
+            return [partial(fn, argument) for argument in arguments]
+        return [partial(fn, **{self._keyword: argument}) for argument in arguments]
 
     def _read_results(self, results: list[Any], texts: Sequence[str]) -> Vectors:
         """Return the vectors in the *results* of all calls, one per text."""
         vectors, count = Vectors(), len(texts) if self.takes_list else 1
         for result in results:
-            vectors.add(read_vectors(result, count, self.name, self._dimension))
-            self._dimension = len(vectors[0])
+            found = read_vectors(result, count, self.name, self._dimension)
+            self._dimension = len(found[0])
+            vectors.extend(found)
+            vectors.input_tokens += found.input_tokens
         return vectors
 
 
@@ -193,6 +175,15 @@ def query_embedder(function_or_model: Any, *, takes_list: bool = False) -> Calla
     if isinstance(function_or_model, CallableEmbedder):
         return function_or_model.queries
     return CallableEmbedder(function_or_model, takes_list=takes_list, for_queries=True)
+
+
+async def _run_calls(calls: Sequence[partial[Any]], max_concurrency: int) -> list[Any]:
+    """Run all *calls*. If a call fails, the others are cancelled."""
+
+    async def run(call: partial[Any]) -> Any:
+        return await _wait(call() if is_async(call) else await run_in_thread(call))
+
+    return await acall_all([partial(run, call) for call in calls], max_concurrency)
 
 
 async def _wait(result: Any) -> Any:
@@ -233,18 +224,18 @@ def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
     The keyword is ``""`` if *fn* takes texts as its first positional argument.
     """
     try:
-        parameters = list(inspect.signature(fn).parameters.values())
-    except (ValueError, TypeError, NameError):  # Some builtins have no readable signature.
-        parameters = []
+        parameters = list(read_parameters(fn).values())
+    except (ValueError, TypeError):  # Some builtins have no readable signature.
+        return "", False
     places = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
     keywords = [it for it in parameters if it.kind is it.KEYWORD_ONLY and it.default is it.empty]
-    for parameter in (*places, *keywords)[:1]:
-        note = str(parameter.annotation)
-        is_text = parameter.annotation is str or note == "str"
-        names_list = not is_text and parameter.name in _LIST_NAMES
-        keyword = "" if places else parameter.name
-        return keyword, names_list or _LIST_TYPES.search(note) is not None
-    return "", False
+    parameter = next(iter([*places, *keywords]), None)
+    if parameter is None:
+        return "", False
+    note = str(parameter.annotation)
+    is_text = parameter.annotation is str or note == "str"
+    names_list = (parameter.name in _LIST_NAMES and not is_text) or _LIST_TYPES.search(note)
+    return "" if places else parameter.name, bool(names_list)
 
 
 def read_vectors(
@@ -268,10 +259,7 @@ def read_vectors(
         # Some servers omit OpenAI's index, and keep the order of the texts.
         data = sorted(data, key=lambda item: read_field(item, "index") or 0)
         rows = [read_field(item, "embedding") or read_field(item, "values") for item in data]
-        usage = read_field(result, "usage")
-        # OpenAI's name and Pinecone's.
-        counts = (read_field(usage, name) for name in ("prompt_tokens", "total_tokens"))
-        tokens = next((it for it in counts if type(it) is int and 0 < it <= MOST_TOKENS), 0)
+        tokens = read_count(read_field(result, "usage"), ("prompt_tokens", "total_tokens"))
     try:
         rows = _list_items(rows)
         if rows and not hasattr(rows[0], "__iter__"):

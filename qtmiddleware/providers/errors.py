@@ -44,19 +44,8 @@ _ADVICE: Final = {
 }
 # Any other text of a provider may quote a key or a query.
 _IDENTIFIER: Final = re.compile(r"[a-z][a-z_]{2,39}")
-_BUGS: Final = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    ImportError,
-    LookupError,
-    NameError,
-    NotImplementedError,
-    RecursionError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
+# Python's own errors that come from outside. All others are bugs.
+_FROM_OUTSIDE: Final = (OSError, UnicodeError, EOFError, MemoryError, ExceptionGroup)
 
 _log = get_logger("qtmiddleware")
 _reported: dict[tuple[object, str], object] = {}
@@ -86,7 +75,7 @@ def convert_client_error(
     reason = _choose_reason(error, status)
     advice = _ADVICE[reason]
     if cause == "ConnectTimeout":
-        reason, advice = "timeout", "cannot be reached; check {address} and the network"
+        advice = "cannot be reached; check {address} and the network"
     elif isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only header that this package does not write.
         reason, advice = "unauthorized", "needs a key of other characters; check OPENAI_API_KEY"
@@ -109,21 +98,20 @@ def convert_client_error(
 def _choose_reason(error: Exception, status: int | None) -> str:
     import openai
 
+    body: Any = getattr(error, "body", None)
+    code = body.get("code") if isinstance(body, Mapping) else None
+    if status is None and isinstance(code, int):
+        # A gateway may send an error in the middle of a stream, with the status as the code.
+        status = code
     if status is not None:
         reason = find_reason_for_status(status)
-        return _CODE.get(read_body_field(error, "code"), reason) if reason == "rejected" else reason
-    # A gateway may send an error in the middle of a stream, with the status as the code.
-    body: Any = getattr(error, "body", None)
-    if isinstance(body, Mapping) and isinstance(body.get("code"), int):
-        return find_reason_for_status(body["code"])
+        return _CODE.get(str(code), reason) if reason == "rejected" else reason
     if isinstance(error, openai.APITimeoutError | TimeoutError):
         return "timeout"
     if isinstance(error, JSONDecodeError) and not error.doc.strip():
         return "empty"
-    is_unreadable = isinstance(
-        error, ValueError | RecursionError | openai.APIResponseValidationError
-    )
-    return "unparsable" if is_unreadable else "unavailable"
+    unreadable = (ValueError, RecursionError, openai.APIResponseValidationError)
+    return "unparsable" if isinstance(error, unreadable) else "unavailable"
 
 
 def find_reason_for_status(status: int) -> str:
@@ -176,9 +164,9 @@ def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelErro
     if isinstance(error, ModelError):
         return build_safe_error(error, fn_name)
     # A library's own error class, such as the JSON decoder's, means that the service answered
-    # something unexpected. Text that is not UTF-8 comes from outside too.
-    is_bug = isinstance(error, _BUGS) and not isinstance(error, UnicodeError)
-    if is_bug and type(error).__module__ == "builtins":
+    # something unexpected.
+    is_bug = type(error).__module__ == "builtins" and not isinstance(error, _FROM_OUTSIDE)
+    if is_bug and type(error) not in (Exception, RuntimeError):
         # `setdefault` is atomic: one question may fail in several threads at the same time.
         this_call = object()
         if _reported.setdefault((getattr(fn, "__code__", fn_name), kind), this_call) is this_call:
@@ -195,8 +183,6 @@ def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelErro
     message, status = f"{fn_name} raised {kind}", read_status(error)
     if status is None:
         return ModelError("unavailable", message)
-    return ModelError(
-        _choose_reason(error, status),
-        f"{message} (HTTP {status})",
-        retry_after=limit_pause(read_retry_after(error)),
-    )
+    pause = limit_pause(read_retry_after(error))
+    message = f"{message} (HTTP {status})"
+    return ModelError(_choose_reason(error, status), message, retry_after=pause)

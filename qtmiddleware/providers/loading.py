@@ -55,6 +55,7 @@ def load_model(
         import sentence_transformers
     except ImportError as error:
         raise MissingExtra("sentence-transformers", "models") from error
+    source = model_name
     if is_hub_name := _HUB_NAME.fullmatch(model_name) is not None:
         # The libraries look in the working folder first. A stranger's folder there must not replace
         # the hub's model of the same name.
@@ -64,15 +65,13 @@ def load_model(
                     f"{planted} is both a folder here and a name on the model hub; write"
                     f" ./{planted} for the folder"
                 )
-        source = model_name
-    else:
-        folder = Path(model_name).expanduser().absolute()
-        if not folder.exists():
-            raise make_error(
-                f"the folder {model_name} does not exist; name a folder that holds a model, or a"
-                " model of the hub"
-            )
+    elif (folder := Path(model_name).expanduser().absolute()).exists():
         source = str(folder)
+    else:
+        raise make_error(
+            f"the folder {model_name} does not exist; name a folder that holds a model, or a model"
+            " of the hub"
+        )
     # The settings of progress bars and logging are process-wide, so one model is loaded at a time.
     with _LOCK, _silence_libraries():
         is_offline = is_hub_name and not _can_reach_hub(model_name)
@@ -88,22 +87,22 @@ def load_model(
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
             cause = remove_credentials(str(error).strip()) or type(error).__name__
-            message = (
-                f"the model {model_name!r} cannot be loaded: {cause.splitlines()[0]}; check the"
-                " name (organisation/model), or name a folder; a private model needs HF_TOKEN"
+            advice = (
+                f"cannot be loaded: {cause.splitlines()[0]}; check the name (organisation/model),"
+                " or name a folder; a private model needs HF_TOKEN"
             )
             if "trust_remote_code" in cause:
-                message = (
-                    f"the model {model_name!r} runs its own code; to allow that, pass"
-                    " trust_remote_code=True (for a reranker, rerank.trustRemoteCode)"
+                advice = (
+                    "runs its own code; to allow that, pass trust_remote_code=True (for a reranker,"
+                    " rerank.trustRemoteCode)"
                 )
             elif is_offline:
-                message = (
-                    f"the model {model_name!r} is not on this machine, and the model hub cannot be"
-                    " reached: connect once to download the model, name a folder that holds the"
-                    " model, or set HF_HOME to its download folder"
+                advice = (
+                    "is not on this machine, and the model hub cannot be reached: connect once to"
+                    " download the model, name a folder that holds the model, or set HF_HOME to its"
+                    " download folder"
                 )
-            raise make_error(message) from error
+            raise make_error(f"the model {model_name!r} {advice}") from error
 
 
 def cut_text(model: Any, text: str) -> str:
@@ -139,14 +138,14 @@ def _silence_libraries() -> Iterator[None]:
     """Hide the libraries' progress bars and their log records below ERROR."""
     bars: Any = import_module("transformers.utils.logging")
     was_enabled = bars.is_progress_bar_enabled()
-    levels = {name: logging.getLogger(name).level for name in _NOISY}
+    levels = {logger: logger.level for logger in map(logging.getLogger, _NOISY)}
     bars.disable_progress_bar()
-    for name in _NOISY:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         if was_enabled:
             bars.enable_progress_bar()
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

@@ -108,9 +108,9 @@ def copy_with_own_connections(client: Any) -> Any:
     """Return a copy of *client*, which has default connections, with connections of its own."""
     import openai
 
-    if is_async_client(client):
-        return client.with_options(http_client=openai.DefaultAsyncHttpxClient())
-    return client.with_options(http_client=openai.DefaultHttpxClient())
+    is_async = is_async_client(client)
+    make_http: Any = openai.DefaultAsyncHttpxClient if is_async else openai.DefaultHttpxClient
+    return client.with_options(http_client=make_http())
 
 
 def read_host(address: str) -> str:
@@ -207,21 +207,22 @@ class Clients:
         if self._async is not None and not has_default_connections(self._async):
             return _take_over_retries(self._async)
         loop = asyncio.get_running_loop()
-        if (client := self._find_open_client(loop)) is None:
+        entry = self._by_loop.get(loop)
+        if entry is None or entry[0].is_closed():
             # In a thread, because the SDK and the certificates take a second to load.
             made = await run_in_thread(partial(self._make_client, is_async=True))
+            kept = {
+                known: pair
+                for known, pair in self._by_loop.items()
+                if not (known.is_closed() or pair[0].is_closed())
+            }
             # Another task may have been faster.
-            if (client := self._find_open_client(loop)) is None:
-                client, lifetime = made, _close_at_shutdown(made)
-                running = {it: entry for it, entry in self._by_loop.items() if not it.is_closed()}
-                self._by_loop = {**running, loop: (client, lifetime)}
+            entry = kept.setdefault(loop, (made, _close_at_shutdown(made)))
+            self._by_loop = kept
+            if entry[0] is made:
                 # Started here, so that this loop closes the generator, and with it the client.
-                await anext(lifetime)
-        return _take_over_retries(client)
-
-    def _find_open_client(self, loop: asyncio.AbstractEventLoop) -> Any:
-        client, _ = self._by_loop.get(loop, (None, None))
-        return None if client is None or client.is_closed() else client
+                await anext(entry[1])
+        return _take_over_retries(entry[0])
 
     def close(self) -> None:
         """Close the clients made here, each in its event loop. The next call makes new clients."""

@@ -33,7 +33,7 @@ from qtmiddleware.config.keys import (
 )
 from qtmiddleware.config.settings import Mark, OwnTransform, Range, Settings
 from qtmiddleware.protocols import Prompt
-from qtmiddleware.providers.llms.ladder import Request
+from qtmiddleware.providers.llms.ladder import build_request
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.transforms import PROMPTS, build_prompts
 from qtmiddleware.types import Message
@@ -346,8 +346,8 @@ def changed(key: Key, base: Settings) -> Settings:
 
 def request_of(settings: Settings, prompt: Prompt) -> Any:
     """The request a model would be sent, and where."""
-    request = Request(settings.transformation_model, settings.llm, prompt, "host", streams=False)
-    return request.build({}), settings.llm.base_url
+    request = build_request(settings.transformation_model, settings.llm, prompt, host="host")
+    return request, settings.llm.base_url
 
 
 @pytest.mark.parametrize("key", list_all_keys(), ids=lambda key: key.name)

@@ -63,26 +63,22 @@ class CallableModel:
     ) -> None:
         self._fn = fn
         self._label = find_function_name(fn)
+        self._options = options or LlmSettings()
         self._call_sync: Call | None
         self._call_async: Call
         # The model's name is part of every cache key.
         name: Any = getattr(fn, "model_name", None) or getattr(fn, "model", None)
-        if _has_methods(fn, "invoke", "ainvoke"):
-            self._call_sync = lambda prompt: fn.invoke(_make_messages(prompt))
-            self._call_async = lambda prompt: fn.ainvoke(_make_messages(prompt))
-        elif _has_methods(fn, "chat", "achat", "metadata"):
-            self._call_sync = lambda prompt: fn.chat(_make_chat_messages(prompt))
-            self._call_async = lambda prompt: fn.achat(_make_chat_messages(prompt))
+        if (methods := _find_chat_methods(fn)) is not None:
+            self._call_sync, self._call_async = methods
         else:
             call, takes_model = _bind_prompt(fn, model)
-            self._call_sync = None if is_async(fn) else call
-            # A plain function may return an awaitable, which must be awaited in the caller's loop.
-            self._call_async = (
-                call if is_async(fn) else lambda prompt: run_in_thread(partial(call, prompt))
-            )
+            self._call_sync, self._call_async = None, call
             name = model if takes_model else getattr(fn, "keywords", {}).get("model")
+            if not is_async(fn):
+                # It may return an awaitable, which must be awaited in the caller's loop.
+                self._call_sync = call
+                self._call_async = lambda prompt: run_in_thread(partial(call, prompt))
         self._name = name if isinstance(name, str) and name else self._label
-        self._options = options or LlmSettings()
 
     def __repr__(self) -> str:
         return f"CallableModel({self._name!r})"
@@ -136,10 +132,6 @@ class CallableModel:
         return replace(reply, cost_usd=usd)
 
 
-def _has_methods(candidate: Any, *method_names: str) -> bool:
-    return all(hasattr(candidate, name) for name in method_names)
-
-
 def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
     return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
 
@@ -149,40 +141,46 @@ def _make_chat_messages(prompt: Prompt) -> list[Any]:
     return [chat_message(**message) for message in _make_messages(prompt)]
 
 
+def _find_chat_methods(fn: Any) -> tuple[Call, Call] | None:
+    """Return how to call a chat model or chain and to await it; ``None`` if *fn* is neither."""
+    if hasattr(fn, "invoke") and hasattr(fn, "ainvoke"):
+        return lambda it: fn.invoke(_make_messages(it)), lambda it: fn.ainvoke(_make_messages(it))
+    if hasattr(fn, "chat") and hasattr(fn, "achat") and hasattr(fn, "metadata"):
+        make = _make_chat_messages
+        return lambda it: fn.chat(make(it)), lambda it: fn.achat(make(it))
+    return None
+
+
 def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     """Return a function that calls *fn* with a prompt, and whether *fn* gets *model*."""
     try:
         parameters = dict(read_parameters(fn))
     except (ValueError, TypeError):  # Some builtins have no readable signature.
         parameters = {}
-    first = next(iter(parameters), "")
     # A required parameter `model` gets the configured model. An optional one keeps its default.
     needed = parameters.pop("model", None)
     takes_model = bool(model) and needed is not None and needed.default is needed.empty
     fixed = {"model": model} if takes_model else {}
-    names = [*(name for name in ("messages", "prompt") if name in parameters), *parameters]
-    if not names:
+    named = (parameters[name] for name in ("messages", "prompt") if name in parameters)
+    chosen = next(named, next(iter(parameters.values()), None))
+    if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), takes_model
-    chosen = parameters[names[0]]
     note = chosen.annotation if isinstance(chosen.annotation, str) else str(chosen.annotation)
     takes_text = chosen.annotation is str or note == "str"
     if chosen.name == "prompt":
         takes_text = not _MESSAGE_WORDS.search(note)
+    keyword = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
 
-    def make_content(prompt: Prompt) -> Any:
-        return f"{prompt.system}\n\n{prompt.user}" if takes_text else _make_messages(prompt)
+    def call(prompt: Prompt) -> Any:
+        content = f"{prompt.system}\n\n{prompt.user}" if takes_text else _make_messages(prompt)
+        if chosen.kind in (chosen.POSITIONAL_ONLY, chosen.VAR_POSITIONAL):
+            return fn(content, **fixed)
+        return fn(**{keyword: content}, **fixed)
 
-    if chosen.kind is chosen.VAR_KEYWORD:
-        return lambda prompt: fn(messages=make_content(prompt), **fixed), takes_model
-    if chosen.name == first and chosen.kind is not chosen.KEYWORD_ONLY:
-        return lambda prompt: fn(make_content(prompt), **fixed), takes_model
-    return lambda prompt: fn(**{chosen.name: make_content(prompt)}, **fixed), takes_model
+    return call, takes_model
 
 
 def accepts(candidate: Any) -> bool:
     """Return whether *candidate* is a chat model or a function."""
-    return not isinstance(candidate, type) and (
-        callable(candidate)
-        or _has_methods(candidate, "invoke", "ainvoke")
-        or _has_methods(candidate, "chat", "achat", "metadata")
-    )
+    is_model = callable(candidate) or _find_chat_methods(candidate) is not None
+    return is_model and not isinstance(candidate, type)

@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LlmSettings
-from qtmiddleware.errors import ModelError
+from qtmiddleware.errors import is_outage
 from qtmiddleware.protocols import Prompt, ReplyField
-from qtmiddleware.providers.errors import convert_client_error, read_body_field, read_retry_after
+from qtmiddleware.providers.errors import (
+    convert_client_error,
+    read_body_field,
+    read_retry_after,
+    read_status,
+)
+from qtmiddleware.providers.llms.calls import require_seconds_left
+from qtmiddleware.providers.openai_client import is_plain_client
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
@@ -34,8 +42,6 @@ _STREAMS: Final[tuple[dict[str, Any], ...]] = (
     {"stream": True},
     {},
 )
-_LAST_LEVEL: Final = {"response_format": 2, "tokens": 2, "stream": 2}
-"""The last level of each option; 1 for the others, which are sent or not."""
 _PATTERNS: Final = {
     "response_format": re.compile(
         r"response[_ ]?(?:format|mime|json)|json[_ ]?(?:schema|object|mode)|structured[_"
@@ -57,6 +63,9 @@ _LEAST_EFFORTS: Final = {
     re.compile(r"gpt-5(?:-mini|-nano)?(?:-\d{4}-\d\d-\d\d)?$"): "minimal",
     re.compile(r"gpt-(?:[5-9]|\d\d)\b"): "none",
 }
+LONGEST_WAIT: Final = 600.0
+"""The maximum number of seconds to wait for an answer, or for the next piece of a stream."""
+_LONGEST_CONNECT: Final = 5.0
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 8.0
 
@@ -65,88 +74,103 @@ LEARNED: Final[dict[tuple[str, str], dict[str, int]]] = {}
 """By address and model: the level of each option that the service accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to request.
+def build_request(
+    model: str,
+    options: LlmSettings,
+    prompt: Prompt,
+    *,
+    host: str,
+    streams: bool = False,
+    levels: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return the keyword arguments for ``chat.completions.create``.
 
-    Attributes:
+    Args:
         model: The name of the model.
         options: The options of the requests.
         prompt: The prompt to send.
         host: The service's host.
         streams: Whether to ask for a stream.
+        levels: The level of each option: 0, the default, is the best, and a higher one is simpler.
     """
-
-    model: str
-    options: LlmSettings
-    prompt: Prompt
-    host: str
-    streams: bool
-
-    def build(self, levels: Mapping[str, int]) -> dict[str, Any]:
-        """Return the keyword arguments for ``chat.completions.create``, at *levels* of the options.
-
-        An option that *levels* does not name is at level 0, the best.
-        """
-        # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
-        name = self.model.lower().rpartition("/")[2]
-        efforts = (effort for model, effort in _LEAST_EFFORTS.items() if model.match(name))
-        least = next(efforts, None)
-        effort: str | None = self.options.reasoning_effort
-        if effort == "auto":
-            effort = least
-        if levels.get("reasoning_effort"):
-            effort = None
-        request: dict[str, Any] = {"model": self.model, "reasoning_effort": effort}
-        # OpenAI's reasoning models think unless told not to, and then accept no temperature.
-        thinks = least is not None and effort != "none"
-        if not thinks and not levels.get("temperature"):
-            temperatures = self.options.temperatures
-            request["temperature"] = temperatures.get(self.prompt.mode, self.options.temperature)
-        # Other services often ignore OpenAI's new name for the limit.
-        is_openai = least is not None or f".{self.host}".endswith(".api.openai.com")
-        limits = _LIMITS[::-1] if is_openai else _LIMITS
-        if self.options.max_tokens and (level := levels.get("tokens", 0)) < len(limits):
-            room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
-            request[limits[level]] = self.options.max_tokens + room
-        if self.streams:
-            request |= _STREAMS[levels.get("stream", 0)]
-        shape: str = self.options.structured_output
-        if shape == "auto":
-            shape = _FORMATS[levels.get("response_format", 0)]
-        request |= _build_format(self.prompt, shape if self.prompt.fields else "text")
-        return {key: value for key, value in request.items() if value is not None}
+    # A provider's name may stand before the model's, as in ``openai/gpt-6-luna``.
+    name = model.lower().rpartition("/")[2]
+    efforts = (effort for pattern, effort in _LEAST_EFFORTS.items() if pattern.match(name))
+    least = next(efforts, None)
+    effort = least if options.reasoning_effort == "auto" else options.reasoning_effort
+    if levels.get("reasoning_effort"):
+        effort = None
+    request: dict[str, Any] = {"model": model, "reasoning_effort": effort}
+    # OpenAI's reasoning models think unless told not to, and then accept no temperature.
+    thinks = least is not None and effort != "none"
+    if not thinks and not levels.get("temperature"):
+        request["temperature"] = options.temperatures.get(prompt.mode, options.temperature)
+    # Other services often ignore OpenAI's new name for the limit.
+    is_openai = least is not None or f".{host}".endswith(".api.openai.com")
+    limits = _LIMITS[::-1] if is_openai else _LIMITS
+    if options.max_tokens and (level := levels.get("tokens", 0)) < len(limits):
+        room = THINKING_TOKENS if thinks or effort not in (None, "none") else 0
+        request[limits[level]] = options.max_tokens + room
+    if streams:
+        request |= _STREAMS[min(levels.get("stream", 0), 2)]
+    shape: str = options.structured_output
+    if shape == "auto":
+        shape = _FORMATS[min(levels.get("response_format", 0), 2)]
+    request |= _build_format(prompt, shape if prompt.fields else "text")
+    return {key: value for key, value in request.items() if value is not None}
 
 
+@dataclass(slots=True)
 class Attempts:
     """The requests for one prompt.
 
-    Build a request, and send it. If this fails, wait for the seconds that `choose_pause` returns,
-    and build the next request.
-
-    Args:
-        request: What to request.
-        known: The levels that the service is known to accept; new knowledge is added.
-        deadline: The time limit. There is no retry that would begin later.
-        retries: How often a request may be repeated after an outage.
+    Send `build_next`. If this fails, wait for the seconds that `choose_pause` returns, and try
+    again.
 
     Attributes:
+        client: The client that sends the requests.
+        retries: How often a request may be repeated after an outage.
+        build: Builds a request with the given levels of the options.
+        known: The levels that the service is known to accept; new knowledge is added.
+        service: The name of the model and of its host.
+        deadline: The time limit. There is no retry that would begin later.
         count: The number of requests.
+        seconds: The maximum time of the last request in seconds.
     """
 
-    def __init__(
-        self, request: Request, known: dict[str, int], deadline: Deadline, retries: int
-    ) -> None:
-        self.count = 0
-        self._request, self._known, self._deadline = request, known, deadline
-        self._levels, self._sent = dict(known), dict[str, Any]()
-        self._retries, self._retry_count, self._step_count = retries, 0, 0
+    client: Any
+    retries: int
+    build: Callable[..., dict[str, Any]]
+    known: dict[str, int]
+    service: str
+    deadline: Deadline
+    count: int = 0
+    seconds: float = 0.0
+    _levels: dict[str, int] = field(default_factory=dict)
+    _sent: dict[str, Any] = field(default_factory=dict)
+    _step_count: int = 0
+    _retry_count: int = 0
 
-    def build_request(self) -> dict[str, Any]:
-        """Return the keyword arguments of the next request."""
+    def build_next(self) -> dict[str, Any]:
+        """Return the arguments of the next request; raise `ModelError` if no time is left."""
+        timeout = getattr(self.client, "timeout", None)
+        own_seconds = getattr(timeout, "read", timeout)
+        limits = [require_seconds_left(self.deadline), LONGEST_WAIT, own_seconds]
+        self.seconds = min(it for it in limits if isinstance(it, int | float))
+        timeout = self.seconds
+        if is_plain_client(self.client):
+            import openai
+
+            # A model may be slow, but its host accepts connections quickly. Connecting times out
+            # sooner than the request, because a TLS handshake is cleaned up then, but not if it is
+            # cancelled.
+            connect = min(0.9 * self.seconds, _LONGEST_CONNECT)
+            timeout = openai.Timeout(self.seconds, connect=connect)
+        if not self.count:
+            self._levels = dict(self.known)
         self.count += 1
-        self._sent = self._request.build(self._levels)
-        return self._sent
+        self._sent = self.build(levels=self._levels)
+        return {**self._sent, "timeout": timeout}
 
     def choose_pause(self, error: Exception) -> float:
         """Return the seconds to wait before the next request.
@@ -161,37 +185,29 @@ class Attempts:
             self._step_count += 1
             if self._step_count <= _MOST_STEPS:
                 return 0.0
-        elif self._retry_count < self._retries and _is_outage(error):
+        elif self._retry_count < self.retries and _can_be_repeated(error):
             pause = read_retry_after(error)
             if pause is None:
                 # Random, so that callers that failed together do not retry at the same moment.
-                pause = min(_FIRST_PAUSE * 2**self._retry_count, _LONGEST_PAUSE)
-                pause *= random.uniform(0.75, 1)
-            if pause < self._deadline.remaining():
+                longest = min(_FIRST_PAUSE * 2**self._retry_count, _LONGEST_PAUSE)
+                pause = longest * random.uniform(0.75, 1)
+            if pause < self.deadline.remaining():
                 self._retry_count += 1
                 return pause
-        raise self.convert_error(error) from None
-
-    def convert_error(self, error: Exception) -> ModelError:
-        """Return the `ModelError` for *error*."""
-        return convert_client_error(error, f"{self._request.model} at {self._request.host}")
+        raise convert_client_error(error, self.service) from None
 
     def remember_levels(self) -> None:
         """Remember the levels of the last request for later prompts."""
         for option, level in self._levels.items():
-            self._known[option] = max(level, self._known.get(option, 0))
+            self.known[option] = max(level, self.known.get(option, 0))
 
     def _lower_option(self, option: str) -> bool:
         """Choose the next level of *option*. Return ``False`` if this changes no request."""
-        names = _LIMITS if option == "tokens" else (option,)
-        level, model = self._levels.get(option, 0), self._request.model
-        if level == _LAST_LEVEL.get(option, 1) or self._sent.keys().isdisjoint(names):
+        levels = {**self._levels, option: self._levels.get(option, 0) + 1}
+        if self.build(levels=levels) == self._sent:
             return False
-        # The user configured this format, so no other format replaces it.
-        if option == "response_format" and self._request.options.structured_output != "auto":
-            return False
-        self._levels[option] = level + 1
-        message = "%s rejected %s; retrying without it"
+        self._levels = levels
+        model, message = self._sent["model"], "%s rejected %s; retrying without it"
         _log.info(message, model, option, event="asked_with_less", model=model)
         return True
 
@@ -205,8 +221,7 @@ def find_rejected_option(error: Exception, request: Mapping[str, Any]) -> tuple[
     only a named response format is returned, because some local servers report this rejection as a
     server error.
     """
-    status = getattr(error, "status_code", None)
-    if status not in (400, 404, 415, 422, 500, 501):
+    if (status := read_status(error)) not in (400, 404, 415, 422, 500, 501):
         return "", False
     parameter = read_body_field(error, "param").lower()
     words = " ".join(_collect_texts(getattr(error, "body", None)))[:2_000].lower()
@@ -233,14 +248,10 @@ def _collect_texts(body: Any, max_depth: int = 6) -> Iterator[str]:
             yield from _collect_texts(item, max_depth - 1)
 
 
-def _is_outage(error: Exception) -> bool:
+def _can_be_repeated(error: Exception) -> bool:
     """Return whether the SDK itself would repeat the request after *error*."""
-    import openai
-
-    if isinstance(error, openai.APIStatusError):
-        is_temporary = error.status_code in (408, 409, 429) or error.status_code >= 500
-        return is_temporary and read_body_field(error, "code") != "insufficient_quota"
-    return isinstance(error, openai.APIConnectionError)
+    is_over = read_body_field(error, "code") == "insufficient_quota"
+    return not is_over and (is_outage(error) or read_status(error) in (408, 409))
 
 
 def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:

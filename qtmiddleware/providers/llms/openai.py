@@ -7,23 +7,21 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import openai_client, replace_surrogates
+from qtmiddleware.providers.errors import convert_client_error
 from qtmiddleware.providers.llms import replies
 from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
-from qtmiddleware.providers.llms.ladder import LEARNED, Attempts, Request
+from qtmiddleware.providers.llms.ladder import LEARNED, LONGEST_WAIT, Attempts, build_request
 from qtmiddleware.providers.llms.prices import Prices, find_prices
 from qtmiddleware.providers.openai_client import Clients, read_host
 from qtmiddleware.runtime.background_loop import iterate_in_background_loop
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
-
-_LONGEST_WAIT: Final = 600.0
-_LONGEST_CONNECT: Final = 5.0
 
 
 class OpenAIModel:
@@ -88,16 +86,16 @@ class OpenAIModel:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.has_sync_client:
             return complete_in_background(self.acomplete, prompt, deadline)
-        completion, attempts = self._send(prompt, deadline)
-        return self._add_costs(replies.read_completion(completion), attempts)
+        attempts = self._begin(self._clients.get_sync_client(), prompt, deadline)
+        return self._finish(replies.read_completion(_send(attempts)), attempts)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* without blocking the event loop.
 
         Raises `ModelError` on failure.
         """
-        completion, attempts = await self._asend(prompt, deadline)
-        return self._add_costs(replies.read_completion(completion), attempts)
+        attempts = self._begin(await self._clients.get_async_client(), prompt, deadline)
+        return self._finish(replies.read_completion(await _asend(attempts)), attempts)
 
     def stream(self, prompt: Prompt, deadline: Deadline) -> Generator[str | Reply, None, None]:
         """Yield the pieces of the reply to *prompt* as they arrive, then the whole `Reply`.
@@ -107,8 +105,8 @@ class OpenAIModel:
         if not self._clients.has_sync_client:
             yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
             return
-        answer, attempts = self._send(prompt, deadline, streams=True)
-        reader = _StreamReader(partial(self._add_costs, attempts=attempts))
+        attempts = self._begin(self._clients.get_sync_client(), prompt, deadline, streams=True)
+        reader, answer = _StreamReader(partial(self._finish, attempts=attempts)), _send(attempts)
         try:
             for chunk in (answer,) if _is_whole(answer) else answer:
                 yield from reader.read(chunk)
@@ -116,7 +114,7 @@ class OpenAIModel:
         except Exception as error:
             # If the text had ended before the error, at most the cost is missing.
             if not reader.end:
-                raise attempts.convert_error(error) from None
+                raise convert_client_error(error, attempts.service) from None
         finally:
             if hasattr(answer, "close"):
                 answer.close()
@@ -129,66 +127,41 @@ class OpenAIModel:
 
         The event loop is not blocked. Raises `ModelError` on failure.
         """
-        answer, attempts = await self._asend(prompt, deadline, streams=True)
-        reader = _StreamReader(partial(self._add_costs, attempts=attempts))
+        client = await self._clients.get_async_client()
+        attempts = self._begin(client, prompt, deadline, streams=True)
+        reader, answer = (
+            _StreamReader(partial(self._finish, attempts=attempts)),
+            await _asend(attempts),
+        )
         chunks = _yield_once(answer) if _is_whole(answer) else aiter(answer)
         try:
             while True:
-                async with asyncio.timeout(min(require_seconds_left(deadline), _LONGEST_WAIT)):
+                async with asyncio.timeout(min(require_seconds_left(deadline), LONGEST_WAIT)):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
                 for piece in reader.read(chunk):
                     yield piece
         except Exception as error:
+            # If the text had ended before the error, at most the cost is missing.
             if not reader.end:
-                raise attempts.convert_error(error) from None
+                raise convert_client_error(error, attempts.service) from None
         finally:
             if hasattr(answer, "close"):
                 await answer.close()
         yield reader.make_reply()
 
-    def _send(
-        self, prompt: Prompt, deadline: Deadline, *, streams: bool = False
-    ) -> tuple[Any, Attempts]:
-        """Send requests until the service accepts one, and return its answer."""
-        client, retries = self._clients.get_sync_client()
-        attempts = self._begin(prompt, deadline, retries, streams)
-        while True:
-            timeout = _choose_timeout(client, _choose_seconds(client, deadline))
-            try:
-                return client.chat.completions.create(
-                    **attempts.build_request(), timeout=timeout
-                ), attempts
-            except Exception as error:
-                pause = attempts.choose_pause(error)
-            time.sleep(pause)
-
-    async def _asend(
-        self, prompt: Prompt, deadline: Deadline, *, streams: bool = False
-    ) -> tuple[Any, Attempts]:
-        client, retries = await self._clients.get_async_client()
-        attempts = self._begin(prompt, deadline, retries, streams)
-        while True:
-            seconds = _choose_seconds(client, deadline)
-            timeout = _choose_timeout(client, seconds)
-            try:
-                async with asyncio.timeout(seconds):
-                    return await client.chat.completions.create(
-                        **attempts.build_request(), timeout=timeout
-                    ), attempts
-            except Exception as error:
-                pause = attempts.choose_pause(error)
-            await asyncio.sleep(pause)
-
-    def _begin(self, prompt: Prompt, deadline: Deadline, retries: int, streams: bool) -> Attempts:
+    def _begin(
+        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline, *, streams: bool = False
+    ) -> Attempts:
         address = self._clients.address
         # A client that does not show its address may call any service.
         known = LEARNED.setdefault((address, self.name), {}) if address else self._levels
-        request = Request(self.name, self._options, prompt, read_host(address), streams)
-        return Attempts(request, known, deadline, retries)
+        host = read_host(address)
+        build = partial(build_request, self.name, self._options, prompt, host=host, streams=streams)
+        return Attempts(*client, build, known, f"{self.name} at {host}", deadline)
 
-    def _add_costs(self, reply: Reply, attempts: Attempts) -> Reply:
+    def _finish(self, reply: Reply, attempts: Attempts) -> Reply:
         """Return *reply* with the number of requests and the cost.
 
         A reply also proves that the service accepted the options of the last request.
@@ -221,6 +194,27 @@ class OpenAIModel:
         await self._clients.aclose()
 
 
+def _send(attempts: Attempts) -> Any:
+    """Send requests until the service accepts one, and return its answer."""
+    while True:
+        try:
+            return attempts.client.chat.completions.create(**attempts.build_next())
+        except Exception as error:
+            pause = attempts.choose_pause(error)
+        time.sleep(pause)
+
+
+async def _asend(attempts: Attempts) -> Any:
+    while True:
+        try:
+            request = attempts.build_next()
+            async with asyncio.timeout(attempts.seconds):
+                return await attempts.client.chat.completions.create(**request)
+        except Exception as error:
+            pause = attempts.choose_pause(error)
+        await asyncio.sleep(pause)
+
+
 class _StreamReader:
     """Builds one reply from the chunks of a stream.
 
@@ -229,10 +223,10 @@ class _StreamReader:
             missing.
     """
 
-    def __init__(self, add_costs: Callable[[Reply], Reply]) -> None:
-        self._add_costs = add_costs
-        self._texts: list[str] = []
+    def __init__(self, finish: Callable[[Reply], Reply]) -> None:
+        self._finish = finish
         self.end = ""
+        self._texts: list[str] = []
         self._fields: dict[str, Any] = {}
         self._has_begun = False
 
@@ -255,7 +249,7 @@ class _StreamReader:
         end = end.lower() if isinstance(end, str) else "stop" if message is not None else ""
         delta = message if message is not None else read_field(choices[0], "delta")
         replies.raise_if_refused(delta, end)
-        if text := replace_surrogates(replies.read_text(delta)):
+        if text := replace_surrogates(replies.join_texts(read_field(delta, "content")) or ""):
             self._texts.append(text)
             yield text
         if end and not self.end:
@@ -272,9 +266,7 @@ class _StreamReader:
         if not self.end:
             raise ModelError("unavailable", "the model's answer was cut off")
         text = "".join(self._texts)
-        return self._add_costs(
-            replies.make_reply(None, self._fields, finish_reason=self.end, text=text)
-        )
+        return self._finish(replies.make_reply(text, self._fields, finish_reason=self.end))
 
 
 async def _yield_once(answer: Any) -> AsyncGenerator[Any]:
@@ -284,22 +276,3 @@ async def _yield_once(answer: Any) -> AsyncGenerator[Any]:
 def _is_whole(answer: Any) -> bool:
     """Return whether *answer* is a whole completion rather than a stream."""
     return hasattr(answer, "choices") or isinstance(answer, str | Mapping)
-
-
-def _choose_seconds(client: Any, deadline: Deadline) -> float:
-    """Return how long a request may take: until *deadline*, or the timeout of *client*."""
-    seconds = min(require_seconds_left(deadline), _LONGEST_WAIT)
-    timeout = getattr(client, "timeout", None)
-    own_seconds = getattr(timeout, "read", timeout)
-    return min(seconds, own_seconds) if isinstance(own_seconds, int | float) else seconds
-
-
-def _choose_timeout(client: Any, seconds: float) -> Any:
-    """Return the SDK's ``timeout`` for a request of *client* that may take *seconds*."""
-    if not openai_client.is_plain_client(client):
-        return seconds
-    import openai
-
-    # A model may be slow, but its host accepts connections quickly. Connecting times out sooner
-    # than the request, because a TLS handshake is cleaned up then, but not if it is cancelled.
-    return openai.Timeout(seconds, connect=min(0.9 * seconds, _LONGEST_CONNECT))

@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.providers import read_count, replace_surrogates
 from qtmiddleware.providers.errors import find_reason_for_status
-from qtmiddleware.runtime.budget import MOST_TOKENS
 from qtmiddleware.runtime.fields import read_field
 
 MOST_CHARS: Final = 1_000_000
@@ -54,46 +53,47 @@ def read_completion(completion: Any) -> Reply:
     choice = choices[0] if isinstance(choices, list | tuple) else None
     if (message := read_field(choice, "message")) is None:
         raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
-    return make_reply(message, completion, finish_reason=read_field(choice, "finish_reason"))
+    text = join_texts(read_field(message, "content"))
+    return make_reply(text, completion, message, read_field(choice, "finish_reason"))
 
 
 def make_reply(
-    message: Any, completion: Any, *, finish_reason: Any = None, text: str | None = None
+    text: str | None, completion: Any, message: Any = None, finish_reason: Any = None
 ) -> Reply:
-    """Return the reply with the text of *message*; raise the errors of `read_completion`.
+    """Return the reply with *text*; raise the errors of `read_completion`.
 
     Args:
-        message: The message that the model wrote.
+        text: The reply's text; ``None`` if it has none.
         completion: The object that contains the token counts, the model's name and the id.
+        message: The message that the model wrote, which may say that the model refused.
         finish_reason: The provider's reason for the end of the answer.
-        text: The text, if *message* does not contain the whole text.
     """
     end = finish_reason.lower() if isinstance(finish_reason, str) else ""
     raise_if_refused(message, end)
-    text = replace_surrogates(read_text(message) if text is None else text)
+    text = replace_surrogates(text or "")
     if len(text) > MOST_CHARS:
         raise ModelError("too_long", f"the model's answer is longer than {MOST_CHARS:,} characters")
     is_cut = end in _CUT_OFF
+    if not text.strip() and is_cut:
+        raise ModelError(
+            "truncated",
+            "the token limit was reached before the answer began; raise llm.maxTokens (for"
+            " answers, answer.maxTokens)",
+        )
     if not text.strip():
-        if is_cut:
-            raise ModelError(
-                "truncated",
-                "the token limit was reached before the answer began; raise llm.maxTokens (for"
-                " answers, answer.maxTokens)",
-            )
         raise ModelError("empty", "the model's answer is empty")
-    usage = (
-        read_field(completion, "usage")
-        or read_field(completion, "usage_metadata")
-        or read_field(read_field(completion, "raw"), "usage")
-    )
     # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
-    metadata = read_field(completion, "response_metadata")
-    source = metadata or read_field(completion, "raw") or completion
+    raw, metadata = (read_field(completion, it) for it in ("raw", "response_metadata"))
+    usages = (
+        *(read_field(completion, it) for it in ("usage", "usage_metadata")),
+        read_field(raw, "usage"),
+    )
+    usage = next(filter(None, usages), None)
+    source = metadata or raw or completion
     return Reply(
         text,
-        _read_count(usage, _INPUT_NAMES),
-        _read_count(usage, _OUTPUT_NAMES),
+        read_count(usage, _INPUT_NAMES),
+        read_count(usage, _OUTPUT_NAMES),
         truncated=is_cut,
         model=_read_identifier(source, "model") or _read_identifier(metadata, "model_name"),
         id=_read_identifier(source, "id"),
@@ -112,32 +112,22 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
         ModelError: The answer has an unknown type, or one of the errors of `read_completion`.
     """
     if isinstance(answer, str):
-        return make_reply(None, None, text=answer)
+        return make_reply(answer, None)
     if isinstance(read_field(answer, "choices"), list | tuple):
         return read_completion(answer)
     raise_if_gateway_error(answer)
     # The fields themselves, as structured output: a dict or a pydantic model.
     values = {field.name: read_field(answer, field.name) for field in prompt.fields}
     if fields := {name: value for name, value in values.items() if value is not None}:
-        return make_reply(None, None, text=json.dumps(fields, ensure_ascii=False, default=str))
-    holders = (
-        answer,
-        read_field(answer, "message"),
-        read_field(read_field(answer, "output"), "message"),
-    )
-    for message in holders:
-        for name in _TEXT_NAMES:
-            text = read_field(message, name)
-            if isinstance(text, list | tuple):
-                text = _join_texts(text)
-            if isinstance(text, str):
-                ends = [
-                    read_field(holder, end)
-                    for holder in (answer, read_field(answer, "response_metadata"))
-                    for end in _END_NAMES
-                ]
-                end = next((end for end in ends if isinstance(end, str)), None)
-                return make_reply(message, answer, finish_reason=end, text=text)
+        return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
+    inner = read_field(answer, "message"), read_field(read_field(answer, "output"), "message")
+    for message in (answer, *inner):
+        texts = (join_texts(read_field(message, name)) for name in _TEXT_NAMES)
+        if (text := next((it for it in texts if it is not None), None)) is not None:
+            holders = (answer, read_field(answer, "response_metadata"))
+            ends = [read_field(holder, name) for holder in holders for name in _END_NAMES]
+            end = next((it for it in ends if isinstance(it, str)), None)
+            return make_reply(text, answer, message, end)
     kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
 
@@ -145,20 +135,17 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
 def raise_if_gateway_error(completion: Any) -> None:
     """Raise `ModelError` if *completion* is an error that a gateway sent with HTTP status 200."""
     error = read_field(completion, "error")
-    if not error or not isinstance(error, Mapping | str):
-        return
-    code = read_field(error, "code")
-    reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
-    raise ModelError(reason, "the provider sent an error instead of a completion")
+    if error and isinstance(error, Mapping | str):
+        code = read_field(error, "code")
+        reason = find_reason_for_status(code) if isinstance(code, int) else "unavailable"
+        raise ModelError(reason, "the provider sent an error instead of a completion")
 
 
 def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
-    refusal, content = read_field(message, "refusal"), read_field(message, "content")
-    declined = isinstance(content, list | tuple) and any(
-        read_field(part, "type") == "refusal" for part in content
-    )
-    if declined or (isinstance(refusal, str) and refusal.strip()):
+    refusal, parts = read_field(message, "refusal"), read_field(message, "content")
+    kinds = [read_field(it, "type") for it in parts] if isinstance(parts, list | tuple) else []
+    if "refusal" in kinds or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")
     if finish_reason in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
@@ -166,22 +153,12 @@ def raise_if_refused(message: Any, finish_reason: str) -> None:
         raise ModelError("unavailable", "the provider failed while the model was answering")
 
 
-def read_text(message: Any) -> str:
-    """Return the text of *message*, or all its texts joined; ``""`` if there is no text."""
-    content = read_field(message, "content")
-    if isinstance(content, list | tuple):
-        return _join_texts(content)
-    return content if isinstance(content, str) else ""
-
-
-def _join_texts(parts: list[Any] | tuple[Any, ...]) -> str:
-    texts = (part if isinstance(part, str) else read_field(part, "text") for part in parts)
+def join_texts(content: Any) -> str | None:
+    """Return the text of *content*, a text or a list of texts; ``None`` if it is neither."""
+    if not isinstance(content, list | tuple):
+        return content if isinstance(content, str) else None
+    texts = (part if isinstance(part, str) else read_field(part, "text") for part in content)
     return "".join(text for text in texts if isinstance(text, str))
-
-
-def _read_count(usage: Any, names: tuple[str, ...]) -> int:
-    counts = (read_field(usage, name) for name in names)
-    return next((count for count in counts if type(count) is int and 0 < count <= MOST_TOKENS), 0)
 
 
 def _read_identifier(holder: Any, name: str) -> str:

@@ -16,7 +16,7 @@ from pytest_httpserver import HTTPServer
 import qtmiddleware as qtm
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, Request, find_rejected_option
+from qtmiddleware.providers.llms.ladder import THINKING_TOKENS, build_request, find_rejected_option
 from qtmiddleware.providers.llms.openai import OpenAIModel
 from qtmiddleware.types import Deadline
 from tests.support.model_server import ModelServer, Said, as_json
@@ -289,7 +289,7 @@ def test_a_model_that_reasons_is_asked_for_the_least_it_takes_and_no_other_for_a
 def test_the_limit_is_called_as_openai_calls_it_at_its_own_address(
     host: str, limit: str, make_prompt
 ) -> None:
-    request = Request("gpt-4o-mini", LlmSettings(), make_prompt(), host, streams=False).build({})
+    request = build_request("gpt-4o-mini", LlmSettings(), make_prompt(), host=host)
     assert {"max_tokens", "max_completion_tokens"} & request.keys() == {limit}
     assert "reasoning_effort" not in request
 
