@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
@@ -70,104 +71,99 @@ def guard_transformation(
             them.
         conversation: The messages before *query*, to which a standalone question may refer.
     """
-    guard = _Guard(query, required_spans, may_be_english, glossary, conversation)
-    return guard.check_texts(transformation)
+    spans = [(kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()]
+    # A dict, because it keeps the order of the notes and drops duplicates.
+    notes = dict.fromkeys(transformation.notes)
+    guard = _Guard(query, f"{query} {conversation}", spans, may_be_english, glossary, notes)
+    texts_by_field = {
+        name: guard.check_field(row, transformation.texts(name))
+        for name, row in TEXT_FIELDS.items()
+    }
+    return build_transformation(texts_by_field, notes)
 
 
+@dataclass(frozen=True, slots=True)
 class _Guard:
     """Checks a model's texts for one query, and collects a note for each change."""
 
-    def __init__(
-        self,
-        query: str,
-        required_spans: Spans,
-        may_be_english: bool,
-        glossary: GlossaryTerms,
-        conversation: str,
-    ) -> None:
-        self.query = query
-        self.context = f"{query} {conversation}"
-        self.required_spans = [
-            (kind, span) for kind, span in dict.fromkeys(required_spans) if span.strip()
-        ]
-        self.may_be_english = may_be_english
-        self.glossary = glossary
-        # A dict, because it keeps the order of the notes and drops duplicates.
-        self.notes: dict[tuple[str, str], None] = {}
+    query: str
+    context: str
+    required_spans: Spans
+    may_be_english: bool
+    glossary: GlossaryTerms
+    notes: dict[tuple[str, str], None]
 
-    def check_texts(self, transformation: Transformation) -> Transformation:
-        """Return *transformation* with all texts checked, and a note on each change."""
-        self.notes.update(dict.fromkeys(transformation.notes))
-        texts_by_field = {
-            name: self._check_field(row, texts)
-            for name, row in TEXT_FIELDS.items()
-            if (texts := transformation.texts(name))
-        }
-        return build_transformation(texts_by_field, self.notes)
+    def check_field(self, text_field: TextField, texts: Sequence[str]) -> Sequence[str]:
+        """Return the kept and repaired *texts* of *text_field*."""
+        name, folded_query = text_field.name, self.query.casefold()
+        if text_field.guard == "terms":
+            # A few terms in another script are common, and so are those of the query.
+            if texts and all(
+                is_in_other_script(term, self.query) and term.casefold() not in folded_query
+                for term in texts
+            ):
+                self.notes[name, _LANGUAGE_MISMATCH] = None
+                return ()
+            return texts
+        kept = [text for text in texts if self.is_in_query_language(text)]
+        if len(kept) < len(texts):
+            self.notes[name, _LANGUAGE_MISMATCH] = None
+        if text_field.guard == "each":
+            repaired = (self.repair_text(name, text) for text in kept)
+            return [text for text in repaired if text is not None]
+        # A broader question or a passage need not contain the spans.
+        return self.repair_sub_queries(name, kept) if text_field.guard == "together" else kept
 
-    def _check_field(self, text_field: TextField, texts: tuple[str, ...]) -> tuple[str, ...]:
-        """Check the *texts* of *text_field*, and return the kept and repaired texts."""
-        match text_field.guard:
-            case "each":
-                return tuple(
-                    [
-                        kept
-                        for text in texts
-                        if (kept := self._repair_text(text_field.name, text)) is not None
-                    ]
-                )
-            case "together":
-                return self._repair_sub_queries(
-                    text_field.name,
-                    [text for text in texts if self._is_in_query_language(text_field.name, text)],
-                )
-            case "terms":
-                return self._drop_foreign_terms(text_field.name, texts)
-            # A broader question or a passage need not contain the spans.
-            case _:
-                return tuple(
-                    text for text in texts if self._is_in_query_language(text_field.name, text)
-                )
+    def is_in_query_language(self, text: str) -> bool:
+        """Return whether *text* is in the script of the query, and in no unwanted English."""
+        is_unwanted = not self.may_be_english and detect_language(text) == "en"
+        return not is_unwanted and not is_in_other_script(text, self.query)
 
-    def _is_in_query_language(self, field_name: str, text: str) -> bool:
-        """Return whether *text* is in the script of the query. Add a note if it is not.
-
-        If `may_be_english` is false, English texts are rejected too.
-        """
-        if is_in_other_script(text, self.query) or (
-            not self.may_be_english and detect_language(text) == "en"
-        ):
-            self.notes[field_name, _LANGUAGE_MISMATCH] = None
-            return False
-        return True
-
-    def _repair_text(self, field_name: str, text: str) -> str | None:
+    def repair_text(self, field_name: str, text: str) -> str | None:
         """Return *text*, with any lost spans appended; ``None`` if *text* must be dropped."""
-        if not self._is_in_query_language(field_name, text):
-            return None
-        lost_spans = [
-            (kind, span)
-            for kind, span in self.required_spans
-            if not self._contains_span(kind, span, text)
-        ]
+        lost_spans = self.find_lost_spans([text])
         if not lost_spans:
             return text
-        description = self._describe_spans(lost_spans)
-        repaired = _append_lost_spans(text, lost_spans)
         # A negation cannot be appended: "(not)" behind a text has no meaning. A name behind a text
         # without any word of the query would make a query of any text.
-        if (
-            any(kind == "negation" for kind, _ in lost_spans)
-            or not has_common_word(text, self.context)
-            or self._is_beyond_repair(lost_spans)
-            or len(repaired) > MAX_CHARS
-        ):
-            self.notes[field_name, f"dropped: {description}"] = None
-            return None
-        self.notes[field_name, f"repaired: {description}"] = None
-        return repaired
+        is_denied = any(kind == "negation" for kind, _ in lost_spans)
+        span_count = sum(kind != "negation" for kind, _ in self.required_spans)
+        has_lost_most = len(lost_spans) > 1 and 2 * len(lost_spans) > span_count
+        repaired = ""
+        if not (is_denied or has_lost_most) and has_common_word(text, self.context):
+            repaired = self.append_spans(field_name, text, lost_spans)
+        if not repaired:
+            self.note_loss(field_name, lost_spans)
+        return repaired or None
 
-    def _contains_span(self, span_kind: str, span: str, text: str) -> bool:
+    def repair_sub_queries(self, field_name: str, texts: list[str]) -> list[str]:
+        """Return the sub-queries *texts*, with the spans that all of them lost appended to one.
+
+        The lost spans are appended to the first of the sub-queries that have the most words in
+        common with the query.
+        """
+        # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
+        lost_spans = [pair for pair in self.find_lost_spans(texts) if pair[0] != "negation"]
+        if not texts or not lost_spans:
+            return texts
+        if not any(has_common_word(text, self.context) for text in texts):
+            self.note_loss(field_name, lost_spans)
+            return []
+        query_tokens = set(split_tokens(self.query))
+        counts = [len(query_tokens & set(split_tokens(text))) for text in texts]
+        place = counts.index(max(counts))
+        repaired = self.append_spans(field_name, texts[place], lost_spans)
+        return [*texts[:place], repaired or texts[place], *texts[place + 1 :]]
+
+    def find_lost_spans(self, texts: Sequence[str]) -> Spans:
+        """Return the required spans that none of *texts* contains."""
+        return [
+            (kind, span)
+            for kind, span in self.required_spans
+            if not any(self.contains_span(kind, span, text) for text in texts)
+        ]
+
+    def contains_span(self, span_kind: str, span: str, text: str) -> bool:
         """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
         if keeps_span(span_kind, span, text, query=self.query):
             return True
@@ -178,73 +174,32 @@ class _Guard:
             for term, forms in self.glossary
         )
 
-    def _repair_sub_queries(self, field_name: str, texts: list[str]) -> tuple[str, ...]:
-        """Return the sub-queries *texts*, with lost spans appended to one of them.
+    def append_spans(self, field_name: str, text: str, lost_spans: Spans) -> str:
+        """Return *text* with *lost_spans* in brackets; ``""`` if they are too many or too long."""
+        shown = dict.fromkeys(format_span(kind, span) for kind, span in lost_spans)
+        repaired = f"{text} ({', '.join(shown)})"
+        if len(lost_spans) > MAX_REPAIRS or len(repaired) > MAX_CHARS:
+            return ""
+        self.notes[field_name, f"repaired: {self.describe_spans(lost_spans)}"] = None
+        return repaired
 
-        A span is lost if no sub-query contains it. The lost spans are appended to the sub-query
-        that has the most words in common with the query. Negations are not checked.
-        """
-        if not texts:
-            return ()
-        # A sub-query can be right without the negation: "X but not Y" asks about X and about Y.
-        required = [(kind, span) for kind, span in self.required_spans if kind != "negation"]
-        lost_spans = [
-            pair for pair in required if not any(self._contains_span(*pair, text) for text in texts)
-        ]
-        if lost_spans and not any(has_common_word(text, self.context) for text in texts):
-            self.notes[field_name, f"dropped: {self._describe_spans(lost_spans)}"] = None
-            return ()
-        if lost_spans and len(lost_spans) <= MAX_REPAIRS:
-            # Of equally similar sub-queries, the first is chosen.
-            query_tokens = set(split_tokens(self.query))
-            closest = max(
-                range(len(texts)),
-                key=lambda place: (len(query_tokens & set(split_tokens(texts[place]))), -place),
-            )
-            repaired = _append_lost_spans(texts[closest], lost_spans)
-            if len(repaired) <= MAX_CHARS:
-                texts[closest] = repaired
-                self.notes[field_name, f"repaired: {self._describe_spans(lost_spans)}"] = None
-        return tuple(texts)
+    def note_loss(self, field_name: str, lost_spans: Spans) -> None:
+        """Note that a text was dropped, because it lost *lost_spans*."""
+        self.notes[field_name, f"dropped: {self.describe_spans(lost_spans)}"] = None
 
-    def _drop_foreign_terms(self, field_name: str, terms: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the key *terms*, or ``()`` if all of them are in another script than the query.
-
-        A term that the query contains does not count as foreign. A few terms in another script are
-        common and are kept.
-        """
-        folded_query = self.query.casefold()
-        if all(
-            is_in_other_script(term, self.query) and term.casefold() not in folded_query
-            for term in terms
-        ):
-            self.notes[field_name, _LANGUAGE_MISMATCH] = None
-            return ()
-        return terms
-
-    def _describe_spans(self, lost_spans: Spans) -> str:
+    def describe_spans(self, lost_spans: Spans) -> str:
         """Return the kind and the position of each lost span, such as ``number 12:16``, for a note.
 
         Notes never contain a span's text. Positions are character offsets in `query`.
         """
-        places = [
-            (kind, _find_span_position(span, self.query), len(span))
-            for kind, span in lost_spans[:MAX_REPAIRS]
-        ]
-        shown = [f"{kind} {start}:{start + length}" for kind, start, length in places]
-        return ", ".join(shown) + (
-            f" and {len(lost_spans) - MAX_REPAIRS} more" if len(lost_spans) > MAX_REPAIRS else ""
-        )
-
-    def _is_beyond_repair(self, lost_spans: Spans) -> bool:
-        """Return whether a text lost more than `MAX_REPAIRS` spans or most of the query's spans.
-
-        Returns ``False`` for a single lost span.
-        """
-        kinds = [kind for kind, _ in self.required_spans if kind != "negation"]
-        return len(lost_spans) > MAX_REPAIRS or (
-            len(lost_spans) > 1 and 2 * len(lost_spans) > len(kinds)
-        )
+        shown = []
+        for kind, span in lost_spans[:MAX_REPAIRS]:
+            # A match of whole words takes precedence over a match inside a longer word.
+            match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", self.query)
+            start = match.start() if match else self.query.find(span)
+            shown.append(f"{kind} {start}:{start + len(span)}")
+        rest = len(lost_spans) - MAX_REPAIRS
+        return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _has_other_form(term: str, span: str, other_forms: Sequence[str], text: str) -> bool:
@@ -257,22 +212,6 @@ def _has_other_form(term: str, span: str, other_forms: Sequence[str], text: str)
         keeps_span("identifier", form, text, query=form)
         and all(keeps_span("name", word, text, query=word) for word in other_words)
         for form in other_forms
-    )
-
-
-def _find_span_position(span: str, query: str) -> int:
-    """Return the position of *span* in *query*; -1 if *query* does not contain it.
-
-    A match of whole words takes precedence over a match inside a longer word.
-    """
-    match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", query)
-    return match.start() if match else query.find(span)
-
-
-def _append_lost_spans(text: str, lost_spans: Spans) -> str:
-    """Return *text* with *lost_spans* appended in brackets."""
-    return (
-        f"{text} ({', '.join(dict.fromkeys(format_span(kind, span) for kind, span in lost_spans))})"
     )
 
 
@@ -291,10 +230,8 @@ def is_in_other_script(text: str, query: str) -> bool:
     query_script, text_script = _find_main_script(query), _find_main_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
-    in_text, in_query = (
-        _compute_letter_fraction(text, query_script),
-        _compute_letter_fraction(query, text_script),
-    )
+    in_text = _compute_letter_fraction(text, query_script)
+    in_query = _compute_letter_fraction(query, text_script)
     if in_text >= _MIN_FRACTION_OF_TEXT or (in_text and in_query):
         return False
     return text_script == "latin" or in_query < _MIN_FRACTION_OF_QUERY
@@ -306,30 +243,25 @@ def _find_main_script(text: str) -> str:
     If Latin is mixed with another script, words are counted instead of letters, because a few long
     technical terms would otherwise make Latin the main script.
     """
-    main_script = _unify_script(find_dominant_script(text))
+    main_script = _find_script(text)
     if main_script != "latin" or text.isascii():
         return main_script
-    others = Counter(
-        _unify_script(find_dominant_script(char))
-        for char in text
-        if char.isalpha() and not char.isascii()
-    )
+    others = Counter(_find_script(it) for it in text if it.isalpha() and not it.isascii())
     del others["latin"]
-    likeliest, letters = max(others.items(), key=lambda item: item[1], default=("", 0))
+    [(likeliest, letters)] = others.most_common(1) or [("", 0)]
     # A Han or Hangul character is about one word. In other scripts a word has about five letters.
     weight = letters if likeliest in {"han", "hangul"} else letters / 5
     return likeliest if weight and weight >= len(re.findall("[A-Za-z]+", text)) else main_script
 
 
-def _unify_script(script: str) -> str:
-    """Return ``han`` for all scripts of Japanese. Return other scripts unchanged."""
+def _find_script(text: str) -> str:
+    """Return the script of most letters of *text*; ``han`` for all scripts of Japanese."""
+    script = find_dominant_script(text)
     return "han" if script in _SCRIPTS_OF_JAPANESE else script
 
 
 def _compute_letter_fraction(text: str, script: str) -> float:
     """Return the fraction of the letters of *text* that are in *script*, from 0 to 1."""
-    letters = [char for char in text if char.isalpha()]
-    of_script = {
-        char for char in set(letters) if _unify_script(find_dominant_script(char)) == script
-    }
-    return sum(char in of_script for char in letters) / max(1, len(letters))
+    counts = Counter(char for char in text if char.isalpha())
+    of_script = sum(count for char, count in counts.items() if _find_script(char) == script)
+    return of_script / max(1, counts.total())

@@ -45,20 +45,17 @@ def read_json(text: str) -> tuple[list[Any], Any]:
         position = opening.start()
         try:
             value, position = _DECODER.raw_decode(text, position)
+            values.append(value)
         except (ValueError, RecursionError):
             rest = text[position:]
-            cut_value = _read_cut_json(rest)
-            if cut_value is not None:
-                return [*values, cut_value[0]], cut_value[1]
-            corrected_value = _read_corrected_json(rest)
-            if corrected_value is not None:
+            if (cut_values := _read_cut_json(rest)) is not None:
+                return [*values, cut_values[0]], cut_values[1]
+            if (corrected_value := _read_corrected_json(rest)) is not None:
                 return [*values, corrected_value], None
             # What is inside broken JSON may be anything. Other brackets belong to prose.
             if opening[1]:
                 break
             position += 1
-        else:
-            values.append(value)
     return values, None
 
 

@@ -107,8 +107,8 @@ def parse_transformation(prompt: Prompt, reply: Reply) -> Transformation:
         reading.notes["reply", "truncated"] = None
     result = build_transformation(texts, reading.notes)
     if result.is_empty and (reason := reading.find_failure()):
-        rules = dict.fromkeys(note[9:] for _, note in result.notes if note.startswith("dropped: "))
-        details = f"; dropped: {', '.join(rules)}" if rules and reason == "unparsable" else ""
+        rules = dict.fromkeys(note for _, note in result.notes if note.startswith("dropped: "))
+        details = f"; {', '.join(rules)}" if rules and reason == "unparsable" else ""
         error = ModelError(reason, f"{_MESSAGES[reason]}{details}")
         error.notes = result.notes
         raise error
@@ -142,11 +142,13 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
     for name, row in TEXT_FIELDS.items():
         texts = transformation.texts(name)
         max_chars = MAX_KEYWORD_CHARS if row.guard == "terms" else MAX_CHARS[row.shape]
-        are_valid = all(text.strip() and len(text) <= max_chars for text in texts)
-        if not are_valid or len(texts) > max_items.get(name, 0):
+        if len(texts) > max_items.get(name, 0) or not all(
+            text.strip() and len(text) <= max_chars for text in texts
+        ):
             return False
-    return len(transformation.notes) <= _MOST_NOTES and all(
-        len(text) <= _MAX_NOTE_CHARS for note in transformation.notes for text in note
+    note_texts = [text for note in transformation.notes for text in note]
+    return len(note_texts) <= 2 * _MOST_NOTES and all(
+        len(text) <= _MAX_NOTE_CHARS for text in note_texts
     )
 
 
@@ -172,9 +174,9 @@ class _Reading:
     """What a reply has for the fields of its prompt.
 
     Attributes:
-        texts: The texts by field, before they are checked. The most likely text comes first.
+        texts: The texts by field, before they are checked. The most likely text comes first. Those
+            under ``""`` stand under no field's name.
         named: The fields that the reply names, with or without a text.
-        unnamed: The texts that stand under no field's name.
         notes: The notes on texts that were dropped, changed or missing, as (field, note) pairs.
         is_cut: Whether the end of the reply is missing.
         is_refused: Whether the whole reply is a refusal.
@@ -183,20 +185,20 @@ class _Reading:
 
     def __init__(self, prompt: Prompt, reply: Reply) -> None:
         self.prompt = prompt
+        self.context = " ".join([prompt.query, *(message.content for message in prompt.history)])
         self.fields = {field.name: field for field in prompt.fields}
         # Texts without a name belong to the only field.
         names = [name for name in self.fields if name != STANDALONE] or list(self.fields)
         self.main = self.fields[names[0]] if len(names) == 1 else None
-        self.texts: dict[str, list[str]] = {}
+        self.texts: dict[str, list[str]] = {"": []}
         self.named: set[str] = set()
-        self.unnamed: list[str] = []
         self.notes: dict[tuple[str, str], None] = {}
         # Other clients may pass on a missing content as ``None``, although the type forbids it.
         text, self.is_cut = strip_thoughts(reply.text or "")
         self.is_cut = self.is_cut or reply.truncated or len(text) > READ_CHARS
         self.is_refused = False
         self.read(text[:READ_CHARS])
-        self.named |= self.texts.keys()
+        self.named |= self.texts.keys() - {""}
         self.is_empty = not text or not all(self.texts.get(name) for name in self.named)
 
     def read(self, text: str) -> None:
@@ -208,22 +210,24 @@ class _Reading:
         # A list may be nested so deeply that Python cannot walk through it.
         with suppress(RecursionError):
             self.collect(values)
-        if isinstance(cut_value, dict):
-            self.add_cut_passage(cut_value)
         self.is_cut = self.is_cut or cut_value is not None
+        for key, member in cut_value.items() if isinstance(cut_value, dict) else ():
+            # Of the passage in which the reply ends, the whole sentences count.
+            name = self.find_field(key)
+            if name and self.fields[name].shape == "passage" and not self.texts.get(name):
+                self.texts[name] = [_keep_whole_sentences(str(member))]
         if not values and not _MARKUP_START.match(text):
             self.read_plain_text(text)
         elif values and not any(values):
             self.named.update(self.fields)
         # Several texts under other names may be anything.
-        elif len(self.unnamed) > 1 and self.main and self.main.shape != "list":
-            self.unnamed = []
+        elif len(self.texts[""]) > 1 and self.main and self.main.shape != "list":
+            self.texts[""] = []
 
     def collect(self, value: Any, name: str = "") -> None:
         """Collect the texts in a JSON *value* for the field *name*, or by the names in its keys."""
         if isinstance(value, str):
-            texts = self.texts.setdefault(name, []) if name else self.unnamed
-            texts.append(value)
+            self.texts.setdefault(name, []).append(value)
         elif isinstance(value, list):
             for item in value:
                 self.collect(item, name)
@@ -239,15 +243,8 @@ class _Reading:
 
     def find_field(self, key: str) -> str:
         """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
-        names = [name for name in self.fields if _FIELD_KEYS[name].search(_fold_key(key))]
-        return names[0] if names else ""
-
-    def add_cut_passage(self, cut_value: Mapping[str, Any]) -> None:
-        """Add the whole sentences of the passage in which the reply ends."""
-        for key, member in cut_value.items():
-            name = self.find_field(key)
-            if name and self.fields[name].shape == "passage" and not self.texts.get(name):
-                self.texts[name] = [_keep_whole_sentences(str(member))]
+        names = (name for name in self.fields if _FIELD_KEYS[name].search(_fold_key(key)))
+        return next(names, "")
 
     def read_plain_text(self, text: str) -> None:
         """Read the texts for the only field from a reply in plain text."""
@@ -272,20 +269,18 @@ class _Reading:
             # Of several lines, the wanted one is usually a question.
             lines.sort(key=_is_question, reverse=True)
         # "Answer: nope" announces nothing.
-        if is_announced and len(split_words(" ".join(lines))) != 1:
-            self.texts[main.name] = lines
-        else:
-            self.unnamed = lines
+        is_announced = is_announced and len(split_words(" ".join(lines))) != 1
+        self.texts[main.name if is_announced else ""] = lines
 
     def select_valid_texts(self, field: ReplyField) -> tuple[str, ...]:
         """Return the texts of *field* that can be searched, without duplicates."""
         is_unnamed = field is self.main and field.name not in self.named
-        texts = self.unnamed if is_unnamed else self.texts.get(field.name, [])
+        texts = self.texts.get("" if is_unnamed else field.name, [])
         texts = _prepare_texts(field, texts, self.prompt.query)
         chosen: dict[str, str] = {}
         notes: list[str] = []
         for text in texts:
-            value, note = check_text(text, field, self.prompt)
+            value, note = self.check_text(text, field)
             whole_text = " ".join(texts) if field.shape == "list" else value
             if value and is_unnamed and (note or not self.is_answer(whole_text, field)):
                 value, note = "", "dropped: off topic"
@@ -308,11 +303,8 @@ class _Reading:
 
         It may be if it has a word of the question, or is a question or a long passage.
         """
-        return (
-            chatter.has_common_word(text, _build_context(self.prompt))
-            or _is_question(text)
-            or (field.shape == "passage" and len(split_words(text)) > _FEW_WORDS)
-        )
+        is_long = field.shape == "passage" and len(split_words(text)) > _FEW_WORDS
+        return is_long or _is_question(text) or chatter.has_common_word(text, self.context)
 
     def find_failure(self) -> str:
         """Return the error's reason for a reply without usable texts; ``""`` if it is no error.
@@ -329,63 +321,56 @@ class _Reading:
             return ""
         return "empty" if self.is_empty or notes & {"dropped: no query", SAME} else "unparsable"
 
+    def check_text(self, text: str, field: ReplyField) -> tuple[str, str]:
+        """Return *text* as it is searched for, and a note if it was dropped or cut.
 
-def check_text(text: str, field: ReplyField, prompt: Prompt) -> tuple[str, str]:
-    """Return *text* as it is searched for, and a note if it was dropped or cut.
+        Returns:
+            The text without its number, quotation marks, label and talk about the task; ``""`` if
+            it cannot be searched.
+            The note, such as ``dropped: refusal``; ``""`` if there is nothing to note.
+        """
+        query, line = self.prompt.query, clean_text(text)
+        value = line if field.shape == "passage" else _strip_markup(line, query)
+        talk, rest = chatter.split_chatter(value, query)
+        value = clean_text(_strip_quotes(rest or value, query))
+        rule = self.find_broken_rule(line, value, field)
+        # What follows talk about the task may be more of it.
+        is_announced = not talk or talk.endswith(_COLONS)
+        if not (is_announced or rule or chatter.has_common_word(value, self.context)):
+            rule = "no query"
+        if rule:
+            return "", f"dropped: {rule}"
+        limit = MAX_CHARS[field.shape]
+        return cut_at_word(value, limit).rstrip(), "cut: too long" if len(value) > limit else ""
 
-    Returns:
-        The text without its number, quotation marks, label and talk about the task; ``""`` if it
-        cannot be searched.
-        The note, such as ``dropped: refusal``; ``""`` if there is nothing to note.
-    """
-    query, line = prompt.query, clean_text(text)
-    value = line if field.shape == "passage" else _strip_markup(line, query)
-    talk, rest = chatter.split_chatter(value, query)
-    value = clean_text(_strip_quotes(rest or value, query))
-    rule = _find_broken_rule(line, value, field, prompt)
-    # What follows talk about the task may be more of it.
-    is_announced = talk.endswith(_COLONS)
-    if talk and not is_announced and not chatter.has_common_word(value, _build_context(prompt)):
-        rule = rule or "no query"
-    if rule:
-        return "", f"dropped: {rule}"
-    limit = MAX_CHARS[field.shape]
-    return cut_at_word(value, limit).rstrip(), "cut: too long" if len(value) > limit else ""
+    def find_broken_rule(self, line: str, value: str, field: ReplyField) -> str:
+        """Return the name of the rule that forbids to search for *value*; ``""`` if there is none.
 
-
-def _find_broken_rule(line: str, value: str, field: ReplyField, prompt: Prompt) -> str:
-    """Return the name of the rule that forbids to search for *value*; ``""`` if there is none.
-
-    Args:
-        line: The text as the model wrote it, on one line.
-        value: The text to search for.
-        field: The reply field that the text belongs to.
-        prompt: The prompt that the model answered.
-    """
-    query, key = prompt.query, normalise_text(value)
-    is_term, is_sub_query = _has_guard(field, "terms"), _has_guard(field, "together")
-    if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
-        return "refusal"
-    # A model may repeat the instructions, or the example in them.
-    if key.count(" ") >= 3 and key in _normalise_cached(prompt.system):
-        return "copies the prompt"
-    is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
-    if not key or is_heading or chatter.is_chatter(value, query):
-        return "no query"
-    context = _build_context(prompt)
-    if field.shape != "passage" and chatter.is_off_topic_talk(value, query, context):
-        return "no query"
-    # One of several sub-queries may be the query itself, if the others add to it.
-    if key == _normalise_cached(query) and not (is_sub_query or is_term):
-        return "same as the query"
-    if is_term:
-        return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""
-    if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
-        return "no letters"
-    if is_sub_query and has_unresolved_reference(value, query):
-        return "unresolved reference"
-    # If the query itself begins with the same bracket, the text may be a rewrite of it.
-    return "JSON" if _MARKUP_START.match(value) and value[:1] != query[:1] else ""
+        *line* is the text as the model wrote it, on one line.
+        """
+        query, key = self.prompt.query, normalise_text(value)
+        is_term, is_sub_query = _has_guard(field, "terms"), _has_guard(field, "together")
+        if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
+            return "refusal"
+        # A model may repeat the instructions, or the example in them.
+        if key.count(" ") >= 3 and key in _normalise_cached(self.prompt.system):
+            return "copies the prompt"
+        is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
+        if not key or is_heading or chatter.is_chatter(value, query):
+            return "no query"
+        if field.shape != "passage" and chatter.is_off_topic_talk(value, query, self.context):
+            return "no query"
+        # One of several sub-queries may be the query itself, if the others add to it.
+        if key == _normalise_cached(query) and not (is_sub_query or is_term):
+            return "same as the query"
+        if is_term:
+            return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""
+        if not any(map(str.isalpha, value)) and any(map(str.isalpha, query)):
+            return "no letters"
+        if is_sub_query and has_unresolved_reference(value, query):
+            return "unresolved reference"
+        # If the query itself begins with the same bracket, the text may be a rewrite of it.
+        return "JSON" if _MARKUP_START.match(value) and value[:1] != query[:1] else ""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:
@@ -406,11 +391,6 @@ _normalise_cached = lru_cache(32)(normalise_text)
 
 def _has_guard(field: ReplyField, guard: str) -> bool:
     return TEXT_FIELDS[field.name].guard == guard
-
-
-def _build_context(prompt: Prompt) -> str:
-    """Return the question with the conversation before it."""
-    return " ".join([prompt.query, *(message.content for message in prompt.history)])
 
 
 def _fold_key(key: str) -> str:
@@ -458,10 +438,8 @@ def _split_label(text: str, query: str) -> tuple[str, str]:
     match = _LABEL.match(f"{plain}:" if is_headline else plain)
     if match and match[1].casefold() not in query.casefold():
         words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_accents(match[1]))
-        names = [word for word in words if any(it.search(word) for it in _FIELD_KEYS.values())]
-        if all(
-            word in names or chatter.compile_patterns("labels").fullmatch(word) for word in words
-        ):
+        is_known = chatter.compile_patterns("labels").fullmatch
+        if all(is_known(it) or any(key.search(it) for key in _FIELD_KEYS.values()) for it in words):
             return " ".join(words), match[2]
     return "", text
 
@@ -470,8 +448,8 @@ def _prepare_texts(field: ReplyField, texts: list[str], query: str) -> list[str]
     """Return *texts* without item numbers. A list that is written as one text is split."""
     if field.shape == "list" and len(texts) == 1:
         texts = _split_items(texts[0])
-        is_refused = bool(texts) and chatter.is_refusal(texts[0], query)
-        if _has_guard(field, "terms") and len(texts) == 1 and not is_refused:
+        is_one_text = len(texts) == 1 and not chatter.is_refusal(texts[0], query)
+        if _has_guard(field, "terms") and is_one_text:
             texts = re.split(r"[,;|、，；]", texts[0])
     if field.shape == "passage":
         return texts
@@ -484,8 +462,8 @@ def _split_items(text: str) -> list[str]:
     """Return the items of a list: the lines with a bullet or a number, or all lines."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first, *items = _NUMBER_INSIDE.split(text) if len(lines) == 1 else [text]
-    if len(items) > 1 and not first:
-        return items
+    if items and not first:
+        lines = items
     return [line for line in lines if _has_mark(line)] or lines
 
 
@@ -499,22 +477,20 @@ def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
 
     A number above 1 may be an ordinal, as in "2. Weltkrieg", unless other texts have numbers too.
     """
-    text = _BULLETS.sub("", (text if "**" in query else _BOLD.sub(r"\1", text)).strip(), count=1)
+    plain = text if "**" in query else _BOLD.sub(r"\1", text)
+    text = _BULLETS.sub("", plain.strip(), count=1)
     number = _NUMBER.match(text)
-    if (
-        number
-        and number[0] not in query
-        and (is_numbered or not re.search("[2-9]|1\\d", number[0]))
-    ):
-        text = text[number.end() :]
+    if number and number[0] not in query:
+        is_ordinal = re.search("[2-9]|1\\d", number[0]) and not is_numbered
+        text = text if is_ordinal else text[number.end() :]
     return text.strip()
 
 
 def _strip_markup(text: str, query: str) -> str:
     """Return *text* without item number, label, quotation marks and a remark in brackets."""
     text = _strip_marks(text, query)
-    label, rest = _split_label(text, query)
-    text = _strip_quotes(rest if label and rest else text, query)
+    _, rest = _split_label(text, query)
+    text = _strip_quotes(rest or text, query)
     remark = _REMARK.search(text[-210:])
     if remark and chatter.is_chatter(remark[1], query):
         text = text[: 1 - len(remark[0])]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final
 
-from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load_all_lexicons, load_lexicon
 from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise_text, split_words
 
@@ -159,54 +158,28 @@ def _has_name(span: str, text: str) -> bool:
     name_words = [
         word.removesuffix("'s") for word in fold_words(full_name) if word not in _SMALL_WORDS
     ]
-    if (
-        name_words
-        and all(_has_name_word(part, text_words) for part in name_words)
-        and _are_ambiguous_words_joined(name_words, text_words)
-    ):
-        return True
+    if name_words and all(_has_name_word(word, text_words) for word in name_words):
+        # Ambiguous words (May, Will, Can) must have a neighbour that they have in the name too.
+        pairs = {frozenset(pair) for pair in pairwise(name_words)}
+        in_text = [frozenset(pair) for pair in pairwise(text_words)]
+        joined_words = {word for pair in in_text if pair in pairs for word in pair}
+        ambiguous = load_lexicon("en").verbs.intersection(name_words)
+        if not pairs or ambiguous <= joined_words:
+            return True
     letters = re.sub(r"[\W_]", "", full_name)
     # The name is an acronym, which the text may spell out.
     if letters.isupper() and 2 <= len(letters) <= 6:
-        return letters.lower() in "".join(
-            word[0] for word in text_words if word not in _SMALL_WORDS
-        )
-    initials = {"".join(part[0] for part in name_words), *fold_words(short_name)}
+        firsts = "".join(word[0] for word in text_words if word not in _SMALL_WORDS)
+        return letters.lower() in firsts
+    initials = {"".join(word[0] for word in name_words), *fold_words(short_name)}
     undotted = re.sub(r"(?<=\b\w)\.", "", fold_accents(text)).strip("?!.")
     return len(name_words) > 1 and not initials.isdisjoint(undotted.split())
 
 
-def _are_ambiguous_words_joined(name_words: list[str], text_words: list[str]) -> bool:
-    """Return whether a text uses ambiguous words (May, Will, Can) as parts of a name.
-
-    Each ambiguous word must have a neighbour in the text that is also its neighbour in the name.
-    Always returns ``True`` for a name of one word.
-    """
-    pairs = set(pairwise(name_words))
-    joined_words = {
-        word
-        for left, right in pairwise(text_words)
-        if {(left, right), (right, left)} & pairs
-        for word in (left, right)
-    }
-    return not pairs or all(
-        name_word in joined_words
-        for name_word in name_words
-        if name_word in load_lexicon("en").verbs
-    )
-
-
 def _is_title_or_initial(word: str) -> bool:
     """Return whether *word* is a title or an initial with a full stop, such as "Dr." or "J."."""
-    return word.endswith(".") and (len(word) == 2 or fold_accents(word[:-1]) in _load_titles())
-
-
-@cache
-def _load_titles() -> frozenset[str]:
-    """Return the titles in all languages that precede names, such as "dr", in lower case."""
-    return frozenset(
-        fold_accents(title) for code in LANGUAGES for title in load_lexicon(code).titles
-    )
+    bare = fold_accents(word[:-1])
+    return word.endswith(".") and (len(word) == 2 or bare in _load_words("titles"))
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
@@ -214,20 +187,10 @@ def _has_name_word(name_word: str, text_words: list[str]) -> bool:
 
     A word of five or more letters may also be the start of a longer word.
     """
-    if name_word in text_words or name_word.rstrip("s") in text_words:
-        return True
-    return any(
-        word == f"{name_word}s" or (len(name_word) > 4 and word.startswith(name_word))
-        for word in text_words
+    forms = {name_word, name_word.rstrip("s"), f"{name_word}s"}
+    return not forms.isdisjoint(text_words) or (
+        len(name_word) > 4 and any(word.startswith(name_word) for word in text_words)
     )
-
-
-def _find_numbers(text: str) -> list[frozenset[Decimal]]:
-    """Return the possible values of each number in *text*, such as 1 and 1000 for "1.000".
-
-    Reads only numbers in digits.
-    """
-    return [_parse_number_values(match) for match in _WRITTEN_NUMBER.finditer(fold_accents(text))]
 
 
 def _has_numbers(span: str, text: str) -> bool:
@@ -237,48 +200,43 @@ def _has_numbers(span: str, text: str) -> bool:
     """
     if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
         return False
-    text_values: set[Decimal] = set().union(*_find_numbers(text))
-    text_values |= {_SPELLED_NUMBERS[word] for word in fold_words(text) if word in _SPELLED_NUMBERS}
+    text_values: set[Decimal] = set().union(*_find_numbers(text), _find_spelled_numbers(text))
     text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
     # A span such as "three" has no digits, so its number words are compared.
-    spelled = [
-        frozenset({_SPELLED_NUMBERS[word]}) for word in fold_words(span) if word in _SPELLED_NUMBERS
-    ]
-    required = _find_numbers(span) or spelled
+    required = _find_numbers(span) or [{value} for value in _find_spelled_numbers(span)]
     if not required:
         return fold_accents(span) in fold_accents(text)
     return all(values & text_values for values in required)
 
 
+def _find_spelled_numbers(text: str) -> set[Decimal]:
+    return {_SPELLED_NUMBERS[word] for word in fold_words(text) if word in _SPELLED_NUMBERS}
+
+
+def _find_numbers(text: str) -> list[set[Decimal]]:
+    """Return the possible values of each number in *text*, such as 1 and 1000 for "1.000".
+
+    Reads only numbers in digits.
+    """
+    numbers = []
+    for match in _WRITTEN_NUMBER.finditer(fold_accents(text)):
+        digits = re.sub(r"[\s']", "", match[1])
+        # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has
+        # two values.
+        readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
+        values = {Decimal(reading[:50]) for reading in readings if reading.count(".") < 2}
+        if factor := _FACTORS.get(match[2] or ""):
+            values |= {value.scaleb(factor) for value in values}
+        numbers.append(values)
+    return numbers
+
+
 def _has_sign(sign: str, text: str) -> bool:
     """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
-    folded_text = fold_accents(text)
-    if sign in folded_text or not _SIGN_NAMES[sign].isdisjoint(split_words(folded_text)):
+    folded_text, names = fold_accents(text), _SIGN_NAMES[sign]
+    if sign in folded_text or not names.isdisjoint(split_words(folded_text)):
         return True
-    return any(
-        not name.isascii() and fold_accents(name) in folded_text for name in _SIGN_NAMES[sign]
-    )
-
-
-def _parse_number_values(match: re.Match[str]) -> frozenset[Decimal]:
-    """Return the possible values of the number in *match*, such as 1 and 1000 for "1.000"."""
-    digits = re.sub(r"[\s']", "", match.group(1))
-    # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has two
-    # values.
-    readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
-    values = {value for reading in readings if (value := _read_decimal(reading)) is not None}
-    factor = _FACTORS.get(match.group(2) or "")
-    if factor:
-        values |= {value.scaleb(factor) for value in values}
-    return frozenset(values)
-
-
-def _read_decimal(text: str) -> Decimal | None:
-    """Return *text* as a number; ``None`` if it is not a number."""
-    try:
-        return Decimal(text[:50])
-    except InvalidOperation:
-        return None
+    return any(not name.isascii() and fold_accents(name) in folded_text for name in names)
 
 
 def is_negated(text: str) -> bool:
@@ -305,19 +263,13 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
             folded_text = folded_text.replace(form, " ")
     denials = _find_denials(folded_query)
-    protected = _load_negations() | set(fold_words(span))
-    other_words = {
-        denial for denial in denials if denial in _load_denials() and denial not in protected
-    }
-    count = _count_denials(
-        denial for denial in _find_denials(folded_text) if denial not in other_words
-    )
+    protected = _load_words("negations") | set(fold_words(span))
+    other_words = _load_words("denials").intersection(denials) - protected
+    count = _count_denials(it for it in _find_denials(folded_text) if it not in other_words)
     count += _count_rephrased_denials(folded_text, folded_query)
     meant_denials = [denial for denial in denials if denial not in other_words]
-    excluding = _load_exclusions().intersection(meant_denials)
-    is_double = excluding and _count_denials(
-        denial for denial in meant_denials if denial not in excluding
-    )
+    excluding = _load_words("exclusions").intersection(meant_denials)
+    is_double = excluding and _count_denials(it for it in meant_denials if it not in excluding)
     return count > 1 if is_double else count > 0
 
 
@@ -328,16 +280,15 @@ def _count_denials(denials: Iterable[str]) -> int:
     """
     words = list(denials)
     # "ne" without "pas" is a negation too.
-    return len(
-        [word for word in words if word != "ne" and (word == "n't" or not word.startswith("n'"))]
-    ) or len(words[:1])
+    full_words = [it for it in words if it == "n't" or not (it == "ne" or it.startswith("n'"))]
+    return len(full_words or words[:1])
 
 
 def _find_denials(folded_text: str) -> list[str]:
     """Return the negating words, contractions and characters in *folded_text*."""
-    return _compile_denials().findall(folded_text) + [
-        word for word in split_words(folded_text) if word in _load_denials()
-    ]
+    denials = _load_words("denials")
+    words = [word for word in split_words(folded_text) if word in denials]
+    return _compile_denials().findall(folded_text) + words
 
 
 def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
@@ -347,36 +298,23 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
     """
     query_words = set(re.findall(r"[\w-]+", folded_query))
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
-    new_words = (
-        word
-        for word in re.findall(r"[\w-]+", folded_text)
-        if word not in query_words and word not in _load_denials()
-    )
+    known_words = query_words | _load_words("denials")
+    new_words = (it for it in re.findall(r"[\w-]+", folded_text) if it not in known_words)
     prefixed = map(_PREFIXED.match, new_words)
     is_trouble = bool(_WORKING.search(folded_query) and _TROUBLE.search(folded_text))
-    return is_trouble + sum(match is not None and match.group(1)[:5] in stems for match in prefixed)
+    return is_trouble + sum(match is not None and match[1][:5] in stems for match in prefixed)
 
 
 @cache
-def _load_negations() -> frozenset[str]:
-    """Return the negations of all languages, in lower case without accents."""
+def _load_words(kind: str) -> frozenset[str]:
+    """Return the words of all languages under *kind* in the lexicons, without accents.
+
+    Negations are words such as "not", denials also words such as "fail", and exclusions words such
+    as "without".
+    """
     return frozenset(
-        fold_accents(word) for lexicon in load_all_lexicons() for word in lexicon.negations
+        fold_accents(word) for lexicon in load_all_lexicons() for word in getattr(lexicon, kind)
     )
-
-
-@cache
-def _load_denials() -> frozenset[str]:
-    """Return the words of all languages that negate or deny, such as "not" and "without"."""
-    return frozenset(
-        fold_accents(word) for lexicon in load_all_lexicons() for word in lexicon.denials
-    )
-
-
-@cache
-def _load_exclusions() -> frozenset[str]:
-    """Return the words of all languages that exclude something, such as "without"."""
-    return frozenset(word for lexicon in load_all_lexicons() for word in lexicon.exclusions)
 
 
 @cache
