@@ -46,16 +46,20 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     api_key = os.environ.get(KEY_VARIABLE, "").strip()
     if not api_key:
         raise StoreError(f"the key for Pinecone is missing: set {KEY_VARIABLE} in the environment")
+
+    def open_index(resources: ExitStack) -> Any:
+        return _open_index(_open_client(api_key, resources), options, resources)
+
     resources = ExitStack()
     try:
-        index = _open_index(_open_client(api_key, resources), options, resources)
         return PineconeStore(
-            index,
+            open_index(resources),
             embedding_model=embedding_model,
             dimension=dimension,
             namespace=options.namespace,
             text_field=options.text_field,
             opened=resources,
+            reopen=open_index,
         )
     except BaseException:
         # There may be a client already, but no store that could close it.

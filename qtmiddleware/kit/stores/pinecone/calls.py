@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import StoreError
 from qtmiddleware.retrieval.searching import record_read_units
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 _ADVICE: Final = {
     400: "rejected the request; the cause of this error has the details",
@@ -117,10 +118,16 @@ class Calls:
         index: an index of the ``pinecone`` client.
         timeout_seconds: the timeout of one call, in seconds.
         resources: the client and the index that `close` closes, if any.
+        reopen: opens the index again in a forked process, and adds what to close to a stack.
     """
 
     def __init__(
-        self, index: Any, *, timeout_seconds: float, resources: ExitStack | None = None
+        self,
+        index: Any,
+        *,
+        timeout_seconds: float,
+        resources: ExitStack | None = None,
+        reopen: Callable[[ExitStack], Any] | None = None,
     ) -> None:
         # An async index has the same methods, but they return coroutines.
         if inspect.iscoroutinefunction(getattr(type(index), "query", None)):
@@ -131,9 +138,18 @@ class Calls:
         self._index = index
         self._timeout_seconds = timeout_seconds
         self._resources = resources
+        self._reopen = reopen
+        self._lock = make_lock()
         self._closed = False
         self.host = _find_host(index)
         self.subject = f"the Pinecone index {self.host}" if self.host else "the Pinecone index"
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the connections that this package opened to the parent process after a fork."""
+        if self._reopen is not None:
+            leave_to_parent(self._index, self._resources)
+            self._index, self._resources = None, ExitStack()
 
     def __call__(
         self,
@@ -151,6 +167,9 @@ class Calls:
         """
         if self._closed:
             raise StoreError(f"{self.subject} could not be {failed_action}: the store is closed")
+        with self._lock:
+            if self._index is None and self._reopen is not None and self._resources is not None:
+                self._index = self._reopen(self._resources)
         call = getattr(self._index, method_name)
         try:
             answer = call_with_timeout(

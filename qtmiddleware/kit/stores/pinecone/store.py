@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -60,6 +60,7 @@ class PineconeStore(ClosingStore):
         timeout_seconds: the timeout of one request, in seconds, including the client's own retries.
             The store itself does not retry.
         opened: resources that are closed together with the store.
+        reopen: opens the index again in a forked process, and adds what to close to a stack.
     """
 
     atomic: Final = False
@@ -75,6 +76,7 @@ class PineconeStore(ClosingStore):
         text_field: str = "text",
         timeout_seconds: float = TIMEOUT_SECONDS,
         opened: ExitStack | None = None,
+        reopen: Callable[[ExitStack], Any] | None = None,
     ) -> None:
         # Some clients use None for the default namespace.
         namespace = namespace or ""
@@ -87,7 +89,7 @@ class PineconeStore(ClosingStore):
         self._embedding_model = embedding_model
         self._dimension = dimension
         self._text_field = text_field
-        self._calls = Calls(index, timeout_seconds=timeout_seconds, resources=opened)
+        self._calls = Calls(index, timeout_seconds=timeout_seconds, resources=opened, reopen=reopen)
         self._metric: str | None = None
 
     def __repr__(self) -> str:
