@@ -12,10 +12,10 @@ import functools
 import inspect
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
@@ -23,11 +23,13 @@ from qtmiddleware.types import NEVER
 
 T = TypeVar("T")
 
+_here: Final = threading.local()
 
-class _BackgroundLoop:
-    """An event loop in a daemon thread. The first coroutine starts the loop and the thread.
 
-    A forked process starts a new loop with its first coroutine.
+class _Loops:
+    """The shared event loop, and one more for code that would block the loop that it waits for.
+
+    A loop starts with its first coroutine. A forked process starts new loops.
     """
 
     def __init__(self) -> None:
@@ -36,55 +38,32 @@ class _BackgroundLoop:
         register_fork_reset(self)
 
     def reset_state(self) -> None:
-        """Forget the loop after a fork, because its thread belongs to the parent process."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        """Forget the loops after a fork, because their threads belong to the parent process."""
+        self._by_depth: dict[int, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
 
-    def is_running_here(self) -> bool:
-        """Return whether this loop runs in the calling thread."""
-        return self._thread is not None and self._thread.ident == threading.get_ident()
-
-    def start_coroutine(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *make_coroutine* returns, and return a future for its result.
-
-        The coroutine runs in a copy of the caller's context.
-        """
+    def start(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Start the coroutine that *make_coroutine* returns, in a copy of the caller's context."""
+        # Code that runs in the shared loop, and waits for a coroutine, gets the second loop.
+        depth = getattr(_here, "depth", -1) + 1
         with self._lock:
+            thread, loop = self._by_depth.get(depth, (None, None))
             # A loop whose thread has died would never run the coroutine.
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_until_stopped,
-                    args=(self._loop,),
-                    name="qtmiddleware-loop",
-                    daemon=True,
-                )
-                self._thread.start()
-            loop = self._loop
+            if thread is None or loop is None or not thread.is_alive():
+                loop = asyncio.new_event_loop()
+                name = f"qtmiddleware-loop-{depth}" if depth else "qtmiddleware-loop"
+                thread = threading.Thread(target=_run, args=(loop, depth), name=name, daemon=True)
+                thread.start()
+                self._by_depth[depth] = thread, loop
         return asyncio.run_coroutine_threadsafe(make_coroutine(), loop)
 
-    def stop(self) -> None:
-        """Stop the loop, if it was started."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
 
-
-def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+def _run(loop: asyncio.AbstractEventLoop, depth: int) -> None:
+    _here.depth = depth
     asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        # An asynchronous generator must be closed by the loop that it was started in.
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+    loop.run_forever()
 
 
-_background: Final = _BackgroundLoop()
-
-
-def is_in_background_loop() -> bool:
-    """Return whether the calling code runs in the thread of the shared loop."""
-    return _background.is_running_here()
+_loops: Final = _Loops()
 
 
 def run_in_background_loop(
@@ -104,8 +83,16 @@ def run_in_background_loop(
         TimeoutError: The coroutine did not end within *timeout* seconds.
         BaseException: The exception that the coroutine raises.
     """
-    with _open_waitable_loop() as loop:
-        return _wait_for_result(loop.start_coroutine(make_coroutine), timeout)
+    future = _loops.start(make_coroutine)
+    try:
+        return future.result(None if timeout == NEVER else timeout)
+    except FutureTimeout:
+        if future.done():  # The coroutine itself raised it.
+            raise
+        raise TimeoutError("the coroutine did not end in time") from None
+    finally:
+        # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
+        future.cancel()
 
 
 def iterate_in_background_loop(
@@ -124,54 +111,14 @@ def iterate_in_background_loop(
             async for item in items:
                 items_read.put(item)
 
-    with _open_waitable_loop() as loop:
-        future = loop.start_coroutine(read_items)
-        # The future itself, once it is done, marks the end of the items.
-        future.add_done_callback(items_read.put)
-        try:
-            while not isinstance(item := items_read.get(), Future):
-                yield item
-            future.result()
-        finally:
-            future.cancel()
-
-
-async def await_in_background_loop(make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run a coroutine in the shared loop, and await its result without blocking the running loop.
-
-    *make_coroutine* returns the coroutine. Cancelling the caller cancels the coroutine.
-    """
-    # In the shared loop itself there is nothing to hand over.
-    if _background.is_running_here():
-        return await make_coroutine()
-    return await asyncio.wrap_future(_background.start_coroutine(make_coroutine))
-
-
-@contextmanager
-def _open_waitable_loop() -> Iterator[_BackgroundLoop]:
-    """Yield the shared loop. Code that runs in the shared loop's thread gets a second loop instead.
-
-    Otherwise this code would block the loop that it waits for.
-    """
-    if not _background.is_running_here():
-        yield _background
-        return
-    extra_loop = _BackgroundLoop()
+    future = _loops.start(read_items)
+    # The future itself, once it is done, marks the end of the items.
+    future.add_done_callback(items_read.put)
     try:
-        yield extra_loop
+        while not isinstance(item := items_read.get(), Future):
+            yield item
+        future.result()
     finally:
-        extra_loop.stop()
-
-
-def _wait_for_result(future: Future[T], timeout: float) -> T:
-    try:
-        return future.result(None if timeout == NEVER else timeout)
-    except FutureTimeout:
-        if future.done():  # The coroutine itself raised it.
-            raise
-        raise TimeoutError("the coroutine did not end in time") from None
-    finally:
-        # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
         future.cancel()
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from functools import cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.protocols import Cache
+from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.single_flight import SingleFlight
-from qtmiddleware.types import Transformation
-
-if TYPE_CHECKING:
-    from qtmiddleware.runtime.shared_cache import SharedCache
+from qtmiddleware.runtime.steps import Flow, Outcome, Recall, Together
+from qtmiddleware.types import Deadline, Degradation, Transformation
 
 V = TypeVar("V")
+
+MAX_SECONDS: Final = 0.25
+"""How long a question waits for a read, and for a write, in seconds."""
+
+MAX_CHARS: Final = 1 << 20
+"""The length of the longest value that is written to a shared cache or read, in characters."""
 
 
 class TTLCache(Generic[V]):
@@ -32,12 +42,11 @@ class TTLCache(Generic[V]):
     def __init__(
         self, max_entries: int, ttl_seconds: float, *, clock: Callable[[], float] = monotonic
     ) -> None:
-        self.max_entries = max_entries
         self.hits = self.misses = 0
-        self._ttl = ttl_seconds
         self._clock = clock
         self._entries: OrderedDict[Hashable, tuple[float, V]] = OrderedDict()
         self._lock = make_lock()
+        self.change_limits(max_entries, ttl_seconds)
 
     def get(self, key: Hashable, *, is_counted: bool = True) -> V | None:
         """Return the value stored under *key*; ``None`` if there is none or it has expired.
@@ -46,35 +55,32 @@ class TTLCache(Generic[V]):
         second lookup, so that each question counts once.
         """
         with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and entry[0] + self._ttl <= self._clock():
-                del self._entries[key]
-                entry = None
+            since, value = self._entries.get(key, (float("-inf"), None))
+            is_hit = since + self._ttl > self._clock()
             if is_counted:
-                self.hits += entry is not None
-                self.misses += entry is None
-            if entry is None:
+                self.hits += is_hit
+                self.misses += not is_hit
+            if not is_hit:
+                self._entries.pop(key, None)
                 return None
             # The first entry is always the least recently used one.
             self._entries.move_to_end(key)
-            return entry[1]
+            return value
 
     def put(self, key: Hashable, value: V) -> None:
         """Store *value* under *key*. A full cache drops its least recently used value."""
         with self._lock:
             self._entries[key] = (self._clock(), value)
             self._entries.move_to_end(key)
-            self._drop_excess()
+            if len(self._entries) > self.max_entries:
+                self._entries.popitem(last=False)
 
     def change_limits(self, max_entries: int, ttl_seconds: float) -> None:
         """Set new limits, also for values that are already stored."""
         with self._lock:
             self.max_entries, self._ttl = max_entries, ttl_seconds
-            self._drop_excess()
-
-    def _drop_excess(self) -> None:
-        while len(self._entries) > self.max_entries:
-            self._entries.popitem(last=False)
+            while len(self._entries) > max_entries:
+                self._entries.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -99,7 +105,7 @@ class TransformationCache:
         """Apply new *settings*. Cached and running transformations are kept."""
         self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
         if self.shared is not None:
-            self.shared.change_pause(settings.breaker.seconds)
+            self.shared.breaker.change_limits(1, settings.breaker.seconds)
 
 
 def hash_key(cache_key: Hashable) -> str:
@@ -110,3 +116,119 @@ def hash_key(cache_key: Hashable) -> str:
     import hashlib
 
     return "qtm:" + hashlib.sha256(repr(cache_key).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class SharedCache:
+    """A cache that several processes share.
+
+    A question waits at most `MAX_SECONDS` for a read, and at most a quarter of the time that is
+    left for the model. After a failure, no question uses the cache for *pause_seconds*, so that a
+    hanging cache does not slow down every question.
+
+    Args:
+        cache: The user's cache.
+        pause_seconds: The pause after a failure, in seconds.
+
+    Raises:
+        ConfigError: *cache* has no methods ``get`` and ``set``.
+    """
+
+    def __init__(self, cache: Cache, pause_seconds: float) -> None:
+        if not (callable(getattr(cache, "get", None)) and callable(getattr(cache, "set", None))):
+            raise ConfigError(
+                "cache= must be an object with get(key) and set(key, value, seconds), not"
+                f" {type(cache).__name__}",
+                path="cache",
+            )
+        self._cache = cache
+        self.breaker = Breaker(1, pause_seconds)
+
+    def read(
+        self, key: str, deadline: Deadline, degradations: list[Degradation]
+    ) -> Flow[Transformation | None]:
+        """Return the transformation stored under *key*; ``None`` if there is none.
+
+        Problems are added to *degradations*.
+        """
+        value = yield from self._call(partial(self._cache.get, key), deadline, degradations)
+        if value is None:
+            return None
+        transformation = decode_transformation(value, key)
+        if transformation is None:
+            degradations.append(Degradation("cache", "unreadable"))
+        return transformation
+
+    def write(
+        self,
+        key: str,
+        transformation: Transformation,
+        ttl_seconds: int,
+        deadline: Deadline,
+        degradations: list[Degradation],
+    ) -> Flow[None]:
+        """Store *transformation* under *key* for *ttl_seconds*, unless it is too long.
+
+        Problems are added to *degradations*.
+        """
+        value = encode_transformation(transformation, key)
+        if len(value) <= MAX_CHARS:
+            call = partial(self._cache.set, key, value, ttl_seconds)
+            yield from self._call(call, deadline, degradations)
+
+    def _call(
+        self, call: partial[Any], deadline: Deadline, degradations: list[Degradation]
+    ) -> Flow[Any]:
+        """Return the result of *call*; ``None`` if it fails, is late or is not made."""
+        seconds = min(MAX_SECONDS, deadline.remaining() / 4)
+        deadline = deadline.sooner(seconds)
+        attempt = self.breaker.begin_attempt(deadline.at, has_enough_time=seconds == MAX_SECONDS)
+        if attempt is None:
+            return None
+        outcome: Outcome
+        try:
+            # The step's own limit only ends an awaitable that nobody waits for any more.
+            (outcome,) = yield Together([Recall(call, 2 * MAX_SECONDS)], deadline, 1)
+            if outcome.has_succeeded:
+                attempt.report_success()
+                return outcome.value
+            if outcome.late:
+                attempt.report_timeout()
+            elif outcome.reason == "failed":
+                attempt.report_failure()
+        finally:
+            # The caller may have stopped waiting, or no thread was free.
+            attempt.report_unknown_result()
+        degradations.append(Degradation("cache", outcome.reason, outcome.detail))
+        return None
+
+
+def encode_transformation(transformation: Transformation, key: str) -> str:
+    """Return *transformation* as JSON, with *key*. Empty fields are omitted."""
+    fields = _build_adapter().dump_python(transformation, exclude_defaults=True)
+    return json.dumps({"key": key, **fields}, separators=(",", ":"))
+
+
+def decode_transformation(value: Any, key: str) -> Transformation | None:
+    """Return the transformation that `encode_transformation` encoded as *value* with *key*.
+
+    Returns ``None`` if *value* is anything else. It may be `bytes`, as some clients return them.
+    """
+    if not isinstance(value, str | bytes) or len(value) > MAX_CHARS:
+        return None
+    try:
+        fields = json.loads(value)
+        # A cache that returns the value of another key would answer another question.
+        if not isinstance(fields, dict) or fields.pop("key", None) != key:
+            return None
+        transformation: Transformation = _build_adapter().validate_python(fields)
+    except (ValueError, RecursionError):
+        return None
+    is_known = fields.keys() <= {*TEXT_FIELDS, "notes"}
+    return transformation if is_known and not transformation.is_empty else None
+
+
+@cache
+def _build_adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Transformation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from contextlib import suppress
@@ -9,6 +10,7 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 
+from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.forking import make_lock
 
 SAMPLE_SECONDS: Final = 60.0
@@ -18,8 +20,6 @@ _MOST_REASONS: Final = 64
 # How much of a foreign error is logged: frames of its stack, and characters at either end.
 _MOST_FRAMES: Final = 50
 _MOST_SHOWN: Final = 8_000
-
-
 _LOGGING_KEYWORDS: Final = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
@@ -53,12 +53,8 @@ def get_logger(name: str) -> SafeLogger:
 
 
 def quote_text(text: str) -> str:
-    """Return *text* on one line, in double quotes, with unprintable characters escaped."""
-    pieces = (
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
-    return f'"{"".join(pieces)}"'
+    """Return *text* on one line, in double quotes, with control characters escaped as in JSON."""
+    return escape_json(json.dumps(text, ensure_ascii=False))
 
 
 def format_error(error: BaseException) -> str:
@@ -76,14 +72,9 @@ def format_error(error: BaseException) -> str:
         text = hide_secrets("".join(format_exception(error, limit=-_MOST_FRAMES)).rstrip())
     except Exception:
         return type(error).__name__
-    return (
-        text if len(text) <= 2 * _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
-    )
-
-
-def format_repetitions(repetition_count: int) -> str:
-    """Return how often something happened, such as "1 time" or "3 times"."""
-    return "1 time" if repetition_count == 1 else f"{repetition_count} times"
+    if len(text) <= 2 * _MOST_SHOWN:
+        return text
+    return f"{text[:_MOST_SHOWN]} ... {text[-_MOST_SHOWN:]}"
 
 
 class LogSampler:
@@ -103,7 +94,7 @@ class LogSampler:
         self._clock = clock
         self._lock = make_lock()
         # By event and reason: the time of the last record, and how many were skipped since.
-        self._last_records: dict[tuple[str, str], tuple[float, int]] = {}
+        self._skipped: dict[tuple[str, str], tuple[float, int]] = {}
 
     def log(
         self,
@@ -119,9 +110,8 @@ class LogSampler:
     ) -> None:
         """Log an event with those reasons that were not logged recently.
 
-        The record has two attributes for handlers: ``degradation`` is *event_name*, and ``qtm``
-        holds *values*, ``event`` and ``counts``. The counts say how often each reason occurred
-        since its last record, including now.
+        The record's attribute ``qtm`` holds *values*, ``event`` and ``counts``. The counts say how
+        often each reason occurred.
 
         Args:
             logger: The logger that writes the record.
@@ -133,164 +123,48 @@ class LogSampler:
             stacklevel: How many frames up the caller's line is.
             **values: More values for programs.
         """
-        reasons = tuple(dict.fromkeys(reasons))
         # Most retrievals are not degraded. They do not wait for the lock.
-        if not reasons and not self._last_records:
+        if not reasons and not self._skipped:
             return
+        self.flush(logger, min_age_seconds=self._seconds)
+        counts, texts = dict[str, int](), list[str]()
         with self._lock:
-            now = self._clock()
-            due = [
-                counted
-                for reason in reasons
-                if (counted := self._count_reason(event_name, reason, now))
-            ]
-            skipped = self._pop_skipped_counts(now - self._seconds)
-        # Logged without the lock, because a handler may be slow or may log something itself.
-        if due:
-            values |= {
-                "event": event_name.replace(" ", "_"),
-                "counts": {reason: count for reason, count, _ in due},
-            }
-            texts = "; ".join(_add_detail(reason, text, details) for reason, _, text in due)
-            extra = {"degradation": event_name}
+            for reason in dict.fromkeys(reasons):
+                # A record is one line, but an error's message may have several.
+                detail = " ".join(details.get(reason, "").split())
+                key = event_name, reason
+                if len(self._skipped) >= _MOST_REASONS and key not in self._skipped:
+                    key, detail = (event_name, "other reasons"), ""
+                since, skipped = self._skipped.get(key, (self._clock(), -1))
+                self._skipped[key] = since, skipped + 1
+                if skipped < 0:
+                    counts[key[1]] = 1
+                    texts.append(f"{key[1]} ({detail})" if detail else key[1])
+        if counts:
+            values |= {"event": event_name.replace(" ", "_"), "counts": counts}
+            text, stacklevel = "; ".join(texts), stacklevel + 1
             logger.log(
-                level,
-                "%s: %s",
-                message or event_name,
-                texts,
-                stacklevel=stacklevel + 1,
-                extra=extra,
-                **values,
-            )
-        self._log_skipped_counts(logger, skipped)
-
-    def flush(self, logger: SafeLogger) -> None:
-        """Log how many records were skipped for each event and reason."""
-        with self._lock:
-            skipped = self._pop_skipped_counts(self._clock())
-        self._log_skipped_counts(logger, skipped)
-
-    def _log_skipped_counts(
-        self, logger: SafeLogger, rows: Iterable[tuple[str, str, int, str]]
-    ) -> None:
-        for event_name, reason, count, line in rows:
-            event = event_name.replace(" ", "_")
-            logger.warning(
-                "%s", line, extra={"degradation": event_name}, event=event, counts={reason: count}
+                level, "%s: %s", message or event_name, text, stacklevel=stacklevel, **values
             )
 
-    def _count_reason(
-        self, event_name: str, reason: str, now: float
-    ) -> tuple[str, int, str] | None:
-        """Count *reason*, and return its record if it should be logged now.
+    def flush(self, logger: SafeLogger, *, min_age_seconds: float = 0.0) -> None:
+        """Log how many records were skipped for each event and reason, and forget these reasons.
 
-        Returns:
-            reason: The reason's name; "other reasons" if there are too many reasons.
-            count: How often the reason occurred since its last record, including now.
-            text: The text to log.
-
-            Returns ``None`` instead if the reason was logged recently.
-        """
-        if (event_name, reason) not in self._last_records and len(
-            self._last_records
-        ) >= _MOST_REASONS:
-            reason = "other reasons"
-        entry = self._last_records.get((event_name, reason))
-        since, count = entry or (now, 0)
-        if entry is not None and now - since < self._seconds:
-            self._last_records[event_name, reason] = since, count + 1
-            return None
-        self._last_records[event_name, reason] = now, 0
-        return (
-            reason,
-            count + 1,
-            f"{reason} (and {count} more in the last {now - since:.0f} s)" if count else reason,
-        )
-
-    def _pop_skipped_counts(self, logged_until: float) -> list[tuple[str, str, int, str]]:
-        """Remove the reasons last logged at *logged_until* or before, and return their counts.
-
-        Returns one tuple per reason with skipped records: the event, the reason, the number of
-        skipped records, and a line to log.
-        """
-        now, ended = (
-            self._clock(),
-            [key for key, (since, _) in self._last_records.items() if since <= logged_until],
-        )
-        counts = [
-            (event_name, reason, *self._last_records.pop((event_name, reason)))
-            for event_name, reason in ended
-        ]
-        return [
-            (
-                event_name,
-                reason,
-                count,
-                (
-                    f"{event_name} {format_repetitions(count).replace(' ', ' more ')} in the last"
-                    f" {now - since:.0f} s: {reason}"
-                ),
-            )
-            for event_name, reason, since, count in counts
-            if count
-        ]
-
-
-def _add_detail(reason: str, record_text: str, details_by_reason: Mapping[str, str]) -> str:
-    """Return *record_text* with the detail of *reason* in brackets after the reason.
-
-    *record_text* begins with *reason*. If *reason* has no detail, *record_text* is returned
-    unchanged.
-    """
-    # A record is one line, but an error's message may have several.
-    detail = " ".join(details_by_reason.get(reason, "").split())
-    return f"{reason} ({detail}){record_text.removeprefix(reason)}" if detail else record_text
-
-
-class Outage:
-    """Decides when to log an outage: once when it begins and once when it ends.
-
-    At most one outage every *min_interval_seconds* is logged, so that a service that fails now and
-    then does not fill the log. All failures are counted. Thread-safe.
-    """
-
-    def __init__(
-        self,
-        min_interval_seconds: float = SAMPLE_SECONDS,
-        *,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._seconds = min_interval_seconds
-        self._clock = clock
-        self._lock = make_lock()
-        self._is_logged = False
-        self._logged_at = float("-inf")
-        self._count = 0
-
-    def record_failure(self) -> int | None:
-        """Count a failure, and return the number of failures if it should be logged now.
-
-        Returns ``None`` if the failure should not be logged.
+        Only reasons whose last record is at least *min_age_seconds* old are included.
         """
         with self._lock:
-            self._count += 1
             now = self._clock()
-            if self._is_logged or now - self._logged_at < self._seconds:
-                return None
-            self._is_logged, self._logged_at = True, now
-            return self._count
-
-    def record_success(self) -> int | None:
-        """End the outage, and return the number of failures if the recovery should be logged.
-
-        Returns ``None`` if no outage was logged.
-        """
-        # Most calls succeed while there is no outage. They do not wait for the lock.
-        if not self._is_logged:
-            return None
-        with self._lock:
-            if not self._is_logged:
-                return None
-            self._is_logged = False
-            count, self._count = self._count, 0
-            return count
+            ended = {
+                key: (now - since, skipped)
+                for key, (since, skipped) in self._skipped.items()
+                if now - since >= min_age_seconds
+            }
+            for key in ended:
+                del self._skipped[key]
+        # Logged without the lock, because a handler may be slow or may log something itself.
+        for (event_name, reason), (seconds, skipped) in ended.items():
+            if skipped:
+                times = "1 more time" if skipped == 1 else f"{skipped} more times"
+                line = f"{event_name} {times} in the last {seconds:.0f} s: {reason}"
+                event = event_name.replace(" ", "_")
+                logger.warning("%s", line, event=event, counts={reason: skipped})

@@ -191,12 +191,10 @@ def read_health(components: Components, cache: TransformationCache) -> Health:
     # Read once, so that the rate fits the counts while other threads go on counting.
     hits, misses = local.hits, local.misses
     rate = hits / (hits + misses) if hits + misses else None
-    calls, tokens, usd = model.meter.sum_calls_tokens_usd()
+    calls, tokens, usd = model.meter.spent()
     return Health(
-        model=ModelHealth(model.name, components.has_model, *model.breaker.read_state_and_counts()),
-        chat_model=ModelHealth(
-            chat.name, components.has_model, *chat.breaker.read_state_and_counts()
-        ),
+        model=ModelHealth(model.name, components.has_model, *model.breaker.report()),
+        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.report()),
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
-from qtmiddleware.runtime.logs import Outage, format_repetitions, get_logger
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
 logger: Final = get_logger("qtmiddleware")
@@ -314,8 +314,7 @@ class QueryLog:
         redact: takes a query or another text to search for, and returns the text to write. Should
             be fast, because it runs in the caller's thread or event loop. If *redact* raises an
             exception or returns no text, the text's hash is written.
-        outage: counts failed writes, so that a warning is logged only when writing begins to fail
-            and when it works again.
+        sampler: logs failed writes.
     """
 
     def __init__(
@@ -324,12 +323,13 @@ class QueryLog:
         *,
         texts: LogTexts = "questions",
         redact: Redact | None = None,
-        outage: Outage | None = None,
+        sampler: LogSampler | None = None,
     ) -> None:
         from pathlib import Path
 
         self._path = Path(path)
-        self._outage = outage or Outage()
+        self._sampler = sampler or LogSampler()
+        self._has_failed = False
         self._texts = texts
         self._redact = redact
 
@@ -341,33 +341,19 @@ class QueryLog:
     ) -> Degradation | None:
         """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
 
-        Never raises. Logs a warning when writing begins to fail, and another warning, with the
-        number of failures, when writing works again.
+        Never raises. Logs a warning when writing begins to fail, then at most one per minute, and
+        another warning when writing works again.
         """
         try:
             self.write_record(retrieval, plain_result)
         except Exception as error:
             reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
-            count = self._outage.record_failure()
-            if count is not None:
-                more = (
-                    f" (writing failed {format_repetitions(count - 1)} before)" if count > 1 else ""
-                )
-                fields: dict[str, Any] = {
-                    "event": "query_log_failed",
-                    "reason": reason,
-                    "count": count,
-                }
-                logger.warning("the query log could not be written: %s%s", reason, more, **fields)
+            self._has_failed = True
+            self._sampler.log(logger, "query log failed", [reason], reason=reason)
             return Degradation("log", "failed", reason)
-        if (count := self._outage.record_success()) is not None:
-            failures = format_repetitions(count)
-            logger.warning(
-                "the query log can be written again; writing failed %s",
-                failures,
-                event="query_log_restored",
-                count=count,
-            )
+        if self._has_failed:
+            self._has_failed = False
+            self._sampler.log(logger, "query log restored", ["it can be written again"])
         return None
 
     def write_record(self, retrieval: Retrieval, plain_result: PlainResult | None = None) -> None:

@@ -39,12 +39,11 @@ from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import build_transform_flow
 from qtmiddleware.retrieval.request import Request, validate_clock, validate_query
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.runtime.cache import TransformationCache
+from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation, validate_hook
-from qtmiddleware.runtime.shared_cache import SharedCache
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.types import Answer, Transformation
 from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls

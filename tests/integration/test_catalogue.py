@@ -75,7 +75,7 @@ ASKED = """
 import json
 import qtmiddleware as qtm
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.shared_cache import decode_transformation, encode_transformation
+from qtmiddleware.runtime.cache import decode_transformation, encode_transformation
 from qtmiddleware.kit.cli.show import LABELS
 from qtmiddleware.config.checking import build_adapter
 from qtmiddleware.kit.evaluation import SYSTEMS

@@ -310,7 +310,7 @@ def _open_search(
         fn = import_function(function)
     # The package also logs its warnings, and the log is shown. So the warnings are ignored.
     with (
-        show_warnings(hidden_degradations=SHOWN_ANYWAY),
+        show_warnings(hidden_events=SHOWN_ANYWAY),
         catch_warnings(action="ignore", category=SetupWarning),
         open_wrapped_function(fn, config_name, assignments, {}) as wrapped,
     ):

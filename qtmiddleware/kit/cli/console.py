@@ -234,15 +234,15 @@ def open_progress_bar(
 
 
 @contextmanager
-def show_warnings(*, hidden_degradations: Iterable[str] = ()) -> Iterator[None]:
+def show_warnings(*, hidden_events: Iterable[str] = ()) -> Iterator[None]:
     """Show the package's warnings on stderr during the ``with`` block, each text once.
 
-    Hides warnings about *hidden_degradations*, because the command itself shows or counts these
-    degradations. `LogSampler.log` defines the names of degradations.
+    Hides warnings about *hidden_events*, such as ``retrieval_degraded``, because the command itself
+    shows or counts them.
     """
     package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
-    hidden = frozenset(hidden_degradations)
-    handler.addFilter(lambda record: getattr(record, "degradation", "") not in hidden)
+    hidden = frozenset(hidden_events)
+    handler.addFilter(lambda record: getattr(record, "qtm", {}).get("event") not in hidden)
     package.addHandler(handler)
     try:
         yield

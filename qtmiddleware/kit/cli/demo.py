@@ -197,7 +197,7 @@ def _serve_playground(
             new_middleware = QueryMiddleware(config, client=client, store=store, embedder=embedder)
             middleware = stack.enter_context(new_middleware)
             pages[folder] = _build_page(folder, dataset, middleware, recording, names, [origin])
-        stack.enter_context(show_warnings(hidden_degradations=SHOWN_ANYWAY))
+        stack.enter_context(show_warnings(hidden_events=SHOWN_ANYWAY))
         page = pages.pop("data")
         serve_pages(
             page,

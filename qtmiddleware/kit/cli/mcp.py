@@ -92,7 +92,7 @@ def mcp_command(
         arguments_by_name = dict(map(parse_argument, arguments or ()))
         collection = name or (function or "the index")
         with (
-            show_warnings(hidden_degradations=SHOWN_ANYWAY),
+            show_warnings(hidden_events=SHOWN_ANYWAY),
             _open_search(function, config, sets) as search,
         ):
             tool = search.as_tool(

@@ -17,7 +17,7 @@ from qtmiddleware.kit.evaluation import TOP_K
 from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
 
-COUNTED: Final = ("retrieval degraded",)
+COUNTED: Final = ("retrieval_degraded",)
 """The degradations that a result table counts. The command shows no warnings about them."""
 MOST_UNASKED: Final = 1_000
 """The maximum number of searches by the user's function without confirmation."""
@@ -128,7 +128,7 @@ def open_measurement_progress(source: FunctionSource | None) -> Iterator[ShowPro
     """
     with (
         redirect_stdout(sys.stderr),
-        show_warnings(hidden_degradations=COUNTED),
+        show_warnings(hidden_events=COUNTED),
         _name_function_in_errors(source),
         open_progress_bar() as update,
     ):

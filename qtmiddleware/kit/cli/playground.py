@@ -104,7 +104,7 @@ def playground_command(
         fn = import_function(function)
         is_wrapped = isinstance(fn, Wrapped | Bound)
         with (
-            show_warnings(hidden_degradations=SHOWN_ANYWAY),
+            show_warnings(hidden_events=SHOWN_ANYWAY),
             open_wrapped_function(fn, config, sets, {}) as wrapped,
         ):
             has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)

@@ -46,7 +46,7 @@ from qtmiddleware.providers.llms import has_language_model
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 # Warnings that need no note, because the result of each question shows them.
-SHOWN_ANYWAY = ("retrieval degraded", "answer degraded", "nothing was improved")
+SHOWN_ANYWAY = ("retrieval_degraded", "answer_degraded", "nothing_was_improved")
 
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Passages per question.")]
 NoAnswer = Annotated[
@@ -217,7 +217,7 @@ def open_middleware(config: Config, config_file: str | None) -> Iterator[QueryMi
     no index.
     """
     report_default_files(list_default_files(config), named_config=config_file)
-    with show_warnings(hidden_degradations=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
+    with show_warnings(hidden_events=SHOWN_ANYWAY), QueryMiddleware(config) as middleware:
         # A missing index raises its error here, before any question is asked.
         middleware.retriever  # noqa: B018
         yield middleware

@@ -29,7 +29,7 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     logger, sampler = get_logger("qtmiddleware"), LogSampler()
-    with show_warnings(hidden_degradations=["retrieval degraded"]):
+    with show_warnings(hidden_events=["retrieval_degraded"]):
         for _ in range(2):
             logger.warning("the index\n%s is damaged", "\x1b[31mi.sqlite", event="index_damaged")
             sampler.log(

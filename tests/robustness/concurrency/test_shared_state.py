@@ -169,7 +169,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
                     raise
                 refused += 1
                 continue
-            _, seen, paid = meter.sum_calls_tokens_usd()
+            _, seen, paid = meter.spent()
             assert seen <= 100_000
             assert paid <= 50.0
             spent = drawn.randint(0, most)
@@ -179,7 +179,7 @@ def test_a_budget_is_never_overspent_and_every_token_is_counted() -> None:
         return tokens, cents / 128, refused
 
     spent = run_storm(spend)
-    calls, tokens, usd = meter.sum_calls_tokens_usd()
+    calls, tokens, usd = meter.spent()
     # Parts of a dollar that are powers of two, so that sums are exact in any order.
     assert (tokens, usd) == (sum(it[0] for it in spent), sum(it[1] for it in spent))
     assert calls == THREADS * ROUNDS - sum(it[2] for it in spent)
@@ -198,7 +198,7 @@ def test_no_more_calls_are_let_through_than_a_minute_has() -> None:
             granted += 1
         return granted
 
-    assert sum(run_storm(call)) == meter.sum_calls_tokens_usd()[0] == 777
+    assert sum(run_storm(call)) == meter.spent()[0] == 777
 
 
 # --- circuit breaker ------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_every_failure_counts_once() -> None:
             attempt.report_failure()
 
     run_storm(fail)
-    assert breaker.read_state_and_counts()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
+    assert breaker.report()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
 
 
 def test_one_failure_reported_by_all_threads_counts_once() -> None:
@@ -229,7 +229,7 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
             attempt.report_failure()
 
     run_storm(fail)
-    assert breaker.read_state_and_counts()[1] == ROUNDS
+    assert breaker.report()[1] == ROUNDS
 
 
 def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
@@ -253,7 +253,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
         return probes
 
     assert sum(run_storm(probe)) > 0
-    assert breaker.read_state_and_counts()[:2] == (BreakerState.HALF_OPEN, 1)
+    assert breaker.report()[:2] == (BreakerState.HALF_OPEN, 1)
 
 
 # --- what a function has shown --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime.logs import Outage
+from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.wrapping.query_log import QueryLog
 from tests.support.clock import Clock
 from tests.support.fault_world import QUERY, WIDE, Caller, search, transforming
@@ -59,7 +59,7 @@ def test_a_clock_beyond_all_years_breaks_no_log(
     assert (line["queries"], line["timestamp"]) == ([QUERY], None)
 
 
-def test_a_log_is_warned_of_once_when_it_cannot_be_written_and_once_when_it_can_again(
+def test_a_log_is_warned_of_when_it_cannot_be_written_and_when_it_can_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "logs"
@@ -70,8 +70,8 @@ def test_a_log_is_warned_of_once_when_it_cannot_be_written_and_once_when_it_can_
     for _ in range(5):
         assert wrapped.retrieve(QUERY).status == "full"
     assert caplog.messages == [
-        "the query log could not be written: the folder of log.path does not exist; create it",
-        "the query log can be written again; writing failed 5 times",
+        "query log failed: the folder of log.path does not exist; create it",
+        "query log restored: it can be written again",
     ]
     assert len(log_lines(folder / "queries.jsonl")) == 5
 
@@ -80,7 +80,8 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock, folder = Clock(), tmp_path / "logs"
-    log = QueryLog(folder / "queries.jsonl", outage=Outage(clock=clock))
+    sampler = LogSampler(clock=clock)
+    log = QueryLog(folder / "queries.jsonl", sampler=sampler)
     found = qtm.QueryMiddleware().wrap(search).retrieve(QUERY)
     for _ in range(100):
         clock.now += 1
@@ -88,12 +89,10 @@ def test_a_log_that_comes_and_goes_is_warned_of_once_a_minute_and_no_failure_is_
         assert log.append_record(found) is None
         shutil.rmtree(folder)
         assert log.append_record(found) is not None
-    folder.mkdir()
-    log.append_record(found)
-    counts = [int(it.partition("failed ")[2].split()[0]) for it in caplog.messages if "again" in it]
-    assert [("again" in it) for it in caplog.messages] == [False, True] * 2
-    assert caplog.messages[2].endswith("(writing failed 59 times before)")
-    assert sum(counts) + log._outage._count == 100
+    sampler.flush(get_logger("qtmiddleware"))
+    failed = [it.qtm for it in caplog.records if it.qtm["event"] == "query_log_failed"]  # type: ignore[attr-defined]
+    assert len(caplog.records) <= 8
+    assert sum(sum(it["counts"].values()) for it in failed) == 100
 
 
 def test_every_query_is_logged_for_its_owner_alone(

@@ -11,11 +11,10 @@ from threading import Event, Thread
 import pytest
 
 from qtmiddleware.runtime.background_loop import (
-    await_in_background_loop,
     iterate_in_background_loop,
     run_in_background_loop,
 )
-from tests.support.waiting import PATIENCE, await_until, with_enough_time
+from tests.support.waiting import PATIENCE, with_enough_time
 
 SEEN: ContextVar[str] = ContextVar("SEEN", default="nothing")
 
@@ -24,7 +23,7 @@ async def loop_id() -> int:
     return id(asyncio.get_running_loop())
 
 
-def test_blocking_callers_of_all_threads_and_awaiting_ones_share_one_loop() -> None:
+def test_callers_of_all_threads_share_one_loop() -> None:
     found: list[int] = [run_in_background_loop(loop_id)]
     threads = [
         Thread(target=lambda: found.append(run_in_background_loop(loop_id))) for _ in range(4)
@@ -33,8 +32,7 @@ def test_blocking_callers_of_all_threads_and_awaiting_ones_share_one_loop() -> N
         thread.start()
     for thread in threads:
         thread.join()
-    found.extend(asyncio.run(await_in_background_loop(loop_id)) for _ in range(2))
-    assert len(found) == 7
+    assert len(found) == 5
     assert len(set(found)) == 1
 
 
@@ -65,28 +63,6 @@ def test_after_the_timeout_the_coroutine_is_cancelled() -> None:
     assert cancelled.wait(PATIENCE)
 
 
-def test_a_cancelled_caller_cancels_the_coroutine() -> None:
-    begun, cancelled = Event(), Event()
-
-    async def hang() -> None:
-        begun.set()
-        try:
-            await asyncio.sleep(600)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
-
-    async def caller() -> None:
-        task = asyncio.create_task(await_in_background_loop(hang))
-        await await_until(begun.is_set)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(caller())
-    assert cancelled.wait(PATIENCE)
-
-
 def test_the_context_of_the_caller_is_visible_inside() -> None:
     async def look() -> str:
         return SEEN.get()
@@ -96,13 +72,10 @@ def test_the_context_of_the_caller_is_visible_inside() -> None:
 
 
 def test_the_loop_may_be_asked_from_inside_itself_and_waits_for_nobody() -> None:
-    async def outer() -> str:
-        return run_in_background_loop(inner, 30.0)
+    async def nest(depth: int) -> int:
+        return 1 + run_in_background_loop(lambda: nest(depth - 1), 30.0) if depth else 0
 
-    async def inner() -> str:
-        return "reached"
-
-    assert run_in_background_loop(outer, 30.0) == "reached"
+    assert run_in_background_loop(lambda: nest(3), 30.0) == 3
 
 
 async def counting(ended: Event, up_to: int = 3) -> AsyncGenerator[int, None]:

@@ -68,4 +68,4 @@ def test_the_breaker_of_the_own_model_stays_whatever_calls_override() -> None:
         factory.get_model(factory.resolve_settings(({"llm": {"temperature": 1.5}},))).breaker
         is breaker
     )
-    assert breaker.read_state_and_counts()[0] is BreakerState.CLOSED
+    assert breaker.report()[0] is BreakerState.CLOSED
