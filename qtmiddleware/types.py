@@ -486,6 +486,8 @@ class Evidence(FrozenDataclass):
             only equal forms match.
         coverage: The fraction of the question's content words that occurred in the first three
             passages before the order changed; ``None`` if it was not measured.
+        matched: For each leading passage, the fraction of the dates and other values named in the
+            question that its metadata have; empty if the question names none.
     """
 
     keywords: tuple[tuple[str, float], ...] = field(repr=False)
@@ -495,6 +497,7 @@ class Evidence(FrozenDataclass):
     shares: tuple[float, ...] = field(repr=False)
     language: str = ""
     coverage: float | None = None
+    matched: tuple[float, ...] = ()
 
 
 _STANDING_SENTENCES: Final = {
@@ -633,13 +636,25 @@ class Retrieval(FrozenDataclass):
         return self.standing.is_unsure
 
     def __repr__(self) -> str:
-        # Imported here so that only printing a result, or showing it in a notebook, pays for it.
-        from qtmiddleware.notebook import describe_retrieval
+        def count(number: int, noun: str, plural: str) -> str:
+            return f"{number} {noun if number == 1 else plural}"
 
-        return f"Retrieval({describe_retrieval(self)})"
+        trace = self.trace
+        problems = ", ".join(f"{problem.stage} {problem.reason}" for problem in self.degradations)
+        phrases = [
+            count(len(self.matches), "match", "matches"),
+            f"degraded: {problems}" if problems else self.status,
+            count(trace.searches, "search", "searches"),
+            count(trace.llm_calls, "model call", "model calls"),
+            f"{trace.total_ms:.0f} ms",
+        ]
+        if self.confidence is not None:
+            phrases.append(f"confidence {self.confidence:.2f}{' (unsure)' * self.is_unsure}")
+        return f"Retrieval({', '.join(phrases)})"
 
     def _repr_html_(self) -> str:
-        from qtmiddleware.notebook import render_html
+        # Imported here so that only a notebook pays for it.
+        from qtmiddleware.retrieval.movement import render_html
 
         return render_html(self)
 

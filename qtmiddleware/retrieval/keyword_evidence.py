@@ -177,6 +177,7 @@ def rerank_by_keywords(
         shares=tuple([shares[place] for place in order]),
         language=language,
         coverage=word_evidence.joint_coverage,
+        matched=tuple([metadata.matched[place] for place in order]) if metadata else (),
     )
     return FusedList([*leading, *rescored[len(candidates) :]], fused_list.method, evidence=evidence)
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
-from qtmiddleware.notebook import list_table_rows
 from qtmiddleware.preprocessing.text import format_count
+from qtmiddleware.retrieval.movement import Movement, explain_movement
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.tools.tokens import count_tokens, cut_text
-from qtmiddleware.types import Match, Retrieval
+from qtmiddleware.types import Retrieval
 
 _TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
 """Metadata fields that may contain a passage's title. The first one with a value is used."""
@@ -55,8 +55,8 @@ def build_search_result(
         has_higher_effort: Whether the agent can search again with a higher ``effort``.
     """
     rows = [
-        _build_passage_row(*row, field_names=field_names)
-        for row in list_table_rows(retrieval)[:top_k]
+        _build_passage_row(movement, field_names)
+        for movement in explain_movement(retrieval).passages[:top_k]
     ]
     could_help, advice = _advise_on_next_search(
         retrieval, rows, has_higher_effort=has_higher_effort
@@ -103,18 +103,9 @@ def build_failure_result(reason: str) -> str:
     return format_json({"error": cut_text(reason, LEAST_TOKENS)})
 
 
-def _build_passage_row(
-    rank: int, plain_rank: str, match: Match, move_reason: str, *, field_names: Sequence[str]
-) -> dict[str, Any]:
-    """Return the row that describes one passage in the result, with the whole text.
-
-    Args:
-        rank: The passage's rank, from 1.
-        plain_rank: The passage's rank in the plain result, as text; "new" if it was not there.
-        match: The passage to describe.
-        move_reason: Why the rank changed; ``""`` if unknown.
-        field_names: The names of the metadata fields to show.
-    """
+def _build_passage_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]:
+    """Return the row that describes one passage, with the whole text and the fields to show."""
+    match = movement.match
     row: dict[str, Any] = {"id": _shorten_metadata_value(match.id)}
     if title := find_title(match.metadata):
         row["title"] = _shorten_metadata_value(title)
@@ -125,7 +116,7 @@ def _build_passage_row(
     score = match.score if match.rerank_score is None else match.rerank_score
     if score is not None and isfinite(score):
         row["score"] = round(score, 4)
-    row["why"] = _explain_rank(rank, plain_rank, match, move_reason)
+    row["why"] = cut_text(movement.why, 2 * _MOST_OF_FIELD)
     if shown := {
         name: _shorten_metadata_value(match.metadata[name])
         for name in field_names
@@ -133,23 +124,6 @@ def _build_passage_row(
     }:
         row["fields"] = shown
     return row
-
-
-def _explain_rank(rank: int, plain_rank: str, match: Match, move_reason: str) -> str:
-    """Return a phrase that says why a passage's rank changed, or which searches found it.
-
-    Args:
-        rank: The passage's rank, from 1.
-        plain_rank: The passage's rank in the plain result, as text; "new" if it was not there.
-        match: The passage to explain.
-        move_reason: Why the rank changed; ``""`` if unknown.
-    """
-    if plain_rank in ("", str(rank)):
-        kinds = match.found_by or ("original",)
-        names = ["the query" if kind == "original" else kind.replace("_", " ") for kind in kinds]
-        return f"found by {' and '.join(names)}"
-    move = "new" if plain_rank == "new" else f"from place {plain_rank} to {rank}"
-    return f"{move}: {move_reason}" if move_reason else move
 
 
 def _shorten_metadata_value(value: Any) -> Any:

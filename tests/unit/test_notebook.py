@@ -49,9 +49,9 @@ def test_a_row_says_where_a_passage_stands_where_it_stood_and_why() -> None:
     found = qtm.QueryMiddleware().wrap(search).retrieve(QUESTION)
     assert Cells(found._repr_html_()).rows == [
         ["place", "before", "passage", "why"],
-        ["1", "3", "jaco Jaco has no health concerns.", "holds keywords"],
-        ["2", "1", "dogs Dogs bark.", "others moved up"],
-        ["3", "2", "cats Cats purr.", "others moved up"],
+        ["1", "3", "jaco Jaco has no health concerns.", "holds 'jaco', 'health' and 'concerns'"],
+        ["2", "1", "dogs Dogs bark.", "passed by the passage now 1st; holds no keyword"],
+        ["3", "2", "cats Cats purr.", "passed by the passage now 1st; holds no keyword"],
     ]
 
 
@@ -69,7 +69,7 @@ def test_a_passage_that_only_a_variant_found_is_new() -> None:
     )
     place = next(row for row in Cells(found._repr_html_()).rows if row[2].startswith("jaco"))
     assert place[1] == "new"
-    assert "found by hyde" in place[3]
+    assert "found by the hypothetical passage (1st)" in place[3]
 
 
 def test_a_repr_is_one_short_line_without_any_text() -> None:

@@ -278,7 +278,7 @@ def _explain_ranks(retrieval: Retrieval) -> Iterator[str]:
     Passages that dropped out of the result come last.
     """
     # Imported here, because a question without an explanation does not need the measuring code.
-    from qtmiddleware.kit.evaluation.movement import explain_movement
+    from qtmiddleware.retrieval.movement import explain_movement
 
     movements = explain_movement(retrieval)
     yield "Result"

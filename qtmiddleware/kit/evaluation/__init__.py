@@ -35,7 +35,6 @@ from qtmiddleware.kit.evaluation.measures import (
     evaluate,
     holm,
 )
-from qtmiddleware.kit.evaluation.movement import Hit, Movement, Movements, explain_movement
 from qtmiddleware.kit.evaluation.side_by_side import (
     AskedQuestion,
     SideBySide,
@@ -54,6 +53,7 @@ from qtmiddleware.kit.evaluation.systems import (
     chosen,
     run_of,
 )
+from qtmiddleware.retrieval.movement import Hit, Movement, Movements, explain_movement
 
 __all__ = [
     "BASELINE",

@@ -18,11 +18,11 @@ from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
 from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.compare import OWN, Progress
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.movement import Movements, explain_movement
 from qtmiddleware.kit.evaluation.own_function import open_runner
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, rank
 from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.retrieval.movement import Movements, explain_movement
 from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Match, Retrieval
 from qtmiddleware.wrapping.options import check_options

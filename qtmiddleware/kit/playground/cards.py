@@ -8,7 +8,15 @@ from typing import Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.kit.documents.place import describe_chunk_location
-from qtmiddleware.kit.evaluation.movement import (
+from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.kit.evaluation.systems import BASELINE
+from qtmiddleware.kit.playground import drawing
+from qtmiddleware.kit.playground.asked import PageState
+from qtmiddleware.kit.playground.drawing import Bar, MovementDrawing, Segment
+from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
+from qtmiddleware.preprocessing import extract_keywords, preprocess
+from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
+from qtmiddleware.retrieval.movement import (
     Movement,
     Movements,
     build_search_labels,
@@ -16,14 +24,6 @@ from qtmiddleware.kit.evaluation.movement import (
     explain_movement,
     find_question_language,
 )
-from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.systems import BASELINE
-from qtmiddleware.kit.playground import drawing, reasons
-from qtmiddleware.kit.playground.asked import PageState
-from qtmiddleware.kit.playground.drawing import Bar, MovementDrawing, Segment
-from qtmiddleware.kit.playground.tiers import Tier, TierAnswer
-from qtmiddleware.preprocessing import extract_keywords, preprocess
-from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
@@ -52,7 +52,6 @@ class Row:
         badge: The movement as a short label, such as ``▲ 2``.
         spoken: The movement as a phrase for screen readers.
         why: The reason for the movement, in one sentence.
-        words: The keywords that moved the passage up.
         snippet: A short excerpt of the passage's text, with the keywords marked.
         text: The passage's text, with the keywords marked.
         is_answer: Whether the passage answers the question, according to the judgements.
@@ -66,7 +65,6 @@ class Row:
     badge: str
     spoken: str
     why: str
-    words: tuple[Segment, ...]
     snippet: tuple[Segment, ...]
     text: tuple[Segment, ...]
     is_answer: bool = False
@@ -180,7 +178,7 @@ def build_card(
         )
     movements = explain_movement(retrieval, None if baseline is None else baseline.matches)
     is_baseline = answer.tier.name == BASELINE
-    build_row = _RowBuilder(movements, retrieval, state, answer_ids or (), is_baseline=is_baseline)
+    build_row = _RowBuilder(retrieval, state, answer_ids or (), is_baseline=is_baseline)
     rows = tuple(map(build_row, movements.passages))
     relevant_ids, trace = answer_ids or (), retrieval.trace
     return Card(
@@ -232,7 +230,6 @@ class _RowBuilder:
 
     def __init__(
         self,
-        movements: Movements,
         retrieval: Retrieval,
         state: PageState,
         answer_ids: Collection[str],
@@ -242,13 +239,11 @@ class _RowBuilder:
         """Create a builder of rows for one tier's result.
 
         Args:
-            movements: The movements of the passages.
             retrieval: The tier's result.
             state: The question and its settings.
             answer_ids: The ids of the passages that answer the question.
             is_baseline: Whether *retrieval* is the result of the plain search.
         """
-        self._movements = movements
         self._retrieval = retrieval
         self._answer_ids = answer_ids
         self._is_baseline = is_baseline
@@ -268,7 +263,6 @@ class _RowBuilder:
         shown_text = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
         # A text may be very long, so only its beginning is searched for a snippet.
         snippet = self._cut_snippet(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
-        words = () if is_baseline else self._list_decisive_keywords(movement)
         change = abs(movement.change or 0)
         badge, spoken = {
             "new": ("new", "new here"),
@@ -285,27 +279,10 @@ class _RowBuilder:
             way="same" if is_baseline else way,
             badge="" if is_baseline else badge,
             spoken="" if is_baseline else spoken,
-            why=(
-                ""
-                if is_baseline
-                else reasons.explain_rank_change(
-                    movement, self._retrieval, has_keyword_list=bool(words)
-                )
-            ),
-            words=words,
+            why="" if is_baseline or way == "same" else movement.why,
             snippet=self._mark_words(snippet),
             text=self._mark_words(replace_control_characters(shown_text)),
             is_answer=match.id in self._answer_ids,
-        )
-
-    def _list_decisive_keywords(self, movement: Movement) -> tuple[Segment, ...]:
-        """Return the keywords that moved the passage up, or ``()`` if no keyword did."""
-        if not reasons.is_raised_by_keywords(movement, self._retrieval):
-            return ()
-        return tuple(
-            reasons.list_rarest_keywords(
-                movement, self._movements, self._question_words, self._model_words, self._language
-            )
         )
 
     def _mark_words(self, text: str) -> tuple[Segment, ...]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from zlib import crc32
 
-from qtmiddleware.kit.evaluation.movement import Movement, Movements
 from qtmiddleware.preprocessing.text import clean_text
+from qtmiddleware.retrieval.movement import Movement, Movements
 from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Match, Stage, Trace
 
@@ -168,9 +168,7 @@ def find_last_rank(movement: Movement) -> int | None:
     If the passage dropped out, returns the passage's last known rank: after reranking, keyword
     evidence or fusion. Returns ``None`` if no stage ranked the passage.
     """
-    return (
-        movement.place or movement.reranked_place or movement.weighed_place or movement.fused_place
-    )
+    return movement.place or movement.last_place
 
 
 def _count_rows(movements: Movements) -> int:

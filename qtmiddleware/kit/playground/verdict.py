@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from qtmiddleware.kit.evaluation.movement import format_ordinal
 from qtmiddleware.kit.playground.cards import SAME, Card
 from qtmiddleware.preprocessing.text import format_count
+from qtmiddleware.retrieval.movement import format_ordinal
 
 _SIGNS: Final = {"better": "▲", "worse": "▼", "same": "=", "none": ""}
 _BEYOND: Final = 1_000_000

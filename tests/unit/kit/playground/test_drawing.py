@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.kit.evaluation.movement import explain_movement
 from qtmiddleware.kit.playground import drawing
+from qtmiddleware.retrieval.movement import explain_movement
 from qtmiddleware.types import Trace
 from tests.support.retrieval_world import QUERY, Way
 

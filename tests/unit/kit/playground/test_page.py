@@ -189,7 +189,12 @@ def test_every_tier_says_what_moved_why_and_what_it_cost() -> None:
             )
             == 1
         )
-    for said in ("Passed by", "in the search with", "search, variants", "model calls"):
+    for said in (
+        "passed by",
+        "in the question&#39;s own search",
+        "search, variants",
+        "model calls",
+    ):
         assert said in page
     assert "Does the dog Jaco have medical conditions or illness?" in page
     assert page.count("Config that gives this") == 6

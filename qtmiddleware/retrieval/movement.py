@@ -1,13 +1,15 @@
 """Explain each passage's rank after every stage, from the plain search to the caller's list.
 
-All ranks and scores come from the retrieval, which recorded them while it ran.
+All ranks and scores come from the retrieval, which recorded them while it ran. The notebook's
+table, the agents' tool, the playground and the command line show these explanations.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from html import escape
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
@@ -16,19 +18,19 @@ from qtmiddleware.retrieval.question_words import find_matching_words, load_word
 from qtmiddleware.types import Key, Match, Retrieval, Variant
 
 _SEARCH_LABELS: Final = {
+    **{row.variant: f"the {row.label}" for row in TEXT_FIELDS.values() if row.variant},
     "original": "the question",
     JOINED: "the question and its variants in one text",
     TEXT_CLAUSE: "the keywords in a text clause",
-    **{
-        text_field.variant: f"the {text_field.label}"
-        for text_field in TEXT_FIELDS.values()
-        if text_field.variant
-    },
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
 _MOST_NAMED: Final = 4
 """A sentence names at most this many words or passages."""
+_MOST_CHARS: Final = 160
+"""The maximum number of characters that a notebook's table shows of a passage."""
+# Notebooks have light and dark themes, so only properties that no theme sets are set here.
+_CELL: Final = 'style="text-align:left;vertical-align:top"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +53,6 @@ class Hit:
     place: int
     score: float | None
     added: float | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the hit as a dict, ready for JSON."""
-        return {
-            "search": self.search,
-            "kind": self.kind,
-            "weight": round(self.weight, 4),
-            "place": self.place,
-            "score": _round_number(self.score),
-            "added": _round_number(self.added),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +77,8 @@ class Movement:
         reranked_place: The passage's rank after the reranker.
         rerank_score: The reranker's score.
         passed_by: The final ranks of the passages that moved past this passage.
-        why: The movement and its reasons, in one sentence.
+        ranks: The passage's old and new rank as text, such as ``from 5th to 2nd``.
+        reasons: The reasons for the movement, as phrases.
     """
 
     match: Match
@@ -103,7 +95,8 @@ class Movement:
     reranked_place: int | None = None
     rerank_score: float | None = None
     passed_by: tuple[int, ...] = ()
-    why: str = field(default="", repr=False)
+    ranks: str = ""
+    reasons: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def change(self) -> int | None:
@@ -113,25 +106,30 @@ class Movement:
         """
         return None if self.place is None or self.before is None else self.before - self.place
 
+    @property
+    def why(self) -> str:
+        """The movement and its reasons, in one sentence."""
+        return ": ".join(filter(None, (self.ranks, "; ".join(self.reasons))))
+
+    @property
+    def last_place(self) -> int | None:
+        """The rank after the last stage, from which the final list is cut."""
+        return self.reranked_place or self.weighed_place or self.fused_place
+
+    @property
+    def question_place(self) -> int | None:
+        """The rank in the search for the unchanged question, or else in the plain list."""
+        return next((hit.place for hit in self.hits if hit.kind == "original"), self.before)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the movement as a dict, ready for JSON. The passage's text is left out."""
+        row = _build_json_row(self)
+        del row["match"]
         return {
             "id": self.match.id,
             "namespace": self.match.namespace,
-            "place": self.place,
-            "score": _round_number(self.score),
-            "before": self.before,
+            **row,
             "change": self.change,
-            "hits": [hit.to_dict() for hit in self.hits],
-            "fused_place": self.fused_place,
-            "fused_score": _round_number(self.fused_score),
-            "weighed_place": self.weighed_place,
-            "weighed_score": _round_number(self.weighed_score),
-            "evidence": _round_number(self.evidence),
-            "keywords": list(self.keywords),
-            "reranked_place": self.reranked_place,
-            "rerank_score": _round_number(self.rerank_score),
-            "passed_by": list(self.passed_by),
             "why": self.why,
         }
 
@@ -157,12 +155,22 @@ class Movements:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movements as a dict, ready for JSON."""
-        return {
-            "passages": [movement.to_dict() for movement in self.passages],
-            "dropped": [movement.to_dict() for movement in self.dropped],
-            "depth": self.depth,
-            "evidence_weight": _round_number(self.evidence_weight),
-        }
+        return _build_json_row(self)
+
+
+def _build_json_row(instance: Any) -> dict[str, Any]:
+    values = {each.name: getattr(instance, each.name) for each in fields(instance)}
+    return {name: _convert_to_json(value) for name, value in values.items()}
+
+
+def _convert_to_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_convert_to_json(item) for item in value]
+    if isinstance(value, Hit):
+        return _build_json_row(value)
+    if isinstance(value, Movement):
+        return value.to_dict()
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) -> Movements:
@@ -176,6 +184,33 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
     return _Explainer(
         found, _find_plain_matches(found) if before is None else before
     ).explain_retrieval()
+
+
+def render_html(retrieval: Retrieval) -> str:
+    """Return *retrieval* as HTML: a summary, and a table with one row per passage.
+
+    All texts are escaped.
+    """
+    movements = explain_movement(retrieval).passages
+    heads = "".join(
+        f"<th {_CELL}>{heading}</th>" for heading in ("place", "before", "passage", "why")
+    )
+    rows = "".join(map(_render_table_row, movements))
+    table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>" if rows else ""
+    return f"<div><p>{escape(repr(retrieval))}</p>{table}</div>"
+
+
+def _render_table_row(movement: Movement) -> str:
+    text, id_ = movement.match.text or "", movement.match.id
+    excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
+    name = f"<code>{escape(id_)}</code> " if id_ else ""
+    cells = (
+        str(movement.place),
+        str(movement.before or "new"),
+        f'{name}<span dir="auto">{escape(excerpt)}</span>',
+        escape("; ".join(movement.reasons)),
+    )
+    return f"<tr>{''.join(f'<td {_CELL}>{cell}</td>' for cell in cells)}</tr>"
 
 
 def build_search_labels(variants: Iterable[Variant]) -> list[str]:
@@ -197,12 +232,8 @@ def build_search_labels(variants: Iterable[Variant]) -> list[str]:
 
 def format_ordinal(number: int) -> str:
     """Return *number* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
-    ending = (
-        {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-        if number % 100 not in (11, 12, 13)
-        else "th"
-    )
-    return f"{number}{ending}"
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
 
 
 def find_question_language(retrieval: Retrieval) -> str:
@@ -225,144 +256,105 @@ class _Explainer:
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
         """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
         self._retrieval = retrieval
-        self._before = before
         evidence = retrieval.evidence
         # Keyword evidence and the reranker may score only the first candidates. The other
         # candidates follow in their earlier order.
-        order = retrieval.fused if evidence is None else _merge_keys(evidence.keys, retrieval.fused)
-        self._lists = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
+        order = dict.fromkeys((*(evidence.keys if evidence else ()), *retrieval.fused))
+        self._searches = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
         self._fused = _rank_keys(retrieval.fused)
-        self._weighed = {} if evidence is None else _rank_keys(order)
-        self._scores = (
-            {} if evidence is None else dict(zip(evidence.keys, evidence.scores, strict=True))
+        self._weighed = _rank_keys(order) if evidence else {}
+        reranked = dict.fromkeys((*retrieval.reranked, *order)) if retrieval.reranked else ()
+        self._reranked = _rank_keys(reranked)
+        self._fused_scores = dict(zip(retrieval.fused, retrieval.fused_scores, strict=False))
+        self._weighed_scores = (
+            dict(zip(evidence.keys, evidence.scores, strict=True)) if evidence else {}
         )
-        self._shares = (
-            {} if evidence is None else dict(zip(evidence.keys, evidence.shares, strict=True))
-        )
-        self._reranked = (
-            _rank_keys(_merge_keys(retrieval.reranked, order)) if retrieval.reranked else {}
-        )
+        self._shares = dict(zip(evidence.keys, evidence.shares, strict=True)) if evidence else {}
+        self._matched = dict(zip(evidence.keys, evidence.matched, strict=False)) if evidence else {}
         self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
-        self._final = _rank_keys([match.key for match in retrieval.matches])
-        known_keys = self._final.keys() | {
-            key for ranking in retrieval.rankings for key in ranking.keys
-        }
-        self._keys_before = [_find_passage_key(match, known_keys) for match in before]
-        self._plain = _rank_keys(self._keys_before)
+        self._final = _rank_keys(match.key for match in retrieval.matches)
+        known_keys = {*self._final, *(key for places in self._searches for key in places)}
+        self._before = [(_find_passage_key(match, known_keys), match) for match in before]
+        self._plain = _rank_keys(key for key, _ in self._before)
+        self._language = find_question_language(retrieval)
 
     def explain_retrieval(self) -> Movements:
         """Return the movements of the passages in the final list and in the plain list."""
         retrieval = self._retrieval
-        matches_before = dict(zip(self._keys_before, self._before, strict=True))
         return Movements(
             passages=tuple(
-                self._explain_movement(match.key, match, place)
+                self._explain_passage(match.key, match, place)
                 for place, match in enumerate(retrieval.matches, start=1)
             ),
             dropped=tuple(
-                self._explain_movement(key, match, None)
-                for key, match in matches_before.items()
+                self._explain_passage(key, match, None)
+                for key, match in dict(self._before).items()
                 if key not in self._final
             ),
             depth=len(self._before),
             evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
-    def _explain_movement(self, passage_key: Key, match: Match, final_rank: int | None) -> Movement:
-        """Return the movement of one passage, with the reason.
-
-        Args:
-            passage_key: The passage's key.
-            match: The passage.
-            final_rank: The passage's rank in the final list; ``None`` if the passage is not in the
-                list.
-        """
-        if final_rank is not None and final_rank != self._final[passage_key]:
+    def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
+        """Return the movement of one passage; *place* is its final rank."""
+        if place is not None and place != self._final[key]:
             # If lists are joined without merging, a passage occurs once per search that found it.
-            return Movement(match, final_rank, match.fused_score, None, why="listed here again")
-        fused_place = self._fused.get(passage_key)
-        scores = self._retrieval.fused_scores
-        share = self._shares.get(passage_key)
+            return Movement(match, place, match.fused_score, None, ranks="listed here again")
+        score = match.score if match.fused_score is None else match.fused_score
         movement = Movement(
             match=match,
-            place=final_rank,
-            score=(
-                None
-                if final_rank is None
-                else match.score
-                if match.fused_score is None
-                else match.fused_score
-            ),
-            before=self._plain.get(passage_key),
-            hits=tuple(self._list_hits(passage_key)),
-            fused_place=fused_place,
-            fused_score=None
-            if fused_place is None or len(scores) < fused_place
-            else scores[fused_place - 1],
-            weighed_place=self._weighed.get(passage_key),
-            weighed_score=self._scores.get(passage_key),
-            evidence=share,
-            keywords=() if share is None else self._find_keywords(match.text or ""),
-            reranked_place=self._reranked.get(passage_key),
-            rerank_score=self._rerank_scores.get(passage_key),
-            passed_by=tuple(self._list_overtaking_ranks(passage_key, final_rank)),
+            place=place,
+            score=None if place is None else score,
+            before=self._plain.get(key),
+            hits=tuple(self._list_hits(key)),
+            fused_place=self._fused.get(key),
+            fused_score=self._fused_scores.get(key),
+            weighed_place=self._weighed.get(key),
+            weighed_score=self._weighed_scores.get(key),
+            evidence=self._shares.get(key),
+            keywords=self._find_keywords(match.text or "") if key in self._shares else (),
+            reranked_place=self._reranked.get(key),
+            rerank_score=self._rerank_scores.get(key),
+            passed_by=tuple(self._list_overtaking_ranks(key, place)),
         )
         return replace(
             movement,
-            why=": ".join(
-                filter(
-                    None, (self._describe_ranks(movement), "; ".join(self._list_reasons(movement)))
-                )
-            ),
+            ranks=self._describe_ranks(movement),
+            reasons=tuple(self._list_reasons(movement)),
         )
 
-    def _list_hits(self, passage_key: Key) -> Iterator[Hit]:
-        """Yield a hit for each search that found the passage with *passage_key*."""
+    def _list_hits(self, key: Key) -> Iterator[Hit]:
         gains = self._retrieval.gains
-        for search, (ranking, places) in enumerate(
-            zip(self._retrieval.rankings, self._lists, strict=True)
-        ):
-            if (place := places.get(passage_key)) is not None:
+        for search, places in enumerate(self._searches):
+            if (place := places.get(key)) is not None:
+                ranking = self._retrieval.rankings[search]
                 added = gains[search][place - 1] if gains else None
-                variant = ranking.variant
-                yield Hit(
-                    search, variant.kind, variant.weight, place, ranking.scores[place - 1], added
-                )
+                kind, weight = ranking.variant.kind, ranking.variant.weight
+                yield Hit(search, kind, weight, place, ranking.scores[place - 1], added)
 
-    def _find_keywords(self, passage_text: str) -> tuple[str, ...]:
-        """Return the retrieval's keywords that occur in *passage_text*."""
+    def _find_keywords(self, text: str) -> tuple[str, ...]:
         evidence = self._retrieval.evidence
-        if evidence is None:
-            return ()
-        return find_matching_words(
-            " ".join(words for words, _ in evidence.keywords), passage_text, evidence.language
-        )
+        words = " ".join(group for group, _ in evidence.keywords) if evidence else ""
+        return find_matching_words(words, text, evidence.language if evidence else "")
 
-    def _list_overtaking_ranks(self, passage_key: Key, final_rank: int | None) -> Iterator[int]:
-        """Yield the final ranks of the passages that overtook the passage with *passage_key*.
-
-        An overtaking passage is above this passage in the final list, but was not above this
-        passage in the plain list. *final_rank* is this passage's rank in the final list; ``None``
-        if this passage is not in the final list.
-        """
-        before = self._plain.get(passage_key)
+    def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
+        """Yield the final ranks of the passages that are above a passage, but were not before."""
+        before = self._plain.get(key)
         if before is None:
             return
         # A passage that is not in the plain list counts as below all passages that are.
         for other_key, other_place in self._final.items():
-            if (final_rank is None or other_place < final_rank) and self._plain.get(
-                other_key, before + 1
-            ) > before:
+            is_above = place is None or other_place < place
+            if is_above and self._plain.get(other_key, before + 1) > before:
                 yield other_place
 
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        """Return a passage's old and new rank as text, such as ``from 5th to 2nd``."""
-        old, place = movement.before, movement.place
+        old, place, start = movement.before, movement.place, movement.question_place
         if place is None:
-            last = movement.reranked_place or movement.weighed_place or movement.fused_place
+            last = movement.last_place
             now = "no search found it" if last is None else f"now {format_ordinal(last)}"
             return (
                 f"was {format_ordinal(old or 0)}, {now} and out of the"
@@ -371,83 +363,67 @@ class _Explainer:
         now = format_ordinal(place)
         if old is not None:
             return f"stays {now}" if old == place else f"from {format_ordinal(old)} to {now}"
-        start = self._get_original_rank(movement)
-        origin = (
-            f", from {format_ordinal(start)} in the question's own search"
-            if start is not None
-            else ""
-        )
-        return f"new at {now}{origin}"
+        if start is None:
+            return f"new at {now}"
+        return f"new at {now}, from {format_ordinal(start)} in the question's own search"
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
         """Yield the reasons for *movement* as phrases, such as ``holds no keyword``.
 
         A stage that moved the passage in the opposite direction is not given as a reason.
         """
-        start, place = self._get_original_rank(movement), movement.place
+        place, before = movement.place, movement.before
         stages = (movement.fused_place, movement.weighed_place, movement.reranked_place)
         by_fusion, by_words, by_reranker = (
-            _has_risen(before, after)
-            for before, after in zip((start, *stages), stages, strict=False)
+            _has_risen(old, new)
+            for old, new in zip((movement.question_place, *stages), stages, strict=False)
         )
-        is_down = place is None or (movement.before is not None and place > movement.before)
+        is_down: bool = place is None or (before is not None and place > before)
         if not is_down:
-            other_hits = [hit for hit in movement.hits if hit.kind != "original"]
-            is_found_by_question = len(other_hits) < len(movement.hits)
-            if other_hits and (by_fusion is not False or not is_found_by_question):
-                labels = [
-                    f"{self._labels[hit.search]} ({format_ordinal(hit.place)})"
-                    for hit in other_hits
-                ]
-                is_missed_by_question = not is_found_by_question and any(
-                    ranking.variant.kind == "original" for ranking in self._retrieval.rankings
-                )
-                prefix, suffix = (
-                    "also " if is_found_by_question else "",
-                    ", not by the question's own search" if is_missed_by_question else "",
-                )
-                yield f"{prefix}found by {_join_texts(labels)}{suffix}"
-            if (words := self._drop_function_words(movement.keywords)) and by_words is not False:
-                yield f"holds {_join_texts([repr(word) for word in words])}"
+            yield from self._list_variant_searches(movement, by_fusion)
+            if by_words is not False:
+                yield from self._list_evidence(movement)
         elif movement.passed_by:
             who = "the passage" if len(movement.passed_by) == 1 else "those"
-            yield (
-                f"passed by {who} now {_join_texts(list(map(format_ordinal, movement.passed_by)))}"
-            )
+            yield f"passed by {who} now {_join_texts(map(format_ordinal, movement.passed_by))}"
         if is_down and by_fusion is False:
             yield "the other searches raise other passages"
         if is_down and by_words is False and movement.keywords:
             yield "its keywords add less"
-        if (
-            movement.evidence is not None
-            and not movement.keywords
-            and (is_down or by_words is False)
-        ):
+        has_no_keyword = movement.evidence is not None and not movement.keywords
+        if has_no_keyword and (is_down or by_words is False):
             yield "holds no keyword"
-        if (
-            by_reranker is not None
-            and by_reranker is not is_down
-            and movement.rerank_score is not None
-        ):
+        if by_reranker is (not is_down) and movement.rerank_score is not None:
             yield f"the reranker puts it {format_ordinal(movement.reranked_place or 0)}"
-        last = movement.reranked_place or movement.weighed_place or movement.fused_place
-        if (
-            place is not None
-            and last is not None
-            and last > len(self._retrieval.matches)
-            and movement.before is not None
-        ):
+        is_cut = (movement.last_place or 0) > len(self._retrieval.matches)
+        if is_cut and place is not None and before is not None:
             yield "kept, because the plain search returned it"
 
-    def _drop_function_words(self, words: Sequence[str]) -> list[str]:
-        return drop_function_words(words, find_question_language(self._retrieval)) if words else []
+    def _list_variant_searches(self, movement: Movement, by_fusion: bool | None) -> Iterator[str]:
+        """Yield which searches found the passage, beside the search for the question."""
+        hits = [hit for hit in movement.hits if hit.kind != "original"]
+        is_found_by_question = len(hits) < len(movement.hits)
+        if not hits or (is_found_by_question and by_fusion is False):
+            return
+        labels = [f"{self._labels[hit.search]} ({format_ordinal(hit.place)})" for hit in hits]
+        sentence = f"found by {_join_texts(labels)}"
+        if is_found_by_question:
+            yield f"also {sentence}"
+        elif any(ranking.variant.kind == "original" for ranking in self._retrieval.rankings):
+            yield f"{sentence}, not by the question's own search"
+        else:
+            yield sentence
 
-    def _get_original_rank(self, movement: Movement) -> int | None:
-        """Return a passage's rank in the search for the unchanged question.
-
-        If this search did not find the passage, returns the passage's rank in the plain list.
-        """
-        return next((hit.place for hit in movement.hits if hit.kind == "original"), movement.before)
+    def _list_evidence(self, movement: Movement) -> Iterator[str]:
+        """Yield the keywords and the metadata that raised the passage."""
+        words = drop_function_words(movement.keywords, self._language)
+        if words:
+            yield f"holds {_join_texts(map(repr, words))}"
+        elif movement.keywords and movement.evidence and movement.evidence > 0:
+            yield "holds common words of the question"
+        if self._matched.get(movement.match.key):
+            notes = [note for subject, note in self._retrieval.trace.notes if subject == "metadata"]
+            yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
 
 def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
@@ -455,16 +431,9 @@ def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
 
     Returns ``None`` if the ranks are equal or a rank is ``None``.
     """
-    return (
-        None
-        if old_rank is None or new_rank is None or old_rank == new_rank
-        else new_rank < old_rank
-    )
-
-
-def _merge_keys(keys: Sequence[Key], other_keys: Sequence[Key]) -> tuple[Key, ...]:
-    """Return *keys*, followed by *other_keys*, without duplicates."""
-    return tuple(dict.fromkeys((*keys, *other_keys)))
+    if old_rank is None or new_rank is None or old_rank == new_rank:
+        return None
+    return new_rank < old_rank
 
 
 def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
@@ -515,12 +484,9 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     )
 
 
-def _join_texts(texts: Sequence[str]) -> str:
+def _join_texts(texts: Iterable[str]) -> str:
     """Return *texts* as an English list. A long list is cut and ends in, say, ``and 3 more``."""
-    if len(texts) > _MOST_NAMED:
-        return f"{', '.join(texts[:_MOST_NAMED])} and {len(texts) - _MOST_NAMED} more"
-    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
-
-
-def _round_number(value: float | None) -> float | None:
-    return None if value is None else round(float(value), 6)
+    *first, last = texts
+    if len(first) >= _MOST_NAMED:
+        return f"{', '.join(first[:_MOST_NAMED])} and {len(first) + 1 - _MOST_NAMED} more"
+    return f"{', '.join(first)} and {last}" if first else last

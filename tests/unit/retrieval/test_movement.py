@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import SYSTEMS
-from qtmiddleware.kit.evaluation.movement import Movements, explain_movement, format_ordinal
+from qtmiddleware.retrieval.movement import Movements, explain_movement, format_ordinal
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Match, Retrieval
 from tests.support.retrieval_world import PASSAGES, QUERY, scripted, search
@@ -183,6 +183,31 @@ def test_a_list_of_matches_that_somebody_made_will_do() -> None:
     assert [it.before for it in moved.passages] == [None] * 4
     assert [it.match.id for it in moved.dropped] == ["vet", "gone"]
     assert moved.dropped[1].why.startswith("was 2nd, no search found it and out of the 4 shown")
+
+
+def test_a_passage_that_its_metadata_moved_is_told_so_everywhere() -> None:
+    months = [f"{year}-{month:02}" for year in (2024, 2025) for month in range(1, 13)]
+    rows = [
+        {
+            "id": month,
+            "score": 0.9 - at / 100,
+            "text": "Paid leave and other news.",
+            "metadata": {"date": f"{month}-10"},
+        }
+        for at, month in enumerate(months)
+    ]
+    wrapped = qtm.middleware(lambda query, top_k=4: rows[:top_k])
+    reason = "its metadata match date = 2025-03-01 to 2025-03-31"
+    for question, words in (
+        ("What was decided in March 2025?", ""),
+        ("What about paid leave was decided in March 2025?", "holds 'paid' and 'leave'; "),
+    ):
+        found = wrapped.retrieve(question)
+        why = explain_movement(found).passages[0].why
+        assert why == f"new at 1st, from 15th in the question's own search: {words}{reason}"
+        assert reason in found._repr_html_()
+        tool = json.loads(wrapped.as_tool(collection="news").run(question, top_k=1))
+        assert tool["results"][0]["why"] == why
 
 
 def test_places_are_said_as_people_say_them() -> None:
