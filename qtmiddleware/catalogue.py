@@ -218,44 +218,28 @@ def _index_rows_by_name(*rows: Row) -> Mapping[str, Row]:
 
 
 TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
+    TransformRow("rewrite", "Query rewriting (makes queries more specific)", ("rewrite",)),
+    TransformRow("stepback", "Step-back prompting (adds a broader query)", ("step_back",)),
     TransformRow(
-        name="rewrite", label="Query rewriting (makes queries more specific)", fields=("rewrite",)
+        "decompose",
+        "Sub-query decomposition (breaks complex queries into simpler ones)",
+        ("sub_queries",),
     ),
     TransformRow(
-        name="stepback", label="Step-back prompting (adds a broader query)", fields=("step_back",)
-    ),
-    TransformRow(
-        name="decompose",
-        label="Sub-query decomposition (breaks complex queries into simpler ones)",
-        fields=("sub_queries",),
-    ),
-    TransformRow(
-        name="all",
-        label="Rewrite, step-back and sub-queries (a model call each)",
+        "all",
+        "Rewrite, step-back and sub-queries (a model call each)",
         parts=("rewrite", "stepback", "decompose"),
     ),
     TransformRow(
-        name="combined",
-        label="Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
-        fields=("rewrite", "step_back", "sub_queries", "hyde"),
+        "combined",
+        "Rewrite, step-back, sub-queries and hypothetical passage (one model call)",
+        ("rewrite", "step_back", "sub_queries", "hyde"),
         max_searches=2,
     ),
-    TransformRow(
-        name="multi_query",
-        label="Paraphrases (asks the same in other words)",
-        fields=("paraphrases",),
-    ),
-    TransformRow(
-        name="hyde",
-        label="Hypothetical passage (searches with an imagined answer)",
-        fields=("hyde",),
-    ),
-    TransformRow(
-        name="keywords",
-        label="Keywords (adds words that the answer may hold)",
-        fields=("keywords",),
-    ),
-    TransformRow(name="none", label="The rules alone (no model call before the search)"),
+    TransformRow("multi_query", "Paraphrases (asks the same in other words)", ("paraphrases",)),
+    TransformRow("hyde", "Hypothetical passage (searches with an imagined answer)", ("hyde",)),
+    TransformRow("keywords", "Keywords (adds words that the answer may hold)", ("keywords",)),
+    TransformRow("none", "The rules alone (no model call before the search)"),
 )
 """All values of ``transformationType``, in the order of their numbers on the command line."""
 

@@ -26,45 +26,40 @@ class Deadline:
 
     `cancel` moves this moment to now.
 
-    Args:
+    Attributes:
         at: The moment, in seconds on the monotonic clock; infinite by default.
     """
 
-    __slots__ = ("_at",)
+    __slots__ = ("at",)
 
     def __init__(self, at: float = NEVER) -> None:
-        self._at = at
+        self.at = at
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
         """Return a deadline *seconds* from now."""
         return cls(monotonic() + seconds)
 
-    @property
-    def at(self) -> float:
-        """The moment when the deadline passes, in seconds on the monotonic clock."""
-        return self._at
-
     def remaining(self) -> float:
         """Return the seconds left: 0 if the deadline has passed, infinite if there is no limit."""
-        return max(0.0, self._at - monotonic()) if self._at != NEVER else NEVER
+        return max(0.0, self.at - monotonic()) if self.at != NEVER else NEVER
 
     @property
     def passed(self) -> bool:
         """Whether the deadline has passed or was cancelled."""
-        return monotonic() >= self._at
+        return monotonic() >= self.at
 
     def sooner(self, seconds: float) -> Deadline:
         """Return a deadline *seconds* from now, or at this deadline if that is earlier."""
-        return Deadline(min(self._at, monotonic() + seconds))
+        return Deadline(min(self.at, monotonic() + seconds))
 
     def copy(self) -> Deadline:
         """Return an independent copy. Calling its `cancel` changes only the copy."""
-        return Deadline(self._at)
+        return Deadline(self.at)
 
     def cancel(self) -> None:
         """Make the deadline pass now."""
-        self._at = 0.0
+        self.at = 0.0
 
 
 class FrozenDataclass:
@@ -141,6 +136,14 @@ class Decision(FrozenDataclass):
     call: bool
     reason: str
     signals: Mapping[str, float] = field(default_factory=dict)
+
+
+_TRACE_FIELDS: Final = (
+    *("query_id", "total_ms", "original_ms", "added_ms", "replayed_ms"),
+    *("searches", "read_units", "read_cost_usd"),
+    *("llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits"),
+)
+"""The values that `Trace.to_dict` takes from a trace, in this order."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -282,29 +285,17 @@ class Trace:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the trace as a dict, ready for JSON."""
+        values = {name: getattr(self, name) for name in _TRACE_FIELDS}
+        times = {name: round(values[name], 3) for name in values if name.endswith("_ms")}
+        stages = [
+            asdict(stage) | {"started_ms": round(stage.started_ms, 3), "ms": round(stage.ms, 3)}
+            for stage in self.stages
+        ]
         return {
-            "query_id": self.query_id,
-            "total_ms": round(self.total_ms, 3),
-            "original_ms": round(self.original_ms, 3),
-            "added_ms": round(self.added_ms, 3),
-            "replayed_ms": round(self.replayed_ms, 3),
-            "searches": self.searches,
-            "read_units": self.read_units,
-            "read_cost_usd": self.read_cost_usd,
-            "llm_calls": self.llm_calls,
-            "input_tokens": self.input_tokens,
-            "output_tokens": self.output_tokens,
-            "cost_usd": self.cost_usd,
-            "cache_hits": self.cache_hits,
+            **values,
+            **times,
             "decision": None if self.decision is None else asdict(self.decision),
-            "stages": [
-                {
-                    **asdict(stage),
-                    "started_ms": round(stage.started_ms, 3),
-                    "ms": round(stage.ms, 3),
-                }
-                for stage in self.stages
-            ],
+            "stages": stages,
             "notes": [list(note) for note in self.notes],
         }
 
@@ -636,21 +627,12 @@ class Retrieval(FrozenDataclass):
         return self.standing.is_unsure
 
     def __repr__(self) -> str:
-        def count(number: int, noun: str, plural: str) -> str:
-            return f"{number} {noun if number == 1 else plural}"
-
-        trace = self.trace
         problems = ", ".join(f"{problem.stage} {problem.reason}" for problem in self.degradations)
-        phrases = [
-            count(len(self.matches), "match", "matches"),
-            f"degraded: {problems}" if problems else self.status,
-            count(trace.searches, "search", "searches"),
-            count(trace.llm_calls, "model call", "model calls"),
-            f"{trace.total_ms:.0f} ms",
-        ]
-        if self.confidence is not None:
-            phrases.append(f"confidence {self.confidence:.2f}{' (unsure)' * self.is_unsure}")
-        return f"Retrieval({', '.join(phrases)})"
+        confidence = "None" if self.confidence is None else f"{self.confidence:.2f}"
+        return (
+            f"Retrieval(matches={len(self.matches)}, status={self.status!r},"
+            f" degradations=[{problems}], confidence={confidence}, trace={self.trace!r})"
+        )
 
     def _repr_html_(self) -> str:
         # Imported here so that only a notebook pays for it.

@@ -121,12 +121,6 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def find_first_word(text: str) -> str:
-    """Return the first word of *text* in lower case, or ``""`` if *text* has no word."""
-    match = _WORD.search(text)
-    return match.group().lower() if match else ""
-
-
 def fold_words(text: str) -> list[str]:
     """Return the words of *text* in their order, in lower case and without accents."""
     return split_words(fold_accents(text))

@@ -13,7 +13,6 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
-from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.single_flight import SingleFlight
 from qtmiddleware.runtime.steps import Flow, Outcome, Recall, Together
@@ -105,7 +104,7 @@ class TransformationCache:
         """Apply new *settings*. Cached and running transformations are kept."""
         self.local.change_limits(settings.cache.max_entries, settings.cache.ttl_seconds)
         if self.shared is not None:
-            self.shared.breaker.change_limits(1, settings.breaker.seconds)
+            self.shared.pause_seconds = settings.breaker.seconds
 
 
 def hash_key(cache_key: Hashable) -> str:
@@ -129,6 +128,9 @@ class SharedCache:
         cache: The user's cache.
         pause_seconds: The pause after a failure, in seconds.
 
+    Attributes:
+        pause_seconds: The pause after a failure, in seconds.
+
     Raises:
         ConfigError: *cache* has no methods ``get`` and ``set``.
     """
@@ -141,7 +143,8 @@ class SharedCache:
                 path="cache",
             )
         self._cache = cache
-        self.breaker = Breaker(1, pause_seconds)
+        self.pause_seconds = pause_seconds
+        self._paused_until = 0.0
 
     def read(
         self, key: str, deadline: Deadline, degradations: list[Degradation]
@@ -179,25 +182,18 @@ class SharedCache:
         self, call: partial[Any], deadline: Deadline, degradations: list[Degradation]
     ) -> Flow[Any]:
         """Return the result of *call*; ``None`` if it fails, is late or is not made."""
-        seconds = min(MAX_SECONDS, deadline.remaining() / 4)
-        deadline = deadline.sooner(seconds)
-        attempt = self.breaker.begin_attempt(deadline.at, has_enough_time=seconds == MAX_SECONDS)
-        if attempt is None:
+        if monotonic() < self._paused_until:
             return None
+        seconds = min(MAX_SECONDS, deadline.remaining() / 4)
         outcome: Outcome
-        try:
-            # The step's own limit only ends an awaitable that nobody waits for any more.
-            (outcome,) = yield Together([Recall(call, 2 * MAX_SECONDS)], deadline, 1)
-            if outcome.has_succeeded:
-                attempt.report_success()
-                return outcome.value
-            if outcome.late:
-                attempt.report_timeout()
-            elif outcome.reason == "failed":
-                attempt.report_failure()
-        finally:
-            # The caller may have stopped waiting, or no thread was free.
-            attempt.report_unknown_result()
+        # The step's own limit only ends an awaitable that nobody waits for any more.
+        recall = Recall(call, 2 * MAX_SECONDS)
+        (outcome,) = yield Together([recall], deadline.sooner(seconds), 1)
+        if outcome.has_succeeded:
+            return outcome.value
+        # A question with little time left says nothing about the cache.
+        if outcome.reason == "failed" or (outcome.late and seconds == MAX_SECONDS):
+            self._paused_until = monotonic() + self.pause_seconds
         degradations.append(Degradation("cache", outcome.reason, outcome.detail))
         return None
 

@@ -68,7 +68,7 @@ NEW_TEXT = """\
     )
 """
 NEW_TRANSFORM = """\
-    TransformRow(name="jargon", label="Jargon (says it as the trade does)", fields=("trade_name",)),
+    TransformRow("jargon", "Jargon (says it as the trade does)", ("trade_name",)),
 """
 
 ASKED = """
@@ -142,7 +142,7 @@ def test_a_transform_with_a_text_of_its_own_is_a_row_and_a_prompt_file(tmp_path:
         {
             "catalogue.py": [
                 ("    keywords: tuple[str, ...] = _make_text_field(", NEW_TEXT),
-                ('    TransformRow(name="none"', NEW_TRANSFORM),
+                ('    TransformRow("none"', NEW_TRANSFORM),
             ]
         },
         {"transforms/prompts/jargon.py": PROMPT_FILE},

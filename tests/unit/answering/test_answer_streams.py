@@ -321,7 +321,7 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
         deadline = Deadline.after(PATIENCE)
         pieces = stream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
         assert next(pieces) == "Jaco"
-        deadline._at = monotonic() + 0.1
+        deadline.at = monotonic() + 0.1
         with pytest.raises(ModelError, match="in time"):
             next(pieces)
 
@@ -329,7 +329,7 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
             deadline = Deadline.after(PATIENCE)
             apieces = astream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
             assert await anext(apieces) == "Jaco"
-            deadline._at = monotonic() + 0.1
+            deadline.at = monotonic() + 0.1
             with pytest.raises(ModelError, match="in time"):
                 await anext(apieces)
 
