@@ -277,7 +277,7 @@ def _explain_ranks(retrieval: Retrieval) -> Iterator[str]:
 
     Passages that dropped out of the result come last.
     """
-    # Imported here, because a question without an explanation does not need the measuring code.
+    # Imported here, because a question without an explanation does not need this module.
     from qtmiddleware.retrieval.movement import explain_movement
 
     movements = explain_movement(retrieval)
