@@ -418,7 +418,8 @@ class _Explainer:
         """Yield the keywords and the metadata that raised the passage."""
         words = drop_function_words(movement.keywords, self._language)
         if words:
-            yield f"holds {_join_texts(map(repr, words))}"
+            quoted = (f"'{word}'" for word in words)
+            yield f"holds {_join_texts(quoted)}"
         elif movement.keywords and movement.evidence and movement.evidence > 0:
             yield "holds common words of the question"
         if self._matched.get(movement.match.key):
