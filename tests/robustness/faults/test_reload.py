@@ -20,8 +20,11 @@ from pytest_httpserver import HTTPServer
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.stores import SQLiteStore
+from qtmiddleware.providers.llms import governed
+from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
+from tests.support.clock import Clock
 from tests.support.fault_world import PATIENT, QUERY, SECRET, failure, search, transforming
 from tests.support.living import count_new, objects
 from tests.support.model_server import ModelServer
@@ -249,7 +252,10 @@ def test_the_breaker_of_a_given_client_is_kept_whatever_address_is_set() -> None
     assert qm.health().model.breaker is BreakerState.OPEN
 
 
-def test_what_was_spent_is_not_forgotten() -> None:
+def test_what_was_spent_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What other tests spent would be forgotten while this one runs.
+    meter = Meter(clock=Clock())
+    monkeypatch.setitem(governed.GovernedModel.__init__.__kwdefaults__, "meter", meter)
     qm = qtm.QueryMiddleware(
         transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"})
     )
