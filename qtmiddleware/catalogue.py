@@ -280,8 +280,8 @@ class FusionMethod(NamedTuple):
         weighs: Whether the method uses the weights of the variants.
         needs_scores: Whether the method needs scores. Without usable scores, ``weighted_rrf`` is
             used instead.
-        merges: Whether the method merges the rankings. If false, every ranking stays unchanged, and
-            no passage is scored or reranked.
+        merges: Whether the method merges the scores of the rankings. If false, the rankings take
+            turns, and no passage is scored or reranked.
     """
 
     name: str

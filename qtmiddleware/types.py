@@ -566,8 +566,6 @@ class Retrieval(FrozenDataclass):
         degradations: The problems that made the result differ from what was requested.
         trace: The record of the retrieval: times, calls, costs and notes.
         transformation: The texts that the model wrote; empty if no model was asked.
-        offsets: With the ``concat`` fusion, the index in *matches* at which each of *rankings*
-            begins; empty otherwise.
         rankings: The result of each variant's search.
         fused: The keys of the passages after the fusion, before keyword evidence.
         reranked: The keys of the candidates that a reranker scored, in the reranker's order.
@@ -591,7 +589,6 @@ class Retrieval(FrozenDataclass):
     degradations: tuple[Degradation, ...]
     trace: Trace
     transformation: Transformation = NOTHING
-    offsets: tuple[int, ...] = ()
     rankings: tuple[Ranking, ...] = field(default=(), repr=False)
     fused: tuple[Key, ...] = field(default=(), repr=False)
     reranked: tuple[Key, ...] = field(default=(), repr=False)

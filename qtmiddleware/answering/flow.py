@@ -33,9 +33,9 @@ from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, StreamingModel
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.retrieval.question import record_cost
-from qtmiddleware.retrieval.request import Request
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import Observation, describe_model
 from qtmiddleware.runtime.steps import (
@@ -99,7 +99,7 @@ class AnswerFlow:
 
     def __init__(
         self,
-        request: Request,
+        request: Call,
         chat: StreamingModel,
         finish_retrieval: Callable[[Retrieval], Retrieval],
     ) -> None:
@@ -173,8 +173,7 @@ class AnswerFlow:
             draft = yield from self._build_synthesis_draft(questions)
             if draft is not None:
                 return draft
-        matches = _select_question_matches(retrieval) if self._is_synthesis else retrieval.matches
-        passages = select_passages(matches, self._settings.answer.context_chars)
+        passages = select_passages(retrieval.matches, self._settings.answer.context_chars)
         if not passages.matches:
             if retrieval.matches:
                 count = len(retrieval.matches)
@@ -489,20 +488,6 @@ def _record_model_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError
     trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
     trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=outcome.began or None)
     return error
-
-
-def _select_question_matches(retrieval: Retrieval) -> tuple[Match, ...]:
-    """Return the passages found for the question, without those found for its sub-queries.
-
-    Only the ``concat`` fusion keeps one list per query. With any other fusion, or if the question's
-    list is empty, return all passages.
-    """
-    if not retrieval.offsets:
-        return retrieval.matches
-    kinds = [ranking.variant.kind for ranking in retrieval.rankings]
-    index = next((kinds.index(kind) for kind in ("standalone", "original") if kind in kinds), 0)
-    ends = (*retrieval.offsets[1:], len(retrieval.matches))
-    return retrieval.matches[retrieval.offsets[index] : ends[index]] or retrieval.matches
 
 
 def _join_passages_and_sub_answers(

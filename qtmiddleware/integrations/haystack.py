@@ -31,7 +31,7 @@ from qtmiddleware.types import Match, Retrieval, Variant
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped, find_import_name
+from qtmiddleware.wrapping.wrapped import Wrapped, find_import_name
 
 with require_package("haystack-ai", "2.25", extra="haystack"):
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -247,7 +247,7 @@ class QueryTransformRetriever:
     @property
     def search(self) -> Any:
         """The wrapped function that `run` calls. Use it to call ``check`` or ``answer``."""
-        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
+        return self._search
 
     def warm_up(self) -> None:
         """Load everything that the first question needs.
@@ -279,7 +279,7 @@ class QueryTransformRetriever:
         for inner in self._components:
             _call_optional_method(inner, "close")
         # The user made the middleware of a wrapped function, and may use it elsewhere.
-        if not isinstance(self.retriever, Wrapped | Bound):
+        if not isinstance(self.retriever, Wrapped):
             self._search.middleware.close()
             self._is_warm = False
 
@@ -290,7 +290,7 @@ class QueryTransformRetriever:
         """
         for inner in self._components:
             await _acall_optional_method(inner, "close")
-        if not isinstance(self.retriever, Wrapped | Bound):
+        if not isinstance(self.retriever, Wrapped):
             await self._search.middleware.aclose()
             self._is_warm = False
 
@@ -354,7 +354,7 @@ class QueryTransformRetriever:
         Raises `ConfigError` if the retriever or the embedder has an unsupported type.
         """
         inner, embedder = self.retriever, self.text_embedder
-        if isinstance(inner, Wrapped | Bound):
+        if isinstance(inner, Wrapped):
             if repeated := [
                 name for name in ("text_embedder", *_MIDDLEWARE_FIELDS) if getattr(self, name)
             ]:

@@ -27,7 +27,7 @@ from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.binding import find_top_k_name
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped, refuse_to_pickle
+from qtmiddleware.wrapping.wrapped import Wrapped, refuse_to_pickle
 
 with require_package("langchain-core", "0.3.86", extra="langchain"):
     from langchain_core.callbacks import (
@@ -180,7 +180,7 @@ class QueryTransformRetriever(BaseRetriever):
     @property
     def search(self) -> Any:
         """The wrapped function that `invoke` calls. Use it to call ``check`` or ``answer``."""
-        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
+        return self._search
 
     def model_copy(
         self, *, update: Mapping[str, Any] | None = None, **_: Any
@@ -243,7 +243,7 @@ class QueryTransformRetriever(BaseRetriever):
         """
         inner, options = self.retriever, self._get_fields()
         settings = {name: options[name] for name in ("config", *_MIDDLEWARE_FIELDS)}
-        if isinstance(inner, Wrapped | Bound):
+        if isinstance(inner, Wrapped):
             if repeated := [name for name, value in settings.items() if value]:
                 raise _build_config_error(
                     f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",

@@ -28,7 +28,7 @@ from qtmiddleware.integrations import require_package
 from qtmiddleware.types import Match, Retrieval
 from qtmiddleware.wrapping.query_log import TextWriter, build_record
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped, refuse_to_pickle
+from qtmiddleware.wrapping.wrapped import Wrapped, refuse_to_pickle
 
 with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -228,7 +228,7 @@ class QueryTransformRetriever(BaseRetriever):
 
         Pass the number of nodes and the history yourself: ``check(question, similarity_top_k=4)``.
         """
-        return self._search  # a `Wrapped`, or a `Bound` if the wrapped function is a method
+        return self._search
 
     def __copy__(self) -> QueryTransformRetriever:
         retriever_copy: QueryTransformRetriever = object.__new__(type(self))
@@ -273,7 +273,7 @@ class QueryTransformRetriever(BaseRetriever):
         inner = self._inner
         is_retriever, is_wrapped = (
             isinstance(inner, BaseRetriever),
-            isinstance(inner, Wrapped | Bound),
+            isinstance(inner, Wrapped),
         )
         if is_wrapped and (repeated := [name for name, value in settings.items() if value]):
             raise _build_config_error(

@@ -18,9 +18,9 @@ from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.errors import ResponseShapeError, remove_credentials
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval import responses
+from qtmiddleware.retrieval.call import PAGED, find_query_problem
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
-from qtmiddleware.retrieval.request import PAGED, find_query_problem
 from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.binding import find_top_k_name, has_parameter

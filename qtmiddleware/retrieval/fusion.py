@@ -9,7 +9,7 @@
                   Clarke and Büttcher, 2009).
 ``weighted_rrf``  Reciprocal rank fusion: the sum of weight / (k + rank).
 ``max``           Each passage gets its best score in any list.
-``concat``        All lists one after the other, unchanged and unmerged.
+``concat``        The best passage of each list in turn, then the second of each, and so on.
 ================  ==================================================================================
 
 Passages with equal keys are the same passage. If a list contains a passage several times, only its
@@ -23,9 +23,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, repeat
+from itertools import chain, islice, repeat, zip_longest
 from math import isfinite
 from operator import attrgetter
+from pathlib import Path
+from traceback import extract_tb
 from typing import Final
 
 from qtmiddleware.catalogue import FUSION_METHODS, OWN_FUSION
@@ -83,11 +85,6 @@ class FusedList:
         """The scores of the passages, best first. Higher is better."""
         return [passage.score for passage in self.items]
 
-    @property
-    def is_merged(self) -> bool:
-        """Whether each passage occurs only once. Always true, except for the method ``concat``."""
-        return FUSION_METHODS.get(self.method, OWN_FUSION).merges
-
 
 @dataclass(eq=False, repr=False, slots=True)
 class FusionResult:
@@ -104,20 +101,13 @@ class FusionResult:
     original_ranking: Ranking
 
     @property
-    def offsets(self) -> tuple[int, ...]:
-        """The index in the fused list at which each ranking begins; empty for a merged list."""
-        if self.fused.is_merged:
-            return ()
-        return tuple(accumulate((len(ranking.keys) for ranking in self.rankings[:-1]), initial=0))
-
-    @property
     def question_ranking(self) -> Ranking | None:
         """The ranking whose scores were computed for the user's question.
 
         In a conversation this is the ranking of the standalone form, unless that ranking is empty.
-        ``None`` if the question's ranking was not fused or the lists are not merged.
+        ``None`` if the question's ranking was not fused or the scores are not merged.
         """
-        if not self.fused.is_merged:
+        if not FUSION_METHODS.get(self.fused.method, OWN_FUSION).merges:
             return None
         by_kind = {
             ranking.variant.kind: ranking
@@ -373,8 +363,16 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 
 
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
-    """Return the passages of all *rankings*, one list after the other."""
-    return FusedList(_list_passages(rankings, sign), "concat")
+    """Return the best passage of each of *rankings*, then the second of each, and so on.
+
+    A passage stands where it comes first, with the score from the list in which it does.
+    """
+    passages = iter(_list_passages(rankings, sign))
+    lists = [list(islice(passages, len(ranking.keys))) for ranking in rankings]
+    merged: dict[Key, FusedPassage] = {}
+    for passage in filter(None, chain.from_iterable(zip_longest(*lists))):
+        merged.setdefault(passage.key, passage).sources |= passage.sources
+    return FusedList(list(merged.values()), "concat")
 
 
 _Merge = Callable[[Sequence[Ranking], int, int], FusedList]
@@ -419,12 +417,15 @@ def fuse_by_function(
     ]
     try:
         scores = {key: float(score) for key, score in fuse(copies, sign, rrf_k)}
-        if not all(map(isfinite, scores.values())):
-            raise ValueError("a score must be a finite number")
-        if unknown := scores.keys() - passages.keys():
-            raise ValueError(f"{len(unknown)} keys belong to no passage")
     except Exception as error:
-        raise FuseError(type(error).__name__) from error
+        # Without the message, which may quote a passage.
+        place = extract_tb(error.__traceback__)[-1]
+        where = f"line {place.lineno} of {Path(place.filename).name}"
+        raise FuseError(f"fuse= raised {type(error).__name__} in {where}") from error
+    if not all(map(isfinite, scores.values())):
+        raise FuseError("fuse= returned a score that is not a finite number")
+    if scores.keys() - passages.keys():
+        raise FuseError("fuse= returned keys that belong to no passage")
     lowest = min(scores.values(), default=0.0)
     for passage in passages.values():
         passage.score = scores.get(passage.key, lowest)

@@ -41,6 +41,13 @@ from qtmiddleware.catalogue import NOTHING, STANDALONE, TEXT_CLAUSE
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.preprocessing.dates import Times, read_times
+from qtmiddleware.retrieval.call import (
+    Call,
+    collect_weighted_keywords,
+    find_question_keywords,
+    prepare_query,
+    read_today,
+)
 from qtmiddleware.retrieval.confidence import (
     LATER_PAGE,
     measure_confidence_signals,
@@ -62,13 +69,6 @@ from qtmiddleware.retrieval.history import is_new_topic
 from qtmiddleware.retrieval.keyword_evidence import AddTerms, rerank_by_keywords
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
 from qtmiddleware.retrieval.question_words import LEADING, load_word_rules
-from qtmiddleware.retrieval.request import (
-    Request,
-    collect_weighted_keywords,
-    find_question_keywords,
-    prepare_query,
-    read_today,
-)
 from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import (
     SearchResult,
@@ -118,7 +118,7 @@ logger: Final = get_logger("qtmiddleware")
 
 
 def build_retrieval_flow(
-    request: Request,
+    request: Call,
     *,
     sub_responses: dict[str, Any] | None = None,
     original_outcome: Outcome | None = None,
@@ -150,7 +150,7 @@ def build_retrieval_flow(
     return _run_flow_and_call_hooks(flow, request) if request.hooks else flow
 
 
-def build_transform_flow(request: Request) -> Flow[Transformation]:
+def build_transform_flow(request: Call) -> Flow[Transformation]:
     """Return the flow that asks the model for a transformation, without any search.
 
     If the model fails, the transformation is empty.
@@ -159,7 +159,7 @@ def build_transform_flow(request: Request) -> Flow[Transformation]:
     return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
 
 
-def _run_flow_and_call_hooks(flow: Flow[Retrieval], request: Request) -> Flow[Retrieval]:
+def _run_flow_and_call_hooks(flow: Flow[Retrieval], request: Call) -> Flow[Retrieval]:
     """Run *flow*, pass the result to each hook of *request*, and return the result.
 
     If a hook raises an error or takes too long, a degradation is added to the result before the
@@ -232,7 +232,7 @@ class _Pipeline:
 
     def __init__(
         self,
-        request: Request,
+        request: Call,
         sub_responses: dict[str, Any] | None = None,
         original_outcome: Outcome | None = None,
         trace: Trace | None = None,
@@ -325,7 +325,9 @@ class _Pipeline:
         )
         # The first response of a function shows how `embed=` is called and whether responses can
         # be read. Until then its variants wait.
-        learns = self.learned.is_new and (self.request.embeds or bool(self.learned.problem))
+        learns = self.learned.is_new and (
+            self.request.embedder is not None or bool(self.learned.problem)
+        )
         search_width, flows = self.request.search_width, list[Flow[Any]]()
         if self._original_outcome is None and not learns and keyword_results is None:
             flows.append(
@@ -401,7 +403,6 @@ class _Pipeline:
                 *choice.searched_variants,
             ),
             transformation=transformation,
-            offsets=fusion.offsets,
             rankings=fusion.rankings,
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),
@@ -424,8 +425,8 @@ class _Pipeline:
         self.query = prepare_query(request.original, self.settings)
         self._keywords = self.query.keywords if self.settings.preprocess.enabled else ""
         self.original = Variant("original", self.query.text, self.original.weight)
-        if request.glossary is not None:
-            self._prepare_glossary_terms(request.glossary)
+        if request.engine.glossary is not None:
+            self._prepare_glossary_terms(request.engine.glossary)
         trace.record_stage("preprocess", trace.measure_elapsed())
         reason = request.skip_reason or find_skip_reason(
             self.settings,
@@ -862,7 +863,7 @@ class _Pipeline:
         # Remembered for lists whose order does not show the direction, such as a single passage.
         if direction and are_scores_usable:
             self.learned.lower_is_better = direction > 0
-        fuse, lower_is_better = self.request.fuse, self.learned.lower_is_better
+        fuse, lower_is_better = self.request.engine.fuse, self.learned.lower_is_better
         if fuse is None:
             fused = fuse_rankings(
                 rankings,
@@ -964,7 +965,7 @@ class _Pipeline:
                 form.
         """
         glossary, language, glossary_terms = (
-            self.request.glossary,
+            self.request.engine.glossary,
             self.query.language,
             self._glossary_terms,
         )
@@ -1027,7 +1028,7 @@ class _Pipeline:
         """
         if self._clock_reading is None:
             try:
-                self._clock_reading = (read_today(self.request.clock),)
+                self._clock_reading = (read_today(self.request.engine.clock),)
             except Exception as error:
                 self.degradations.append(Degradation("clock", "failed", type(error).__name__))
                 self._clock_reading = (None,)
@@ -1134,7 +1135,7 @@ class _Pipeline:
         """Log an internal *error* of qtmiddleware, and record its type as a degradation."""
         extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
         summary = f"{type(error).__name__} inside qtmiddleware"
-        self.request.sampler.log(
+        self.request.engine.sampler.log(
             logger, "nothing was improved", [summary], level=logging.ERROR, **extra
         )
         logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **extra)

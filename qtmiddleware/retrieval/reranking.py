@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.fusion import FusedList
-from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import convert_to_float
 from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
 from qtmiddleware.types import Deadline, Degradation, Trace
@@ -17,7 +17,7 @@ STAGE: Final = "rerank"
 
 def rerank_candidates(
     fused_list: FusedList,
-    request: Request,
+    request: Call,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.errors import ResponseShapeError
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage, FusionResult
-from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import (
     SearchResult,
     Shape,
@@ -44,17 +44,13 @@ def build_response_and_matches(
     fusion_result: FusionResult,
     ranked_list: FusedList,
     rerank_scores: Sequence[float | None],
-    request: Request,
+    request: Call,
 ) -> tuple[Any, tuple[Match, ...]]:
     """Return (response, matches) with the best passages of *ranked_list*.
 
-    The response has the type of the function's own response. Its number of passages is:
-
-    - with the ``concat`` fusion, the number of passages in all lists
-    - otherwise, the number that the caller asked for
-    - if this number is unknown, the length of the longest list
-
-    The response never has fewer passages than the unchanged call.
+    The response has the type of the function's own response. It has as many passages as the caller
+    asked for, or, if this number is unknown, as the longest list. The response never has fewer
+    passages than the unchanged call.
 
     Args:
         results: The responses that were read, the original's first.
@@ -94,7 +90,7 @@ def build_response_and_matches(
     )
 
 
-def read_matches(variant: Variant, response: Any, request: Request) -> tuple[Match, ...]:
+def read_matches(variant: Variant, response: Any, request: Call) -> tuple[Match, ...]:
     """Return the passages in *response* as matches, in the same order.
 
     Never raises. Returns an empty tuple if *response* cannot be read.
@@ -165,16 +161,13 @@ def _choose_passages(
         top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
             is for a page.
     """
-    is_merged = ranked_list.is_merged
-    if not is_merged:
-        passage_count = len(ranked_list.items)
     chosen, remaining = list(ranked_list.items[:passage_count]), ranked_list.items[passage_count:]
     missing, repeated = _find_missing_and_repeated_indexes(
         original_ranking.keys, {passage.key for passage in chosen}
     )
     if top_k is not None and len(original_ranking.keys) >= top_k:
         missing = missing[: max(0, top_k - len(chosen))]
-    elif top_k is not None and is_merged:
+    elif top_k is not None:
         surplus, original_keys = (
             max(0, len(chosen) + len(missing) - top_k),
             set(original_ranking.keys),
@@ -201,9 +194,7 @@ def _choose_passages(
             FusedPassage(original_ranking.keys[place], original_ranking.passages[place], lowest, 0)
             for place in unscored
         ]
-    scores = [passage.score for passage in chosen]
-    if is_merged:
-        scores = make_scores_strictly_decreasing(scores)
+    scores = make_scores_strictly_decreasing([passage.score for passage in chosen])
     return [
         _Passage(passage.key, passage.passage, score, passage.sources, passage.passage.item)
         for passage, score in zip(chosen, scores, strict=True)

@@ -23,7 +23,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
-from qtmiddleware.retrieval.request import EVIDENT, Request
+from qtmiddleware.retrieval.call import EVIDENT, Call
 from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_response
 from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
@@ -200,7 +200,7 @@ def select_sub_query_texts(transformation: Transformation) -> Transformation:
 
 def search_variants(
     variants: Sequence[Variant],
-    request: Request,
+    request: Call,
     *,
     search_width: int | None,
     deadline: Deadline,
@@ -225,7 +225,7 @@ def search_variants(
         return []
     limit = request.settings.limits.max_concurrency
     vectors: Sequence[Any] = [None] * len(variants)
-    if request.embeds:
+    if request.embedder is not None:
         (embedded,) = yield Together(
             (Embed([variant.text for variant in variants]),), deadline, limit
         )
@@ -266,7 +266,7 @@ def search_variants(
 
 def search_by_keywords(
     keywords: str,
-    request: Request,
+    request: Call,
     *,
     search_width: int | None,
     deadline: Deadline,
@@ -306,7 +306,7 @@ def _read_search_results(
     variants: Sequence[Variant],
     steps: Sequence[Search],
     outcomes: Sequence[Outcome],
-    request: Request,
+    request: Call,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.request import Request
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.single_flight import Role
 from qtmiddleware.runtime.steps import Flow, Join, Together
@@ -47,7 +47,7 @@ class TransformStage:
         self,
         question: Question,
         query: Query,
-        request: Request,
+        request: Call,
         trace: Trace,
         degradations: list[Degradation],
         find_spans: Callable[[], Sequence[Span]],
@@ -58,9 +58,9 @@ class TransformStage:
         self._trace = trace
         self._degradations = degradations
         self._find_protected_spans = find_spans
-        self._cache = request.cache
+        self._cache = request.engine.cache
         self._key = (
-            question.build_cache_key(request.model) if request.settings.cache.enabled else None
+            question.build_cache_key(request.model_name) if request.settings.cache.enabled else None
         )
 
     def find_cached_transformation(

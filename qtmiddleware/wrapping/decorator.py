@@ -27,6 +27,26 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class DecoratorOptions(ReadOptions, total=False):
+    """The options of `middleware` except *embed* and *embed_many*."""
+
+    config: ConfigSource
+    client: Any
+    reranker: Any
+    redact: Redact | None
+    observers: Sequence[Observer]
+    fuse: FuseFunction | None
+    clock: Clock | None
+    cache: Cache | None
+
+
+class EmbeddingDecoratorOptions(DecoratorOptions, total=False):
+    """The options of `middleware`."""
+
+    embed: Any
+    embed_many: Any
+
+
 class Decorator(Protocol):
     """The type of the decorator that `middleware` returns when it is called with options.
 
@@ -57,52 +77,11 @@ def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]
 @overload
 def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
 @overload
-def middleware(
-    fn: None = None,
-    /,
-    *,
-    embed: Any,
-    config: ConfigSource = ...,
-    client: Any = ...,
-    reranker: Any = ...,
-    redact: Redact | None = ...,
-    observers: Sequence[Observer] = ...,
-    fuse: FuseFunction | None = ...,
-    clock: Clock | None = ...,
-    cache: Cache | None = ...,
-    **options: Unpack[ReadOptions],
-) -> EmbeddingDecorator: ...
+def middleware(fn: None = None, /, **options: Unpack[DecoratorOptions]) -> Decorator: ...
 @overload
 def middleware(
-    fn: None = None,
-    /,
-    *,
-    embed_many: Any,
-    config: ConfigSource = ...,
-    client: Any = ...,
-    reranker: Any = ...,
-    redact: Redact | None = ...,
-    observers: Sequence[Observer] = ...,
-    fuse: FuseFunction | None = ...,
-    clock: Clock | None = ...,
-    cache: Cache | None = ...,
-    **options: Unpack[ReadOptions],
+    fn: None = None, /, **options: Unpack[EmbeddingDecoratorOptions]
 ) -> EmbeddingDecorator: ...
-@overload
-def middleware(
-    fn: None = None,
-    /,
-    *,
-    config: ConfigSource = ...,
-    client: Any = ...,
-    reranker: Any = ...,
-    redact: Redact | None = ...,
-    observers: Sequence[Observer] = ...,
-    fuse: FuseFunction | None = ...,
-    clock: Clock | None = ...,
-    cache: Cache | None = ...,
-    **options: Unpack[WrapOptions],
-) -> Decorator: ...
 
 
 def middleware(

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.circuit_breaker import BreakerState
-from qtmiddleware.wrapping.components import Components
+from qtmiddleware.wrapping.engine import Engine
 
 
 class NotReady(StrEnum):
@@ -179,31 +178,30 @@ class Readiness:
         return {"ready": bool(self), "reasons": list(self.reasons)}
 
 
-def read_health(components: Components, cache: TransformationCache) -> Health:
+def read_health(engine: Engine) -> Health:
     """Return the health of a middleware without contacting any service."""
-    settings, bulkhead, local = components.config.settings, components.bulkhead, cache.local
-    runs = components.shadow_runs
-    model, chat, budget = (
-        components.get_model(settings),
-        components.get_chat_model(settings),
-        settings.budget,
-    )
+    settings, bulkhead, runs = engine.settings, engine.bulkhead, engine.shadow_runs
+    cache, limits = engine.cache.local, settings.budget
     # Read once, so that the rate fits the counts while other threads go on counting.
-    hits, misses = local.hits, local.misses
+    hits, misses = cache.hits, cache.misses
     rate = hits / (hits + misses) if hits + misses else None
-    calls, tokens, usd = model.meter.spent()
+    calls, tokens, usd = engine.model.meter.spent()
+    model, chat_model = (
+        ModelHealth(model.name, engine.has_model, *model.breaker.report())
+        for model in (engine.model, engine.chat_model)
+    )
     return Health(
-        model=ModelHealth(model.name, components.has_model, *model.breaker.report()),
-        chat_model=ModelHealth(chat.name, components.has_model, *chat.breaker.report()),
+        model=model,
+        chat_model=chat_model,
         threads=ThreadsHealth(bulkhead.in_use, bulkhead.limit, bulkhead.refused, bulkhead.given_up),
         shadow=ShadowHealth(runs.running, runs.finished, runs.failed, runs.dropped),
         cache=CacheHealth(
-            settings.cache.enabled, len(local), local.max_entries, hits, misses, rate
+            settings.cache.enabled, len(cache), cache.max_entries, hits, misses, rate
         ),
         budget=BudgetHealth(
-            _build_spending(calls, budget.max_llm_calls_per_minute),
-            _build_spending(tokens, budget.max_tokens),
-            _build_spending(usd, budget.max_usd),
+            _build_spending(calls, limits.max_llm_calls_per_minute),
+            _build_spending(tokens, limits.max_tokens),
+            _build_spending(usd, limits.max_usd),
         ),
     )
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from math import isfinite
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.errors import ConfigError, QtMiddlewareError
-from qtmiddleware.runtime.logs import LogSampler, get_logger
+from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
 logger: Final = get_logger("qtmiddleware")
@@ -28,97 +29,31 @@ PASSAGE_CHARS: Final = 4_000
 _LABELS: Final = ("title", "url", "source")
 
 
-def _build_passage_row(
-    passage_key: Key,
+def _build_row(
+    key: Key,
     score: float | None = None,
     metadata: Mapping[str, Any] | None = None,
     text: str | None = None,
 ) -> dict[str, Any]:
-    """Return a log record's row for one passage: its id, namespace, labels, score and text.
-
-    The labels are the title, URL and source from *metadata*. The row omits unknown values.
-    """
+    """Return a record's row for one passage, without what is unknown."""
     # In a key, the passage's text follows a NUL.
-    row: dict[str, Any] = {
-        "id": passage_key[1].partition("\0")[0] or None,
-        "namespace": passage_key[0],
-    }
-    row.update(
-        {
-            label: metadata[label]
-            for label in _LABELS
-            if metadata and isinstance(metadata.get(label), str)
-        }
-    )
+    row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
+    for label in _LABELS if metadata else ():
+        if isinstance(value := metadata.get(label), str):  # type: ignore[union-attr]
+            row[label] = value
     if score is not None and isfinite(score):
         row["score"] = round(score, 6)
-    if text is not None:
-        row["text"] = text
-    return row
+    return row if text is None else row | {"text": text}
 
 
 def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return one row per passage of *ranking*, which is the result of one search."""
     rows = zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
-    return [_build_passage_row(key, score, passage.metadata) for key, score, passage in rows]
+    return [_build_row(key, score, passage.metadata) for key, score, passage in rows]
 
 
 def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the two lists that a `Hybrid` search merged, by the list's name.
-
-    Returns an empty dict for other searches.
-    """
-    return {
-        f"initial_{name}": _build_search_rows(initial) for name, initial in ranking.initial.items()
-    }
-
-
-def _build_merged_rows(
-    retrieval: Retrieval, keys: Iterable[Key], scores: Iterable[float | None]
-) -> list[dict[str, Any]]:
-    """Return one row per passage of a merged list, with metadata from the search results."""
-    # Reversed, so that the first search that found a passage provides its metadata.
-    passages = {
-        key: passage
-        for ranking in reversed(retrieval.rankings)
-        for key, passage in zip(ranking.keys, ranking.passages, strict=True)
-    }
-    rows = zip_longest(keys, scores)
-    return [
-        _build_passage_row(key, score, passages[key].metadata if key in passages else None)
-        for key, score in rows
-    ]
-
-
-def _build_match_rows(
-    matches: Iterable[Match], writer: TextWriter, *, has_backend_scores: bool = False
-) -> list[dict[str, Any]]:
-    """Return one row per match, with the fused scores.
-
-    If *has_backend_scores* is true, the rows hold the backend's scores instead of the fused ones.
-    """
-    return [
-        _build_passage_row(
-            (match.namespace, match.id or "\0"),
-            match.score if has_backend_scores else match.fused_score,
-            match.metadata,
-            writer.prepare_passage(match.text),
-        )
-        for match in matches
-    ]
-
-
-def _format_timestamp(unix_seconds: float) -> str | None:
-    """Return *unix_seconds*, the seconds since 1970, as a UTC time in ISO 8601 format.
-
-    Returns ``None`` if `datetime` cannot represent the time.
-    """
-    from datetime import UTC, datetime
-
-    try:
-        return datetime.fromtimestamp(unix_seconds, UTC).isoformat()
-    except (ValueError, OverflowError, OSError):
-        return None
+    """Return the rows of the two lists that a `Hybrid` search merged; empty for other searches."""
+    return {f"initial_{name}": _build_search_rows(it) for name, it in ranking.initial.items()}
 
 
 def hash_text(text: str) -> str:
@@ -210,22 +145,6 @@ class PlainResult:
         """Return the number of passages that are in both this result and *retrieval*."""
         return len(set(_list_keys(self.matches)) & set(_list_keys(retrieval.matches)))
 
-    def build_shadow_record(self, retrieval: Retrieval, writer: TextWriter) -> dict[str, Any]:
-        """Return this result and its differences from *retrieval* as a dict, ready for JSON.
-
-        *writer* prepares the texts.
-        """
-        before, after = _list_keys(self.matches), _list_keys(retrieval.matches)
-        return {
-            "plain": _build_match_rows(self.matches, writer, has_backend_scores=True),
-            "kept": self.count_kept_passages(retrieval),
-            # Compared here, because a reader of the rows cannot tell passages without an id apart.
-            "same_first": before[:1] == after[:1],
-            "same_order": before == after,
-            "plain_ms": round(self.ms, 3),
-            "dropped": self.dropped,
-        }
-
 
 def _list_keys(matches: Iterable[Match]) -> list[Key]:
     return [(match.namespace, match.id or f"\0{match.text}") for match in matches]
@@ -249,54 +168,81 @@ def build_record(
             are left out.
         plain_result: the plain function's result, if *retrieval* is a shadow retrieval.
     """
+    from datetime import UTC, datetime
+
     writer = writer or TextWriter()
-    prepare_text, trace = writer.prepare_text, retrieval.trace
-    initial = next(
-        (
-            _build_initial_rows(ranking)
-            for ranking in retrieval.rankings
-            if ranking.variant.kind == "original"
-        ),
-        {},
-    )
+    prepare_text, prepare_passage = writer.prepare_text, writer.prepare_passage
     query: Any = retrieval.original_query
-    return {
-        "query_id": trace.query_id,
-        "timestamp": _format_timestamp(trace.started_at),
+    # Reversed, so that the first search that found a passage provides its metadata.
+    metadata = {
+        key: passage.metadata
+        for ranking in reversed(retrieval.rankings)
+        for key, passage in zip(ranking.keys, ranking.passages, strict=True)
+    }
+    initial: dict[str, Any] = {}
+    searches: list[dict[str, Any]] = []
+    for ranking in retrieval.rankings:
+        kind = ranking.variant.kind
+        searches.append({"kind": kind, "found": _build_search_rows(ranking)})
+        if kind == "original":
+            initial |= _build_initial_rows(ranking)
+        else:
+            searches[-1] |= _build_initial_rows(ranking)
+
+    def merge(keys: Iterable[Key], scores: Iterable[float | None]) -> list[dict[str, Any]]:
+        return [
+            _build_row(key, score, metadata.get(key)) for key, score in zip_longest(keys, scores)
+        ]
+
+    def list_matches(matches: Iterable[Match], score_name: str) -> list[dict[str, Any]]:
+        return [
+            _build_row(
+                (match.namespace, match.id or "\0"),
+                getattr(match, score_name),
+                match.metadata,
+                prepare_passage(match.text),
+            )
+            for match in matches
+        ]
+
+    timestamp: str | None = None
+    with suppress(ValueError, OverflowError, OSError):  # a time that `datetime` cannot represent
+        timestamp = datetime.fromtimestamp(retrieval.trace.started_at, UTC).isoformat()
+    record = {
+        "query_id": retrieval.trace.query_id,
+        "timestamp": timestamp,
         # A query that is not a text may be any object, so only its type is written.
         "queries": [prepare_text(query) if isinstance(query, str) else type(query).__name__],
         "keywords": writer.prepare_keywords(retrieval.keywords, query),
         "variants": [
-            {
-                "kind": variant.kind,
-                "text": prepare_text(variant.text),
-                "weight": round(variant.weight, 4),
-            }
-            for variant in retrieval.variants
+            {"kind": it.kind, "text": prepare_text(it.text), "weight": round(it.weight, 4)}
+            for it in retrieval.variants
         ],
         "retrieval_steps": {
             **initial,
-            "searches": [
-                {"kind": ranking.variant.kind, "found": _build_search_rows(ranking)}
-                | (_build_initial_rows(ranking) if ranking.variant.kind != "original" else {})
-                for ranking in retrieval.rankings
-            ],
-            "fusion": _build_merged_rows(retrieval, retrieval.fused, retrieval.fused_scores),
-            "rerank": _build_merged_rows(retrieval, retrieval.reranked, retrieval.rerank_scores),
-            "final": _build_match_rows(retrieval.matches, writer),
+            "searches": searches,
+            "fusion": merge(retrieval.fused, retrieval.fused_scores),
+            "rerank": merge(retrieval.reranked, retrieval.rerank_scores),
+            "final": list_matches(retrieval.matches, "fused_score"),
         },
-        **(
-            {}
-            if plain_result is None
-            else {"shadow": plain_result.build_shadow_record(retrieval, writer)}
-        ),
+    }
+    if plain_result is not None:
+        before, after = _list_keys(plain_result.matches), _list_keys(retrieval.matches)
+        record["shadow"] = {
+            "plain": list_matches(plain_result.matches, "score"),
+            "kept": plain_result.count_kept_passages(retrieval),
+            # Compared here, because a reader of the rows cannot tell passages without an id apart.
+            "same_first": before[:1] == after[:1],
+            "same_order": before == after,
+            "plain_ms": round(plain_result.ms, 3),
+            "dropped": plain_result.dropped,
+        }
+    return {
+        **record,
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
-        "degradations": [
-            [degradation.stage, degradation.reason, degradation.detail]
-            for degradation in retrieval.degradations
-        ],
-        "trace": trace.to_dict(),
+        "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
+        "trace": retrieval.trace.to_dict(),
     }
 
 
@@ -387,3 +333,37 @@ class QueryLog:
                 " fix it",
                 path="redact",
             )
+
+
+def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
+    """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
+    writer, trace = TextWriter(redact), retrieval.trace
+    query: Any = retrieval.original_query
+    is_text = isinstance(query, str)
+    query_text = writer.prepare_text(query) if is_text else type(query).__name__
+    if retrieval.keywords:
+        logger.debug(
+            "Query preprocessing: %s -> %s",
+            quote_text(query_text),
+            quote_text(writer.prepare_keywords(retrieval.keywords, query)),
+            event="preprocessing",
+            query_id=trace.query_id,
+        )
+    logger.debug(
+        "query %s %r searched %s",
+        trace.query_id,
+        query_text,
+        [(variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants],
+        event="query",
+        query_id=trace.query_id,
+        status=retrieval.status,
+        degradations=[f"{it.stage} {it.reason}" for it in retrieval.degradations],
+        passages=len(retrieval.matches),
+        seconds=round(trace.total_ms / 1e3, 6),
+        searches=trace.searches,
+        llm_calls=trace.llm_calls,
+        input_tokens=trace.input_tokens,
+        output_tokens=trace.output_tokens,
+        cost_usd=trace.cost_usd,
+        cache_hits=trace.cache_hits,
+    )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from threading import Thread, current_thread
 from typing import (
     TYPE_CHECKING,
@@ -34,21 +31,25 @@ from qtmiddleware.protocols import (
     RetrievalHook,
     Store,
 )
-from qtmiddleware.retrieval.history import History, read_history
+from qtmiddleware.retrieval.call import Call, validate_clock, validate_query
+from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import build_transform_flow
-from qtmiddleware.retrieval.request import Request, validate_clock, validate_query
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import make_root_observation, validate_hook
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import validate_hook
 from qtmiddleware.runtime.steps import Flow, gather_flows
 from qtmiddleware.types import Answer, Transformation
-from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
-from qtmiddleware.wrapping.call_context import ContextSource
-from qtmiddleware.wrapping.components import Components, override_config
+from qtmiddleware.wrapping.binding import (
+    Binding,
+    PageArgument,
+    has_parameter,
+    should_await_calls,
+)
+from qtmiddleware.wrapping.calling import Function
+from qtmiddleware.wrapping.engine import Engine, override_config
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.wrapped import (
     AsyncWrapped,
@@ -59,7 +60,6 @@ from qtmiddleware.wrapping.wrapped import (
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
-    from qtmiddleware.providers.llms.governed import GovernedModel
     from qtmiddleware.wrapping.health import Health, Readiness
     from qtmiddleware.wrapping.query_log import Redact
 
@@ -166,32 +166,21 @@ class QueryMiddleware:
             "fuse": fuse,
             "clock": clock,
         }
-        self._is_quiet = False
         # Only such a middleware can be pickled: other arguments may hold connections or keys.
-        self._is_made_of_config = not observers and all(
-            argument is None
-            for argument in (
-                client, reranker, store, embedder, redact, on_retrieval, fuse, clock, cache,
-            )
-        )  # fmt: skip
-        loaded = Config.load(config, origin="QueryMiddleware")
-        # Everything that a call reads from one configuration is reached through `_components`. A
-        # reload replaces it as a whole, so that no call sees half of each configuration.
-        arguments = (
-            client,
-            reranker,
-            redact,
-            make_root_observation(observers),
-            on_retrieval,
-            clock,
-            fuse,
+        others = *self._parts.values(), on_retrieval, cache
+        self._is_made_of_config = not observers and all(it is None for it in others)
+        self._is_quiet = False
+        self._engine = Engine(
+            Config.load(config, origin="QueryMiddleware"),
+            client=client,
+            reranker=reranker,
+            redact=redact,
+            observers=observers,
+            hook=on_retrieval,
+            clock=clock,
+            fuse=fuse,
+            cache=cache,
         )
-        self._components = Components(loaded, *arguments)
-        self._cache = TransformationCache(
-            self.settings,
-            None if cache is None else SharedCache(cache, self.settings.breaker.seconds),
-        )
-        self._sampler = LogSampler()
         self._opening = make_lock()
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
@@ -201,9 +190,17 @@ class QueryMiddleware:
         self._warming: list[Thread] = []
 
     @property
+    def engine(self) -> Engine:
+        """What is built from the current settings. A reload replaces it as a whole.
+
+        So a call that reads it once never sees half of each configuration.
+        """
+        return self._engine
+
+    @property
     def config(self) -> Config:
         """The configuration: the settings, and where each value comes from."""
-        return self._components.config
+        return self._engine.config
 
     @property
     def settings(self) -> Settings:
@@ -213,17 +210,17 @@ class QueryMiddleware:
     @property
     def model(self) -> LanguageModel:
         """The language model that this middleware's settings name."""
-        return self._components.get_model(self.settings)
+        return self._engine.model
 
     @property
     def chat_model(self) -> LanguageModel:
         """The language model that writes answers."""
-        return self._components.get_chat_model(self.settings)
+        return self._engine.chat_model
 
     @property
     def has_model(self) -> bool:
         """Whether a language model is configured: a client, an API key or an address."""
-        return self._components.has_model
+        return self._engine.has_model
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
@@ -261,40 +258,22 @@ class QueryMiddleware:
         copy._is_quiet = is_quiet
         return copy
 
+    # A coroutine function is a function too, so the overloads overlap. The first one that matches
+    # wins, which is right here.
+    @overload
+    def wrap(  # type: ignore[overload-overlap]
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[ReadOptions]
+    ) -> AsyncWrapped[P, R]: ...
+    @overload
+    def wrap(self, fn: Callable[P, R], /, **options: Unpack[ReadOptions]) -> Wrapped[P, R]: ...
     # With *embed*, the caller passes a text where the function takes a vector, so the function's
     # own parameter types do not apply.
     @overload
     def wrap(
-        self,
-        fn: Callable[..., Coroutine[Any, Any, R]],
-        /,
-        *,
-        embed: Any,
-        **options: Unpack[ReadOptions],
+        self, fn: Callable[..., Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
     ) -> AsyncWrapped[..., R]: ...
     @overload
-    def wrap(
-        self, fn: Callable[..., R], /, *, embed: Any, **options: Unpack[ReadOptions]
-    ) -> Wrapped[..., R]: ...
-    @overload
-    def wrap(
-        self,
-        fn: Callable[..., Coroutine[Any, Any, R]],
-        /,
-        *,
-        embed_many: Any,
-        **options: Unpack[ReadOptions],
-    ) -> AsyncWrapped[..., R]: ...
-    @overload
-    def wrap(
-        self, fn: Callable[..., R], /, *, embed_many: Any, **options: Unpack[ReadOptions]
-    ) -> Wrapped[..., R]: ...
-    @overload
-    def wrap(
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
-    ) -> AsyncWrapped[P, R]: ...
-    @overload
-    def wrap(self, fn: Callable[P, R], /, **options: Unpack[WrapOptions]) -> Wrapped[P, R]: ...
+    def wrap(self, fn: Callable[..., R], /, **options: Unpack[WrapOptions]) -> Wrapped[..., R]: ...
 
     def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
         """Return *fn* wrapped with the middleware, with the same signature and return type.
@@ -327,42 +306,45 @@ class QueryMiddleware:
         if isinstance(fn, classmethod | staticmethod):
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
-        kind = AsyncWrapped if should_await_calls(fn, options.get("kind")) else Wrapped
+        is_async = should_await_calls(fn, options.get("kind"))
         embed, embed_many = options.get("embed"), options.get("embed_many")
         if embed is not None and embed_many is not None:
             raise WrapError("embed= and embed_many= exclude each other: pass one of them")
-        read, write = options.get("read"), options.get("write")
+        takes_vector = embed is not None or embed_many is not None
         binding = Binding(
             fn,
             query_arg=options.get("query_arg"),
             top_k_arg=options.get("top_k_arg"),
             page_arg=options.get("page_arg"),
-            takes_vector=embed is not None or embed_many is not None,
+            takes_vector=takes_vector,
         )
+        read, write = options.get("read"), options.get("write")
         if (read is None) != (write is None):
             raise WrapError(
                 "read= and write= must be passed together: read= takes the matches out, write= puts"
                 " them back"
             )
         embedder = None
-        if embed is not None or embed_many is not None:
+        if takes_vector:
             # Imported here so that wrapping a function that takes a text does not pay for these
             # modules.
             from qtmiddleware.providers.embedding import query_embedder
 
             takes_list = embed_many is not None
             embedder = query_embedder(embed_many if takes_list else embed, takes_list=takes_list)
-        source = ContextSource(
-            self,
-            lambda: self._components,
-            self._cache,
-            self._sampler,
+        function = Function(
+            fn=fn,
+            binding=binding,
+            is_async=is_async,
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
             hook=validate_hook(options.get("on_retrieval")),
-            is_quiet=self._is_quiet,
+            takes_history=has_parameter(fn, "history"),
+            takes_config=has_parameter(fn, "config"),
+            has_warned_of_pages=self._is_quiet,
+            has_warned_of_problem=self._is_quiet,
         )
-        return kind(fn, binding, source, options)
+        return (AsyncWrapped if is_async else Wrapped)(function, self, options)
 
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
@@ -374,10 +356,10 @@ class QueryMiddleware:
         The models and packages for the new settings are loaded first, which may take a while. The
         API key is read from the environment again. A reload keeps:
 
-        - the cached transformations and the spent budget,
+        - the cached transformations, the spent budget and the threads,
         - the circuit breaker, if the model and the service stay the same,
-        - the clients, if the address and the key stay the same. Other clients are closed after the
-          last call that uses them.
+        - the clients and the reranker, if the address, the key and the reranker's model stay the
+          same. Others are closed after the last call that uses them.
 
         `reload` is thread-safe but must not be called from a signal handler: let the handler wake a
         thread that reloads.
@@ -388,33 +370,29 @@ class QueryMiddleware:
         """
         loaded = Config.load(config, origin="reload")
         with self._reloading:
-            former = self._components
-            components = former.copy_with_config(loaded)
-            if components is former:
-                self._cache.apply_settings(loaded.settings)
-                return
+            former = self._engine
+            engine = former.rebuild(loaded)
             # Load the slow parts first: if one of them fails, nothing has changed yet.
-            self._load_model(components)
-            components.load_reranker()
-            self._cache.apply_settings(loaded.settings)
-            self._components = components
+            engine.warm_up_model()
+            engine.load_reranker()
+            engine.apply_limits()
+            self._engine = engine
             with self._opening:
                 # Callers that hold the former search may still use it, so it stays open.
                 if self._opened is not None and not self._opened.serves(loaded.settings):
                     self._opened = self._retriever = None
-            components.replace_previous_components()
         # The new clients of a closed middleware must not stay open.
         if self._is_closed:
-            components.close()
+            engine.close()
         before = {name: value for name, value, _ in former.config.rows()}
         changed = [name for name, value, _ in loaded.rows() if value != before[name]]
-        changed_names = ", ".join(changed) or "no setting"
-        logger.info(
-            "the config was reloaded; changed: %s",
-            changed_names,
-            event="config_reloaded",
-            changed=changed,
-        )
+        if changed:
+            logger.info(
+                "the config was reloaded; changed: %s",
+                ", ".join(changed),
+                event="config_reloaded",
+                changed=changed,
+            )
 
     def health(self) -> Health:
         """Return the state of the models, threads, caches and budget, as known from past calls.
@@ -424,7 +402,7 @@ class QueryMiddleware:
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
 
-        return read_health(self._components, self._cache)
+        return read_health(self._engine)
 
     def ready(self) -> Readiness:
         """Return whether this middleware is ready for questions, for a readiness probe.
@@ -459,24 +437,12 @@ class QueryMiddleware:
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
-            self._load_model()
+            self._engine.warm_up_model()
             # Reads the word lists of the rules.
             self.preprocess("")
-            self._components.load_reranker()
+            self._engine.load_reranker()
         finally:
             self._warming.remove(thread)
-
-    def _load_model(self, components: Components | None = None) -> None:
-        """Load the packages of the language model, and create the model's client.
-
-        Errors are ignored, because the first question reports them.
-        """
-        components = components or self._components
-        if components.should_warm_up_model():
-            model: Any = components.get_model(components.config.settings).inner
-            # The first question reports the error, such as a missing key.
-            with suppress(Exception):
-                model.warm_up()
 
     @property
     def retriever(self) -> Wrapped[..., list[Record]]:
@@ -493,7 +459,7 @@ class QueryMiddleware:
         # Two threads may ask at once: the second one waits for the store that the first one opens.
         with self._opening:
             if self._retriever is None:
-                self._components.load_reranker()
+                self._engine.load_reranker()
                 self._opened = opened = open_retriever(
                     self.settings,
                     store=self._parts["store"],
@@ -564,7 +530,7 @@ class QueryMiddleware:
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
         result: Transformation | list[Transformation] = run(
-            *self._build_transform_flow_and_performer(query, options)
+            *self._prepare_transform(query, options)
         )
         return result
 
@@ -585,67 +551,39 @@ class QueryMiddleware:
         Returns the same result and raises the same errors as `transform`.
         """
         check_options(self.atransform, options, AskOptions.__optional_keys__)
-        return await arun(*self._build_transform_flow_and_performer(query, options))
+        return await arun(*self._prepare_transform(query, options))
 
-    def _get_components_settings_and_model(
-        self, config: Mapping[str, Any] | str | None
-    ) -> tuple[Components, Settings, GovernedModel]:
-        """Return the components, the settings and the model for one call.
-
-        *config* overrides settings for this call; ``None`` overrides nothing.
-        """
-        components = self._components
-        settings = components.resolve_settings((config,) if config else ())
-        return components, settings, components.get_model(settings)
-
-    def _build_request(
-        self,
-        components: Components,
-        settings: Settings,
-        model: GovernedModel,
-        query: str,
-        history: History,
-    ) -> Request:
-        return Request(
-            original=query,
-            history=history.messages,
-            history_problem=history.problem,
-            settings=settings,
-            learned=Learned(),
-            cache=self._cache,
-            sampler=self._sampler,
-            model=model.name,
-            models={"model": model},
-            find_blocking_error=model.find_blocking_error,
-            bulkhead=components.bulkhead,
-            glossary=components.get_glossary(settings),
-            observation=components.observation,
-            clock=components.clock,
-        )
-
-    def _build_transform_flow_and_performer(
+    def _prepare_transform(
         self, query: str | Iterable[str], options: AskOptions
     ) -> tuple[Flow[Any], ModelOnly]:
         """Return a flow that transforms *query*, and the performer that makes its model calls.
 
         *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
         """
-        components, settings, model = self._get_components_settings_and_model(options.get("config"))
-        history = read_history(options.get("history"))
-        build_request = partial(self._build_request, components, settings, model)
-        performer = ModelOnly(model, components.bulkhead)
-        if isinstance(query, str):
-            return (
-                build_transform_flow(build_request(validate_query(query, "query"), history)),
-                performer,
-            )
+        config, history = options.get("config"), read_history(options.get("history"))
+        engine = self._engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
-        texts = [validate_query(text, "query") for text in query]
-        # Ask for each distinct text once: equal requests in one batch would wait for each other.
-        requests = {
-            text: replace(build_request(text, history), can_share_reply=False) for text in texts
+        is_one = isinstance(query, str)
+        texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
+        # Ask for each distinct text once: equal calls in one batch would wait for each other.
+        calls = {
+            text: Call(
+                original=text,
+                history=history.messages,
+                history_problem=history.problem,
+                settings=engine.settings,
+                learned=Learned(),
+                engine=engine,
+                model=engine.model,
+                can_share_reply=is_one,
+                observation=engine.observation,
+            )
+            for text in texts
         }
-        return _transform_queries(texts, requests, settings.limits.max_concurrency), performer
+        performer = ModelOnly(engine.model, engine.bulkhead)
+        if is_one:
+            return build_transform_flow(calls[texts[0]]), performer
+        return _transform_queries(texts, calls, engine.settings.limits.max_concurrency), performer
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
@@ -653,16 +591,16 @@ class QueryMiddleware:
         Clients that you passed to the middleware stay open.
         """
         self._close_all_but_clients()
-        self._components.close()
+        self._engine.close()
 
     async def aclose(self) -> None:
         """Close the store and the clients as `close` does, and the running event loop's clients."""
         self._close_all_but_clients()
-        await self._components.aclose()
+        await self._engine.aclose()
 
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
-        self._sampler.flush(logger)
+        self._engine.sampler.flush(logger)
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
             opened, self._opened, self._retriever = self._opened, None, None
@@ -698,15 +636,15 @@ class QueryMiddleware:
 
 
 def _transform_queries(
-    queries: Sequence[str], requests_by_query: Mapping[str, Request], concurrency: int
+    queries: Sequence[str], calls: Mapping[str, Call], concurrency: int
 ) -> Flow[list[Transformation]]:
     """Transform *queries*, at most *concurrency* at once. Return one result per query, in order.
 
-    *requests_by_query* holds the request for each distinct query.
+    *calls* holds the call for each distinct query.
     """
-    requests, results = list(requests_by_query.values()), []
-    for start in range(0, len(requests), concurrency):
-        flows = [build_transform_flow(it) for it in requests[start : start + concurrency]]
+    distinct, results = list(calls.values()), []
+    for start in range(0, len(distinct), concurrency):
+        flows = [build_transform_flow(call) for call in distinct[start : start + concurrency]]
         results += yield from gather_flows(flows, max_steps=concurrency)
-    results_by_query = dict(zip(requests_by_query, results, strict=True))
+    results_by_query = dict(zip(calls, results, strict=True))
     return [results_by_query[query] for query in queries]

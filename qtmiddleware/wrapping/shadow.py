@@ -8,23 +8,27 @@ logs the differences between the two results. It writes both results to the quer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers import Bulkhead, Performer, arun, run
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.steps import Flow
 from qtmiddleware.types import Retrieval
+
+if TYPE_CHECKING:
+    from qtmiddleware.wrapping.calling import Caller
 
 MOST_AT_ONCE: Final = 4
 """The largest number of shadow retrievals at once per middleware. Further ones are dropped."""
 
-Finish = Callable[[Retrieval], object]
+Finish = Callable[["Caller", Retrieval], object]
+"""Takes the caller and the result of a shadow retrieval."""
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -68,36 +72,29 @@ class ShadowRuns:
         self.running = 0
         self._tasks.clear()
 
-    def start_in_thread(
-        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish, bulkhead: Bulkhead
-    ) -> None:
-        """Start *flow* in a thread of *bulkhead*. The thread calls *on_finish* with the result.
+    def start(self, caller: Caller, finish: Finish) -> None:
+        """Retrieve with *caller* in the background, and pass the result to *finish*.
 
-        Never raises. Drops *flow* if too many retrievals are under way or no thread is free.
+        An asynchronous function is called in the running event loop, because its clients belong to
+        that loop, and a synchronous function in a thread. Never raises. Drops the retrieval if too
+        many are under way or no thread is free.
         """
-        if self._reserve_slot():
-            try:
-                bulkhead.start(
-                    partial(copy_context().run, self._run_flow, flow, performer, on_finish)
-                )
-            except ModelError:
-                self._release_slot("dropped")
-
-    def start_in_event_loop(
-        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish
-    ) -> None:
-        """Start *flow* as a task in the running event loop.
-
-        The task calls *on_finish* with the result. Never raises. Drops *flow* if too many
-        retrievals are under way.
-        """
-        # In this loop, because the clients of an asynchronous function belong to it.
-        if self._reserve_slot():
-            task = asyncio.get_running_loop().create_task(
-                self._arun_flow(flow, performer, on_finish)
-            )
+        with self._lock:
+            has_room = self.running < MOST_AT_ONCE
+            self.running += has_room
+            self.dropped += not has_room
+        if not has_room:
+            return
+        if caller.function.is_async:
+            task = asyncio.get_running_loop().create_task(self._aretrieve(caller, finish))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+            return
+        retrieve = partial(copy_context().run, self._retrieve, caller, finish)
+        try:
+            caller.bulkhead.start(retrieve)
+        except ModelError:
+            self._count_end("dropped")
 
     def count_newly_dropped_retrievals(self) -> int:
         """Return how many retrievals were dropped since the last call of this method."""
@@ -105,44 +102,50 @@ class ShadowRuns:
             newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
         return newly
 
-    def _reserve_slot(self) -> bool:
-        with self._lock:
-            has_room = self.running < MOST_AT_ONCE
-            self.running += has_room
-            self.dropped += not has_room
-        return has_room
+    def _retrieve(self, caller: Caller, finish: Finish) -> None:
+        with self._count_outcome():
+            finish(caller, caller.drive(build_retrieval_flow(caller.call)))
 
-    def _release_slot(self, outcome: str) -> None:
+    async def _aretrieve(self, caller: Caller, finish: Finish) -> None:
+        with self._count_outcome():
+            finish(caller, await caller.adrive(build_retrieval_flow(caller.call)))
+
+    @contextmanager
+    def _count_outcome(self) -> Iterator[None]:
+        outcome = "failed"
+        try:
+            yield
+            outcome = "finished"
+        except Exception as error:
+            name = type(error).__name__
+            fields: dict[str, Any] = {"event": "shadow_failed", "error": name}
+            logger.info("a shadow retrieval failed: %s", name, **fields)
+            logger.debug("a shadow retrieval failed: %s", format_error(error), **fields)
+        finally:
+            self._count_end(outcome)
+
+    def _count_end(self, outcome: str) -> None:
         with self._lock:
             self.running -= 1
             setattr(self, outcome, getattr(self, outcome) + 1)
 
-    def _run_flow(self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish) -> None:
-        outcome = "failed"
-        try:
-            on_finish(run(flow, performer))
-            outcome = "finished"
-        except Exception as error:
-            _log_shadow_failure(error)
-        finally:
-            self._release_slot(outcome)
 
-    async def _arun_flow(
-        self, flow: Flow[Retrieval], performer: Performer, on_finish: Finish
-    ) -> None:
-        outcome = "failed"
-        try:
-            on_finish(await arun(flow, performer))
-            outcome = "finished"
-        except Exception as error:
-            _log_shadow_failure(error)
-        finally:
-            self._release_slot(outcome)
+def log_differences(plain: Retrieval, caller: Caller, retrieval: Retrieval) -> None:
+    """Log the differences between the shadow *retrieval* and the *plain* result."""
+    from qtmiddleware.wrapping.query_log import PlainResult
 
-
-def _log_shadow_failure(error: Exception) -> None:
-    name = type(error).__name__
-    logger.info("a shadow retrieval failed: %s", name, event="shadow_failed", error=name)
-    logger.debug(
-        "a shadow retrieval failed: %s", format_error(error), event="shadow_failed", error=name
-    )
+    caller.warn_about_setup_once(retrieval)
+    engine, trace, plain_ms = caller.engine, retrieval.trace, plain.trace.total_ms
+    dropped = engine.shadow_runs.count_newly_dropped_retrievals()
+    result = PlainResult(plain.matches, plain_ms, dropped)
+    passages, kept = len(retrieval.matches), result.count_kept_passages(retrieval)
+    logger.info(
+        "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
+        " %.0f ms for %.0f ms",
+        trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, plain_ms,
+        event="shadow", query_id=trace.query_id, status=retrieval.status, passages=passages,
+        kept=kept, searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
+        seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(plain_ms / 1e3, 6),
+    )  # fmt: skip
+    if engine.log is not None:
+        engine.log.append_record(retrieval, result)

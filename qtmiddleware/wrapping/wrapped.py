@@ -7,10 +7,8 @@ import inspect
 import sys
 import types
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -26,29 +24,30 @@ from typing import (
 
 from qtmiddleware.config import Layers
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
+from qtmiddleware.retrieval.call import Call, build_query_error, find_query_problem
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import build_retrieval_flow
-from qtmiddleware.retrieval.request import Request, build_query_error, find_query_problem
 from qtmiddleware.retrieval.searching import is_nested_call
-from qtmiddleware.runtime.drivers import acall_all, arun, call_all, run
+from qtmiddleware.runtime.drivers import acall_all, call_all
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.types import Answer, Degradation, Retrieval
-from qtmiddleware.wrapping.binding import Arguments, Binding, has_parameter
-from qtmiddleware.wrapping.call_context import CallContext, ContextSource
+from qtmiddleware.wrapping.binding import Arguments
+from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
 from qtmiddleware.wrapping.clauses import ClauseProblem, are_vector_clauses, can_add_text_clause
-from qtmiddleware.wrapping.invocation import Invocation, make_awaitable
+from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerFlow, AnswerStream, AsyncAnswerStream
     from qtmiddleware.kit.check import Check
     from qtmiddleware.tools.search_tool import SearchTool
+    from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 S = TypeVar("S")
+W = TypeVar("W", bound="Wrapped[..., Any]")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -92,7 +91,7 @@ class _AskDescriptor(Protocol[T_co]):
     def __get__(self, instance: None, owner: type | None = None) -> Callable[..., T_co]: ...
     @overload
     def __get__(
-        self, instance: Wrapped[P, Any] | Bound[P, Any], owner: type | None = None
+        self, instance: Wrapped[P, Any], owner: type | None = None
     ) -> AskMethod[P, T_co]: ...
 
 
@@ -126,51 +125,35 @@ class Wrapped(Generic[P, R]):
 
     If the function calls its wrapped version during a search, this inner call returns the plain
     function's result.
+
+    A wrapped method that is read from an object is bound to the object, and equal to every other
+    one with the same method and object.
     """
 
     is_async = False
     _is_qtmiddleware = True
+    # The object that a method is bound to, as the first of its arguments.
+    _bound_to: tuple[Any, ...] = ()
 
     def __init__(
-        self,
-        fn: Callable[P, R],
-        binding: Binding,
-        source: ContextSource,
-        options: Mapping[str, Any],
+        self, function: Function, middleware: QueryMiddleware, options: Mapping[str, Any]
     ) -> None:
-        self._fn = fn
+        self._function = function
+        self._middleware = middleware
         self._options = options
-        self._binding = binding
-        self._source = source
-        self._takes_history = has_parameter(fn, "history")
-        self._takes_config = has_parameter(fn, "config")
         # `updated=()` does not copy the function's own attributes: `__getattr__` finds them, and a
         # copy could hide an attribute of this class.
-        functools.update_wrapper(self, fn, updated=())
+        functools.update_wrapper(self, function.fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with the given arguments, and improve the matches in its response."""
-        if self._should_pass_through():
-            return self._fn(*args, **kwargs)
-        if (probability := self._find_shadow_probability()) is not None:
-            began = perf_counter()
-            response = self._fn(*args, **kwargs)
-            self._start_shadow_retrieval(
-                probability, args, kwargs, response, perf_counter() - began
-            )
-            return response
-        request, invocation = self._build_request_and_invocation(args, kwargs)
-        return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation)).response  # type: ignore[no-any-return]
+        engine = self._middleware.engine
+        if self._should_pass_through(engine):
+            return self._function.fn(*self._bound_to, *args, **kwargs)  # type: ignore[no-any-return]
+        return self._make_caller(engine, args, kwargs, is_drawn=True).retrieve().response  # type: ignore[no-any-return]
 
     @_type_as_ask_method
-    def retrieve(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Any = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
-        **kwargs: Any,
-    ) -> Retrieval:
+    def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """Search with the given arguments, and return the passages and a record of the search.
 
         If the query is blank, too long or not a text (such as a vector or an id), the call passes
@@ -178,36 +161,21 @@ class Wrapped(Generic[P, R]):
 
         Args:
             *args: the function's own positional arguments.
-            history: the conversation so far, oldest message first.
-            config: settings, or the name of a preset, that override the middleware's for this call.
-            qtm_config: the same as *config*, for a function that has its own ``config`` parameter.
-            **kwargs: the function's own keyword arguments.
+            **kwargs: the function's own keyword arguments, and *history*, *config* and
+                *qtm_config*, as the class describes.
 
         Raises:
             ConfigError: for invalid settings. Exceptions from the function itself pass through.
         """
-        request, invocation = self._build_request_and_invocation(
-            args, kwargs, history, config, qtm_config
-        )
-        return invocation.finish_retrieval(run(build_retrieval_flow(request), invocation))
+        return self._prepare(args, kwargs, awaited="aretrieve").retrieve()
 
     @_type_as_ask_method
-    async def aretrieve(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None = None,
-        config: Any = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
-        **kwargs: Any,
-    ) -> Retrieval:
+    async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
         """Search as `retrieve` does, without blocking the running event loop.
 
         If the function is synchronous, it runs in one of qtmiddleware's threads.
         """
-        request, invocation = self._build_request_and_invocation(
-            args, kwargs, history, config, qtm_config
-        )
-        return invocation.finish_retrieval(await arun(build_retrieval_flow(request), invocation))
+        return await self._prepare(args, kwargs).aretrieve()
 
     def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Call `retrieve` for each query in a list, and return the results in the same order.
@@ -219,13 +187,14 @@ class Wrapped(Generic[P, R]):
             InvalidQuery: if the queries are not a list or tuple. Exceptions from any of the calls
                 pass through.
         """
-        calls, context = self._make_calls(self.retrieve, args, kwargs), self._context
-        return call_all(calls, context.bulkhead, context.settings.limits.max_concurrency)
+        self._refuse_if_async("aretrieve_many")
+        calls, engine = self._make_calls(self.retrieve, args, kwargs), self._middleware.engine
+        return call_all(calls, engine.bulkhead, engine.settings.limits.max_concurrency)
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Search for each query as `retrieve_many` does, without blocking the event loop."""
-        calls = self._make_calls(self.aretrieve, args, kwargs)
-        return await acall_all(calls, self._context.settings.limits.max_concurrency)
+        calls, engine = self._make_calls(self.aretrieve, args, kwargs), self._middleware.engine
+        return await acall_all(calls, engine.settings.limits.max_concurrency)
 
     @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:
@@ -238,21 +207,21 @@ class Wrapped(Generic[P, R]):
             ModelError: if the language model gives no answer. The error's ``retrieval`` then holds
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
-        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
-        return run(answer_flow.build_flow(), invocation)
+        flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
+        return caller.drive(flow.build_flow())
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
-        answer_flow, invocation = self._build_answer_flow_and_invocation(args, kwargs)
-        return await arun(answer_flow.build_flow(), invocation)
+        flow, caller = self._prepare_answer(args, kwargs)
+        return await caller.adrive(flow.build_flow())
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
         """Return a stream of the answer: first the passages, then the text piece by piece."""
         from qtmiddleware.answering import AnswerStream
 
-        return AnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
+        return AnswerStream(*self._prepare_answer(args, kwargs, awaited="astream_answer"))
 
     @_type_as_ask_method
     def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
@@ -262,7 +231,7 @@ class Wrapped(Generic[P, R]):
         """
         from qtmiddleware.answering import AsyncAnswerStream
 
-        return AsyncAnswerStream(*self._build_answer_flow_and_invocation(args, kwargs))
+        return AsyncAnswerStream(*self._prepare_answer(args, kwargs))
 
     def check(self, *args: Any, **kwargs: Any) -> Check:
         """Report how qtmiddleware reads this function, and what it changes for a question.
@@ -280,6 +249,7 @@ class Wrapped(Generic[P, R]):
         """
         from qtmiddleware.kit.check import check
 
+        self._refuse_if_async("acheck")
         return check(self, args, kwargs)
 
     async def acheck(self, *args: Any, **kwargs: Any) -> Check:
@@ -317,9 +287,9 @@ class Wrapped(Generic[P, R]):
         )
 
     @property
-    def middleware(self) -> Any:
+    def middleware(self) -> QueryMiddleware:
         """The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`."""
-        return self._source.middleware
+        return self._middleware
 
     @property
     def wrap_options(self) -> dict[str, Any]:
@@ -329,12 +299,7 @@ class Wrapped(Generic[P, R]):
     @property
     def query_argument(self) -> str:
         """The name of the parameter that holds the question; ``inputs.text`` is a field of one."""
-        return self._binding.argument
-
-    @property
-    def _context(self) -> CallContext:
-        """The settings and components for a call that begins now."""
-        return self._source.get_context()
+        return self._function.binding.argument
 
     @property
     def top_k_argument(self) -> str | None:
@@ -343,203 +308,194 @@ class Wrapped(Generic[P, R]):
         ``None`` if the signature has no such parameter, or if the number is a field of another
         argument.
         """
-        name = self._binding.top_k_argument
+        name = self._function.binding.top_k_argument
         return None if name is None or "." in name else name
 
-    def _build_answer_flow_and_invocation(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[AnswerFlow, Invocation]:
-        """Return the flow that answers the query, and the invocation that performs the searches."""
+    # --- one call ---------------------------------------------------------------------------------
+
+    def _refuse_if_async(self, awaited: str) -> None:
+        """Raise `WrapError` if the function is asynchronous, and name the method *awaited*."""
+        if self.is_async and awaited:
+            raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
+
+    def _should_pass_through(self, engine: Engine) -> bool:
+        """Return whether to call only the plain function.
+
+        True if the settings change nothing, if the function is calling itself, and in shadow mode
+        for the calls that have no shadow.
+        """
+        function, share = self._function, engine.settings.shadow
+        if is_nested_call(function.fn):
+            return True
+        if function.embedder is not None:
+            return False
+        if engine.is_off and function.hook is None:
+            return True
+        return share is not None and not should_start_shadow_retrieval(share)
+
+    def _prepare(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
+    ) -> Caller:
+        """Return the caller for a method that takes *history* and settings besides *args*.
+
+        *awaited* is the method to use instead if the function is asynchronous.
+        """
+        self._refuse_if_async(awaited)
+        history, config, qtm_config = (
+            kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
+        )
+        function = self._function
+        # The function and the transformation may both read the history, and an iterator can be read
+        # only once.
+        if isinstance(history, Iterator):
+            history = tuple(history)
+        if history and function.takes_history:
+            kwargs["history"] = history
+        if config is not None and function.takes_config:
+            kwargs["config"], config = config, None
+        layers = tuple(layer for layer in (config, qtm_config) if layer)
+        engine = self._middleware.engine
+        if layers:
+            engine = self._override(engine, layers, is_ambiguous=config is not None)
+        return self._make_caller(engine, args, kwargs, history)
+
+    def _override(self, engine: Engine, layers: Layers, *, is_ambiguous: bool) -> Engine:
+        """Return the engine for one call's settings. Raises `ConfigError` if they are invalid.
+
+        *is_ambiguous* says that the caller may have meant ``config`` for the function's
+        ``**kwargs``. The error then explains how to pass ``config`` to the function.
+        """
+        binding = self._function.binding
+        try:
+            return engine.override(layers)
+        except ConfigError as error:
+            if not is_ambiguous or not binding.has_var_keyword:
+                raise
+            message = (
+                f"{error}; config= sets options of qtmiddleware: if {binding.function_name}() needs"
+                " config=, add a parameter of that name"
+            )
+            raise ConfigError(
+                message,
+                path=error.path, value=error.value, allowed=error.allowed, source=error.source,
+            ) from None  # fmt: skip
+
+    def _prepare_answer(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
+    ) -> tuple[AnswerFlow, Caller]:
+        """Return the flow that answers the query, and the caller that makes its searches."""
         # Imported here so that a caller who only retrieves does not pay for these modules.
         from qtmiddleware.answering import AnswerFlow
 
-        reserved = (kwargs.pop(name, None) for name in ("history", "config", "qtm_config"))
-        request, invocation = self._build_request_and_invocation(args, kwargs, *reserved)
+        caller = self._prepare(args, kwargs, awaited=awaited)
+        problem = caller.call.problem
         # The text of a nested call is a valid question: the model can answer it from the plain
         # function's passages.
-        if request.problem is not None and request.problem.reason != "nested":
-            raise build_query_error(request.problem, self._binding.argument)
+        if problem is not None and problem.reason != "nested":
+            raise build_query_error(problem, self._function.binding.argument)
         # An answer has no pages.
-        return AnswerFlow(
-            replace(request, page=""), invocation.chat, invocation.finish_retrieval
-        ), invocation
+        call = replace(caller.call, page="")
+        return AnswerFlow(call, caller.engine.chat_model, caller.finish_retrieval), caller
 
     def _make_calls(
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Callable[[], T]]:
         """Return one call of *method* per query. The caller passed the queries as a list."""
-        queries = self._binding.bind(args, kwargs).read_passed_query()
-        if not isinstance(queries, list | tuple):
-            name, kind = self._binding.argument, type(queries).__name__
-            raise InvalidQuery(
-                f"{name} must be a list of queries, not {kind}; for one query use retrieve"
-            )
+        binding = self._function.binding
         # The first call would exhaust an iterator, and the others would see no history.
         if isinstance(history := kwargs.get("history"), Iterator):
-            kwargs = {**kwargs, "history": tuple(history)}
-        arguments = self._binding.bind(args, kwargs)
+            kwargs["history"] = tuple(history)
+        arguments = binding.bind((*self._bound_to, *args), kwargs)
+        queries = arguments.read_passed_query()
+        if not isinstance(queries, list | tuple):
+            raise InvalidQuery(
+                f"{binding.argument} must be a list of queries, not {type(queries).__name__}; for"
+                " one query use retrieve"
+            )
         calls = [arguments.replace(query, is_one_of_list=True) for query in queries]
-        return [partial(method, *call.args, **call.kwargs) for call in calls]
+        return [partial(method, *call.args[len(self._bound_to) :], **call.kwargs) for call in calls]
 
-    def _build_request_and_invocation(
+    def _make_caller(
         self,
+        engine: Engine,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         history: Any = None,
-        config_argument: Any = None,
-        qtm_config: Mapping[str, Any] | str | None = None,
-    ) -> tuple[Request, Invocation]:
-        """Return the request for one call, and the invocation that performs its searches.
+        *,
+        is_drawn: bool = False,
+    ) -> Caller:
+        """Return the object that makes the searches of one call.
 
         Args:
+            engine: what is built from the call's settings.
             args: the positional arguments for the function.
             kwargs: the keyword arguments for the function.
             history: the conversation so far, oldest message first.
-            config_argument: the value of ``config=``. If the function has a parameter of that name,
-                the value goes to the function. Otherwise, it holds settings for this call.
-            qtm_config: settings for this call.
+            is_drawn: in shadow mode, whether a call for a text was drawn to have a shadow.
         """
-        # The function and the transformation may both read the history, and an iterator can be read
-        # only once.
-        if isinstance(history, Iterator):
-            history = tuple(history)
-        if history and self._takes_history:
-            kwargs = {**kwargs, "history": history}
-        if config_argument is not None and self._takes_config:
-            kwargs, config_argument = {**kwargs, "config": config_argument}, None
-        overrides = tuple(layer for layer in (config_argument, qtm_config) if layer)
-        context = self._read_context(overrides, is_config_ambiguous=config_argument is not None)
-        arguments = self._binding.bind(args, kwargs)
+        function, settings = self._function, engine.settings
+        binding, learned, embedder = function.binding, function.learned, function.embedder
+        arguments = binding.bind((*self._bound_to, *args), kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
-        text_fields, clauses = context.settings.hybrid.text_fields, None
-        if text_fields or context.embedder is not None:
+        text_fields, clauses = settings.hybrid.text_fields, None
+        if text_fields or embedder is not None:
             clauses = arguments.read_clauses()
-        if context.embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
-            context = replace(context, embedder=None)
+        if embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
+            embedder = None
         original, problem = self._find_query_and_problem(arguments)
-        if problem is not None and self._binding.ambiguity:
-            context.learned.record_problem(self._binding.ambiguity)
+        top_k, page = None, ""
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
-        top_k = arguments.read_top_k() if problem is None else None
-        page = self._find_page_argument(arguments, context.learned) if problem is None else ""
+        if problem is None:
+            top_k, page = arguments.read_top_k(), self._find_page_argument(arguments)
+        elif binding.ambiguity:
+            learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
-        model = None if context.settings.transformation_type == "none" else context.model
-        # A hook may itself retrieve. Calling the hook for that retrieval would never end.
-        hooks = () if is_inside_hook() else context.hooks
-        request = Request(
+        call = Call(
             original=original,
             history=conversation.messages,
-            settings=context.settings,
-            learned=context.learned,
-            cache=context.cache,
-            sampler=context.sampler,
+            history_problem=conversation.problem,
+            settings=settings,
+            learned=learned,
+            engine=engine,
+            model=None if settings.transformation_type == "none" else engine.model,
             # If the value is not a valid number of passages, only the function can say what it
             # means.
             top_k=top_k if top_k is None or top_k > 0 else None,
             problem=problem,
-            history_problem=conversation.problem,
-            fuse=context.components.fuse,
             page=page,
-            page_is_known=self._binding.is_page_named,
-            shape=context.shape,
-            model=model.name if model else "",
-            models={"model": model, "embedding": context.embedder, "rerank": context.reranker},
-            find_blocking_error=model.find_blocking_error if model else lambda: None,
-            bulkhead=context.bulkhead,
-            glossary=context.glossary,
-            embeds=context.embedder is not None,
+            page_is_known=binding.is_page_named,
+            shape=function.shape,
+            embedder=embedder,
             # Beside a search by vectors, the settings may ask for a search by keywords.
-            text_fields=(text_fields if problem is None and can_add_text_clause(clauses) else ()),
-            observation=context.observation,
-            hooks=hooks,
-            clock=context.components.clock,
+            text_fields=text_fields if problem is None and can_add_text_clause(clauses) else (),
+            observation=engine.observation,
+            # A hook may itself retrieve. Calling the hook for that retrieval would never end.
+            hooks=()
+            if is_inside_hook()
+            else tuple(hook for hook in (function.hook, engine.hook) if hook is not None),
         )
-        invocation = Invocation(
-            self._fn, arguments, original, context, self.is_async, known_model=model
-        )
-        invocation.adds_field = problem is None
-        if (
+        # A function of vectors is not passed through, so nothing was drawn for its calls.
+        is_drawn = is_drawn and function.embedder is None
+        is_shadowed = (
             problem is None
-            and (share := context.settings.shadow) is not None
-            and should_start_shadow_retrieval(share)
-        ):
-            invocation.shadow = partial(invocation.start_shadow_retrieval, request)
-        return request, invocation
+            and settings.shadow is not None
+            and (is_drawn or should_start_shadow_retrieval(settings.shadow))
+        )
+        return Caller(function, arguments, call, engine, is_shadowed)
 
-    def _find_page_argument(self, arguments: Arguments, learned: Learned) -> str:
+    def _find_page_argument(self, arguments: Arguments) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
         If the signature has no page argument, a call may still pass one through ``**kwargs``. After
         the first such call, every call counts as paged, because callers often request the first
         page without a page argument.
         """
-        page_argument = arguments.find_page()
+        learned, page_argument = self._function.learned, arguments.find_page()
         if page_argument:
             learned.page = page_argument
-        return learned.page if self._binding.may_have_pages else page_argument
-
-    def _find_shadow_probability(self) -> float | None:
-        """Return the probability of a shadow retrieval, or ``None`` if shadow mode is off.
-
-        Also returns ``None`` if the function takes vectors, because the plain function could not
-        search for the caller's text.
-        """
-        context = self._context
-        return None if context.embedder is not None else context.settings.shadow
-
-    def _start_shadow_retrieval(
-        self,
-        probability: float,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        response: Any,
-        response_seconds: float,
-    ) -> None:
-        """Start a shadow retrieval in the background with the given *probability*. Never raises.
-
-        Args:
-            probability: The probability that the retrieval starts, from 0 to 1.
-            args: The positional arguments of the caller's call.
-            kwargs: The keyword arguments of the caller's call.
-            response: The plain function's response, which the caller gets.
-            response_seconds: The time that the plain function took, in seconds.
-        """
-        if should_start_shadow_retrieval(probability):
-            # The caller already has a response. An error here must not take it away.
-            with suppress(Exception):
-                request, invocation = self._build_request_and_invocation(args, kwargs)
-                if request.problem is None:
-                    invocation.start_shadow_retrieval(request, response, response_seconds * 1e3)
-
-    def _read_context(self, overrides: Layers, *, is_config_ambiguous: bool) -> CallContext:
-        """Return this call's context. *overrides* override the settings.
-
-        Raises `ConfigError` for invalid settings. *is_config_ambiguous* says that the caller may
-        have meant ``config`` for the function's ``**kwargs``. The error then explains how to pass
-        ``config`` to the function.
-        """
-        try:
-            return self._source.get_context(overrides)
-        except ConfigError as error:
-            if not is_config_ambiguous or not self._binding.has_var_keyword:
-                raise
-            name = self._binding.function_name
-            message = (
-                f"{error}; config= sets options of qtmiddleware: if {name}() needs config=, add a"
-            )
-            raise ConfigError(
-                f"{message} parameter of that name",
-                path=error.path, value=error.value, allowed=error.allowed, source=error.source,
-            ) from None  # fmt: skip
-
-    def _should_pass_through(self) -> bool:
-        """Return whether to call only the plain function.
-
-        True if the settings change nothing, or if the function is calling itself.
-        """
-        return self._context.is_off or is_nested_call(self._fn)
+        return learned.page if self._function.binding.may_have_pages else page_argument
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return this call's query, and a degradation if the query cannot be improved.
@@ -554,13 +510,15 @@ class Wrapped(Generic[P, R]):
         except WrapError as error:
             return "", Degradation("query", "missing", str(error))
         problem = find_query_problem(query)
-        if problem is None and is_nested_call(self._fn):
+        if problem is None and is_nested_call(self._function.fn):
             problem = Degradation(
                 "query",
                 "nested",
                 "the function calls itself; the inner call is passed through unchanged",
             )
         return query, problem
+
+    # --- what Python asks of a function -----------------------------------------------------------
 
     # The overloads, in order: a class method, looked up on the class or on an object; any function
     # looked up on the class; a method looked up on an object; a static function. `self` is typed as
@@ -569,21 +527,29 @@ class Wrapped(Generic[P, R]):
     @overload
     def __get__(  # type: ignore[misc]
         self: Callable[Concatenate[type[S], Q], R], instance: S | None, owner: type[S]
-    ) -> Bound[Q, R]: ...
+    ) -> Wrapped[Q, R]: ...
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> Self: ...
     @overload
     def __get__(
         self: Callable[Concatenate[S, Q], R], instance: S, owner: type | None = None
-    ) -> Bound[Q, R]: ...
+    ) -> Wrapped[Q, R]: ...
     @overload
     def __get__(self, instance: object, owner: type | None = None) -> Self: ...
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """Return a bound method when read from an instance, or this object from a class."""
-        return (
-            Bound(self, instance) if instance is not None and can_become_method(self._fn) else self
+        if instance is None or self._bound_to or not can_become_method(self._function.fn):
+            return self
+        bound = object.__new__(type(self))
+        vars(bound).update(
+            vars(self),
+            _bound_to=(instance,),
+            __self__=instance,
+            __func__=self,
+            __wrapped__=self._function.fn.__get__(instance),
         )
+        return bound
 
     def __set_name__(self, owner: type, name: str) -> None:
         # LangChain's retrievers are pydantic models. A pydantic model treats anything but a plain
@@ -601,10 +567,10 @@ class Wrapped(Generic[P, R]):
 
     def __getattr__(self, name: str) -> Any:
         # The function's other attributes are reachable through this object. Special names are not,
-        # and neither is `_fn` before it is set, which would recurse.
-        if (name.startswith("__") and name not in _FORWARDED_SPECIAL_NAMES) or name == "_fn":
+        # and neither is `_function` before it is set, which would recurse.
+        if (name.startswith("__") and name not in _FORWARDED_SPECIAL_NAMES) or name == "_function":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self._fn, name)
+        return getattr(self._function.fn, name)
 
     # A copy of a plain function is the function itself, too. The locks and clients inside could not
     # be copied anyway.
@@ -617,18 +583,37 @@ class Wrapped(Generic[P, R]):
     def __reduce__(self) -> Any:
         """Pickle this object by its import name, or by its function and its middleware.
 
-        Raises `TypeError` if the function has no import name and was wrapped with options or is not
-        a plain function, because these may hold connections or keys.
+        A bound method is pickled by its object and the method's name. Raises `TypeError` if the
+        function has no import name and was wrapped with options or is not a plain function, because
+        these may hold connections or keys.
         """
-        if (name := find_import_name(self._fn, self)) is not None:
+        fn = self._function.fn
+        if self._bound_to:
+            return getattr, (*self._bound_to, fn.__name__)
+        if (name := find_import_name(fn, self)) is not None:
             return name
         has_options = any(option is not None for option in self._options.values())
-        if has_options or not isinstance(self._fn, types.FunctionType):
+        if has_options or not isinstance(fn, types.FunctionType):
             raise refuse_to_pickle(self)
-        return _wrap, (self._source.middleware, self._fn)
+        return _wrap, (self._middleware, fn)
+
+    def __eq__(self, other: object) -> bool:
+        if not self._bound_to:
+            return self is other
+        return (
+            isinstance(other, Wrapped)
+            and other._function is self._function
+            and bool(other._bound_to)
+            and other._bound_to[0] is self._bound_to[0]
+        )
+
+    def __hash__(self) -> int:
+        return hash((id(self._function), *map(id, self._bound_to)))
 
     def __repr__(self) -> str:
-        return f"<qtmiddleware around {getattr(self._fn, '__qualname__', type(self._fn).__name__)}>"
+        fn = self._function.fn
+        name = f"<qtmiddleware around {getattr(fn, '__qualname__', type(fn).__name__)}>"
+        return f"<bound {name}>" if self._bound_to else name
 
 
 class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
@@ -640,53 +625,33 @@ class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
     is_async = True
 
     def __init__(
-        self,
-        fn: Callable[P, Coroutine[Any, Any, R]],
-        binding: Binding,
-        source: ContextSource,
-        options: Mapping[str, Any],
+        self, function: Function, middleware: QueryMiddleware, options: Mapping[str, Any]
     ) -> None:
-        super().__init__(fn, binding, source, options)
+        super().__init__(function, middleware, options)
         mark_as_coroutine_function(self)
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with the given arguments, and improve the matches in its response."""
-        if self._should_pass_through():
-            return await make_awaitable(self._fn(*args, **kwargs))  # type: ignore[no-any-return]
-        if (probability := self._find_shadow_probability()) is not None:
-            began = perf_counter()
-            response = await make_awaitable(self._fn(*args, **kwargs))
-            self._start_shadow_retrieval(
-                probability, args, kwargs, response, perf_counter() - began
-            )
-            return response  # type: ignore[no-any-return]
-        request, invocation = self._build_request_and_invocation(args, kwargs)
-        return invocation.finish_retrieval(  # type: ignore[no-any-return]
-            await arun(build_retrieval_flow(request), invocation)
-        ).response
+        engine = self._middleware.engine
+        if self._should_pass_through(engine):
+            response = self._function.fn(*self._bound_to, *args, **kwargs)
+            return await make_awaitable(response)  # type: ignore[no-any-return]
+        caller = self._make_caller(engine, args, kwargs, is_drawn=True)
+        return (await caller.aretrieve()).response  # type: ignore[no-any-return]
 
-    @_type_as_ask_method
-    def retrieve(self, *_args: Any, **_kwargs: Any) -> Retrieval:
-        """Raise `WrapError`: an asynchronous function needs `aretrieve`."""
-        raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve(...)`")
 
-    def check(self, *_args: Any, **_kwargs: Any) -> Check:
-        """Raise `WrapError`: an asynchronous function needs `acheck`."""
-        raise WrapError(f"{self!r} is asynchronous: use `await ....acheck(...)`")
+def read_learned(wrapped: Wrapped[..., Any]) -> Learned:
+    """Return what *wrapped* has learned of its function, which later calls go on changing."""
+    return wrapped._function.learned
 
-    def retrieve_many(self, *_args: Any, **_kwargs: Any) -> list[Retrieval]:
-        """Raise `WrapError`: an asynchronous function needs `aretrieve_many`."""
-        raise WrapError(f"{self!r} is asynchronous: use `await ....aretrieve_many(...)`")
 
-    @_type_as_ask_method
-    def answer(self, *_args: Any, **_kwargs: Any) -> Answer:
-        """Raise `WrapError`: an asynchronous function needs `aanswer`."""
-        raise WrapError(f"{self!r} is asynchronous: use `await ....aanswer(...)`")
-
-    @_type_as_ask_method
-    def stream_answer(self, *_args: Any, **_kwargs: Any) -> AnswerStream:
-        """Raise `WrapError`: an asynchronous function needs `astream_answer`."""
-        raise WrapError(f"{self!r} is asynchronous: use `async with ....astream_answer(...)`")
+def copy_with_learned(wrapped: W, learned: Learned) -> W:
+    """Return a copy of *wrapped* that has learned nothing but *learned*."""
+    duplicate = object.__new__(type(wrapped))
+    vars(duplicate).update(
+        vars(wrapped), _function=replace(wrapped._function, learned=learned.copy())
+    )
+    return duplicate
 
 
 def _wrap(middleware: Any, fn: Callable[..., Any]) -> Any:
@@ -711,104 +676,6 @@ def find_import_name(fn: Any, expected_object: object) -> str | None:
 def refuse_to_pickle(unpicklable: object) -> TypeError:
     """Return the error for an object that cannot be pickled."""
     return TypeError(f"{unpicklable!r} cannot be pickled; create the middleware in the worker")
-
-
-class Bound(Generic[P, R]):
-    """A wrapped method bound to an object, such as ``instance.method``.
-
-    Like plain methods, bound methods are equal if they have the same method and object.
-    """
-
-    def __init__(self, wrapped: Any, instance: Any) -> None:
-        # Mark before anything else: on Python 3.12 and newer, `markcoroutinefunction` marks
-        # `__func__` instead once that attribute is set.
-        if wrapped.is_async:
-            mark_as_coroutine_function(self)
-        self.__self__ = instance
-        self.__func__ = wrapped
-        functools.update_wrapper(self, wrapped.__wrapped__, updated=())
-        self.__wrapped__ = wrapped.__wrapped__.__get__(instance)
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the wrapped method on the object that it is bound to."""
-        return self.__func__(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """Call `Wrapped.retrieve` on the object that this method is bound to."""
-        return self.__func__.retrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    async def aretrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
-        """Call `Wrapped.aretrieve` on the object that this method is bound to."""
-        return await self.__func__.aretrieve(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    def retrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `Wrapped.retrieve_many` on the object that this method is bound to."""
-        return self.__func__.retrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
-        """Call `Wrapped.aretrieve_many` on the object that this method is bound to."""
-        return await self.__func__.aretrieve_many(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    def answer(self, *args: Any, **kwargs: Any) -> Answer:
-        """Call `Wrapped.answer` on the object that this method is bound to."""
-        return self.__func__.answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
-        """Call `Wrapped.aanswer` on the object that this method is bound to."""
-        return await self.__func__.aanswer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:
-        """Call `Wrapped.stream_answer` on the object that this method is bound to."""
-        return self.__func__.stream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    @_type_as_ask_method
-    def astream_answer(self, *args: Any, **kwargs: Any) -> AsyncAnswerStream:
-        """Call `Wrapped.astream_answer` on the object that this method is bound to."""
-        return self.__func__.astream_answer(self.__self__, *args, **kwargs)  # type: ignore[no-any-return]
-
-    def check(self, *args: Any, **kwargs: Any) -> Check:
-        """Check the bound method as `Wrapped.check` does."""
-        return type(self.__func__).check(self, *args, **kwargs)  # type: ignore[no-any-return]
-
-    async def acheck(self, *args: Any, **kwargs: Any) -> Check:
-        """Check the bound method as `Wrapped.acheck` does."""
-        return await type(self.__func__).acheck(self, *args, **kwargs)  # type: ignore[no-any-return]
-
-    def as_tool(self, **options: Any) -> SearchTool:
-        """Return this method as a tool that agents can call.
-
-        The options are those of `Wrapped.as_tool`.
-        """
-        from qtmiddleware.tools.search_tool import SearchTool
-
-        return SearchTool(self, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name != "__annotations__":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.__func__, name)
-
-    def __reduce__(self) -> Any:
-        # Pickle as a plain method: by the object and the method's name.
-        return getattr, (self.__self__, self.__func__.__name__)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Bound)
-            and self.__func__ is other.__func__
-            and self.__self__ is other.__self__
-        )
-
-    def __hash__(self) -> int:
-        return hash((id(self.__func__), id(self.__self__)))
-
-    def __repr__(self) -> str:
-        return f"<bound {self.__func__!r}>"
 
 
 class WrappedClassMethod(classmethod):  # type: ignore[type-arg]

@@ -166,15 +166,23 @@ def test_a_function_merges_the_lists_in_place_of_the_method() -> None:
         assert (found.status, found.degradations) == ("full", ())
 
 
-@pytest.mark.parametrize("fuse", [stumble, invent])
+@pytest.mark.parametrize(
+    ("fuse", "detail"),
+    [
+        (stumble, "fuse= raised ValueError in line 143 of test_own_parts.py"),
+        (invent, "fuse= returned keys that belong to no passage"),
+    ],
+)
 def test_a_function_that_fails_leaves_the_order_of_the_plain_function(
-    fuse: Callable[..., Any],
+    fuse: Callable[..., Any], detail: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = retrieve(fuse)
     assert [it["id"] for it in found.response] == ["a", "c", "b"]
     assert [(it.stage, it.reason, it.detail) for it in found.degradations] == [
-        ("fusion", "failed", "ValueError")
+        ("fusion", "failed", detail)
     ]
+    assert detail in caplog.text
+    assert "Jaco" not in caplog.text
 
 
 def test_passages_the_function_leaves_out_follow_in_their_order() -> None:

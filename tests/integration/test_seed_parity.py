@@ -268,7 +268,7 @@ def test_passages_with_ids_are_merged_by_id(world: World, at: int) -> None:
 
 @each_question
 @pytest.mark.parametrize("fails", [None, 1])
-def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
+def test_every_list_is_kept_and_the_result_takes_from_each_in_turn(
     world: World, at: int, fails: int | None
 ) -> None:
     queries = listed(REPLIES[at]["decompose"])
@@ -285,15 +285,10 @@ def test_concatenated_lists_keep_everything_and_tell_where_each_begins(
     if len(answered) < 2:
         assert found.response == world.search(world.questions[at], 3)
         return
-    # Every list's passages behind those of the lists before it, none merged: an index into one list
-    # moves by an offset.
-    chunks_of_all: Hits = []
-    offsets: list[int] = []
-    for query in answered:
-        offsets.append(len(chunks_of_all))
-        chunks_of_all.extend(world.search(query, 3))
-    assert found.response == chunks_of_all
-    assert list(found.offsets) == offsets
+    lists = [world.search(query, 3) for query in answered]
+    assert [[it.item for it in ranking.passages] for ranking in found.rankings] == lists
+    in_turn = dict.fromkeys(hit["text"] for row in zip(*lists, strict=True) for hit in row)
+    assert [hit["text"] for hit in found.response] == list(in_turn)[:3]
 
 
 @needs_shared_data

@@ -64,7 +64,10 @@ SETTINGS: Final = (
     "decompose",
     "hyde",
     "all",
+    "research",
+    "concat",
 )
+"""Presets and transformation types; ``concat`` is ``decompose`` with that fusion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ class Case:
     def is_model_asked(self) -> bool:
         """Whether the setting asks the model for every question."""
         return self.setting not in ("off", "rules", "auto")
+
+    @property
+    def has_lists_in_turn(self) -> bool:
+        """Whether the lists take turns: words do not count, and each passage has its list's score."""
+        return self.setting in ("research", "concat")
 
     @property
     def is_hasty(self) -> bool:

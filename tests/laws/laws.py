@@ -134,7 +134,8 @@ def is_found(plays: Plays) -> Iterator[Any]:
             }
             # What only a variant found has no score for the question: it carries one of the end of
             # the question's own list, or its own if that list is empty.
-            if not is_foreign or (own and row.score not in {it.score for it in own}):
+            is_scored = plays.case.has_lists_in_turn or row.score in {it.score for it in own}
+            if not is_foreign or (own and not is_scored):
                 yield row
 
 
@@ -344,7 +345,7 @@ def _compare(played: Played, reference: Played) -> Iterator[Any]:
 def play_all(case: Case, wrap: Wrap = wrap_with_middleware, patience: float | None = None) -> Plays:
     options: dict[str, Any] = {"wrap": wrap} | ({"patience": patience} if patience else {})
     by_rules = None
-    if case.model in UNUSED_MODELS and case.is_model_asked:
+    if case.model in UNUSED_MODELS and case.is_model_asked and not case.has_lists_in_turn:
         by_rules = play(replace(case, setting="rules", model="none", search=case.search), **options)
     return Plays(
         play(case, **options),

@@ -391,11 +391,13 @@ def make_config(case: Case) -> qtm.Config:
         limits["llmTimeoutMs"] = 30
     if case.search == "variants hang":
         limits["deadlineMs"] = 150
-    presets = ("off", "rules", "words", "balanced", "thorough", "auto")
-    is_preset = case.setting in presets
-    config = qtm.Config.load(
-        case.setting if is_preset else {"transformationType": case.setting}, environ={}
-    )
+    presets = ("off", "rules", "words", "balanced", "thorough", "auto", "research")
+    source: Any = {"transformationType": case.setting}
+    if case.setting in presets:
+        source = case.setting
+    elif case.setting == "concat":
+        source = {"transformationType": "decompose", "fusion": {"method": "concat"}}
+    config = qtm.Config.load(source, environ={})
     return config.overridden({"limits": limits})
 
 

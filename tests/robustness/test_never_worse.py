@@ -194,11 +194,9 @@ def test_nothing_is_lost_nothing_made_up_nothing_doubled_and_the_answer_rises(
     assert len(got) >= min(k, len(plain)) if takes_top_k else len(got) >= len(plain)
     searched = {QUERY, *(variant.text for variant in retrieval.variants)}
     assert set(got) <= {shape.row_key(row) for text in searched for row in index.rows(text)}
-    if "concat" not in config:
-        # Concatenated lists stand as they are.
-        assert not takes_top_k or len(got) <= k
-        doubled = Counter(got) - Counter(set(got))
-        assert all(Counter(plain)[key] > count for key, count in doubled.items())
+    assert not takes_top_k or len(got) <= k
+    doubled = Counter(got) - Counter(set(got))
+    assert all(Counter(plain)[key] > count for key, count in doubled.items())
     if not takes_top_k or len(plain) < k:
         assert set(plain) <= set(got)
     assert [match.fused_score is not None for match in retrieval.matches] == [True] * len(got)
@@ -445,9 +443,8 @@ def test_nothing_is_lost_around_a_document_search(
         assert len(got) >= min(k, len(own))
         if len(own) < k:
             assert set(own) <= set(got)
-        if "concat" not in config:
-            assert len(got) <= k
-            assert len(set(got)) == len(got)
+        assert len(got) <= k
+        assert len(set(got)) == len(got)
         shown = {"_id", "_score", *(name for name in fields or () if name == "body")}
         assert all(set(it.to_dict()) == shown for it in response.matches)
         failed = [it.stage for it in retrieval.degradations]

@@ -191,7 +191,6 @@ def account(retrieval: qtm.Retrieval) -> dict[str, Any]:
         "status": retrieval.status,
         "degradations": retrieval.degradations,
         "transformation": retrieval.transformation,
-        "offsets": retrieval.offsets,
         "rankings": [
             (it.variant, list(it.keys), list(it.scores), list(it.passages))
             for it in retrieval.rankings

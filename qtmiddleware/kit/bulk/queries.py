@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from qtmiddleware.errors import InvalidQuery
+from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.retrieval.history import History, read_history
-from qtmiddleware.retrieval.request import validate_query
 
 MOST_BYTES: Final = 10_000_000
 """The maximum size of a line with a question, in bytes."""

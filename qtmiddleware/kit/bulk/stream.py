@@ -15,9 +15,10 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.bulk.pace import Pace
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel
+from qtmiddleware.retrieval.call import Call, validate_query
 from qtmiddleware.retrieval.history import read_history
+from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.pipeline import build_transform_flow
-from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
 from qtmiddleware.types import Deadline, Transformation
@@ -84,9 +85,10 @@ def transform_stream(
         ModelError: The key is rejected, a budget is spent, or the model does not answer at all for
             ten minutes. Finished results are yielded first.
     """
-    components, settings, model = middleware._get_components_settings_and_model(config)
-    patient, call_seconds = separate_call_timeout(components.config, settings)
-    limit = concurrency or settings.limits.max_concurrency
+    engine = middleware.engine.override((config,) if config else ())
+    model = engine.model
+    patient, call_seconds = separate_call_timeout(engine.config, engine.settings)
+    limit = concurrency or patient.limits.max_concurrency
     # The breaker is off, because the pace decides when to call again after a failure.
     governed = GovernedModel(model.inner, patient, Breaker(0, 1.0), meter=model.meter)
     pace, bulkhead = Pace(limit), Bulkhead(_THREADS)
@@ -97,9 +99,17 @@ def transform_stream(
         try:
             text = validate_query(getattr(question, "text", question), "query")
             history = read_history(getattr(question, "history", None))
-            request = middleware._build_request(components, patient, model, text, history)
-            flow = build_transform_flow(replace(request, find_blocking_error=lambda: None))
-            transformation = run(flow, ModelOnly(paced, bulkhead))
+            call = Call(
+                original=text,
+                history=history.messages,
+                history_problem=history.problem,
+                settings=patient,
+                learned=Learned(),
+                engine=engine,
+                model=paced,
+                observation=engine.observation,
+            )
+            transformation = run(build_transform_flow(call), ModelOnly(paced, bulkhead))
             failure = _find_failure_reason(transformation)
             done.put(Transformed(question, transformation, tuple(paced.replies), failure))
         # In this thread nobody else would notice an interrupt or exit.
@@ -158,7 +168,7 @@ class _PacedModel:
     can_async = False
 
     def __init__(self, inner: GovernedModel, pace: Pace, call_seconds: float) -> None:
-        self.name = inner.name
+        self.name, self.provider, self.server = inner.name, inner.provider, inner.server
         self.replies: list[Reply] = []
         self._inner, self._pace, self._call_seconds = inner, pace, call_seconds
 
@@ -172,6 +182,9 @@ class _PacedModel:
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         return self.complete(prompt, deadline)
+
+    def find_blocking_error(self) -> None:
+        """Return ``None``: the pace decides when to call."""
 
 
 def _find_failure_reason(transformation: Transformation) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError
 from qtmiddleware.kit.documents.place import describe_chunk_location
-from qtmiddleware.retrieval.request import validate_query
+from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 

@@ -18,7 +18,7 @@ from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, out, write_js
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, write_note
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 _GENERIC_QUESTION: Final = "What are the most important points?"
 TARGET: Final = "MODULE:FUNCTION"
@@ -141,7 +141,7 @@ def open_wrapped_function(
     Raises:
         typer.BadParameter: *function* is already wrapped, but another argument contains a setting.
     """
-    if isinstance(function, Wrapped | Bound):
+    if isinstance(function, Wrapped):
         if (
             config_name is not None
             or assignments

@@ -52,7 +52,7 @@ from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.ranking import MOST_SYSTEMS
 from qtmiddleware.kit.evaluation.side_by_side import JUDGING, SHOWN
 from qtmiddleware.types import Message
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 _DECISIVE_GROUPS: Final = frozenset(
     {
@@ -318,7 +318,7 @@ def _open_search(
         # A function that was wrapped already counts as the user's own system, whatever its
         # settings. Setting its transformation type makes `has_search_settings` true.
         override = {"transformationType": loaded.settings.transformation_type}
-        yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped | Bound) else loaded
+        yield wrapped, loaded.overridden(override) if isinstance(fn, Wrapped) else loaded
 
 
 def _ask_systems(

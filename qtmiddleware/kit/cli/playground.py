@@ -36,7 +36,7 @@ from qtmiddleware.kit.playground.server import (
     serve_page,
 )
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 SEEDED = 24
 """The number of questions that are searched before the page opens.
@@ -102,7 +102,7 @@ def playground_command(
                 )
             return
         fn = import_function(function)
-        is_wrapped = isinstance(fn, Wrapped | Bound)
+        is_wrapped = isinstance(fn, Wrapped)
         with (
             show_warnings(hidden_events=SHOWN_ANYWAY),
             open_wrapped_function(fn, config, sets, {}) as wrapped,

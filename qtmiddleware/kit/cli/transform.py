@@ -33,7 +33,7 @@ from qtmiddleware.kit.cli.transform_file import (
     transform_question_file,
 )
 from qtmiddleware.preprocessing import extract_keywords
-from qtmiddleware.retrieval.request import validate_query
+from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 

@@ -40,7 +40,7 @@ from qtmiddleware.kit.evaluation.systems import (
 )
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 OWN: Final = "yours"
 """The name of the system that is a wrapped function with its own settings."""
@@ -105,7 +105,7 @@ def compare(
     """
     data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
-    is_wrapped = isinstance(fn, Wrapped | Bound)
+    is_wrapped = isinstance(fn, Wrapped)
     if is_wrapped and (client is not None or options):
         raise ConfigError(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"

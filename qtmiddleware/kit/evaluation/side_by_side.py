@@ -22,12 +22,12 @@ from qtmiddleware.kit.evaluation.own_function import open_runner
 from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, rank
 from qtmiddleware.kit.evaluation.systems import BASELINE, MEASURED, SYSTEMS, chosen
 from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.retrieval.movement import Movements, explain_movement
-from qtmiddleware.retrieval.request import validate_query
 from qtmiddleware.types import Answer, Match, Retrieval
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 SHOWN: Final = (
     BASELINE,
@@ -161,7 +161,7 @@ def ask_systems(
         Exception: Any exception that *fn* raises in the first plain call.
     """
     check_options(ask_systems, options, WrapOptions.__optional_keys__)
-    is_wrapped = isinstance(fn, Wrapped | Bound)
+    is_wrapped = isinstance(fn, Wrapped)
     if is_wrapped and (client is not None or options):
         raise ConfigError(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"

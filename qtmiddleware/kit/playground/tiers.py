@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
@@ -21,7 +20,7 @@ from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Bound
+from qtmiddleware.wrapping.wrapped import copy_with_learned, read_learned
 
 SECONDS: Final = 30.0
 """The default time limit per tier, in seconds. The limit stops a function that hangs."""
@@ -226,7 +225,7 @@ class Tiers:
         function = next(tier.function for tier in self.all if tier.name == "rules")
         for example in examples or (Question("", "warm up"),):
             function.retrieve(example.text, **{**self._arguments, "history": list(example.history)})
-        self._learned = function._context.learned.copy()
+        self._learned = read_learned(function).copy()
 
     def build_config_values(self, tier: Tier, state: PageState) -> dict[str, Any]:
         """Return the values of a config that gives the same result as *tier* in other programs.
@@ -292,7 +291,7 @@ class Tiers:
         retrieval, problem = None, ""
         try:
             async with asyncio.timeout(self.timeout_seconds) as limit:
-                retrieval = await _copy_with_learned_state(tier.function, self._learned).aretrieve(
+                retrieval = await copy_with_learned(tier.function, self._learned).aretrieve(
                     question, **arguments
                 )
         # A tier that fails shows its error, and the other tiers still show their results.
@@ -308,18 +307,6 @@ class Tiers:
         return f"raised {type(error).__name__}" + (
             f": {message[:_MOST_MESSAGE_CHARS]}" if message else ""
         )
-
-
-def _copy_with_learned_state(function: Any, learned_state: Learned) -> Any:
-    """Return a copy of the wrapped *function* that starts with *learned_state*.
-
-    When the copy learns more, *function* and *learned_state* do not change.
-    """
-    wrapped = function.__func__ if isinstance(function, Bound) else function
-    source = copy(wrapped._source)
-    source._learned, source._latest = learned_state.copy(), (None, None)
-    branch = type(wrapped)(wrapped._fn, wrapped._binding, source, wrapped._options)
-    return Bound(branch, function.__self__) if isinstance(function, Bound) else branch
 
 
 def _nest_values(values_by_name: Mapping[str, Any]) -> dict[str, Any]:

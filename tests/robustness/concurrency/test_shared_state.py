@@ -134,7 +134,7 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
 
     settings = config("rewrite", cache={"enabled": True})
     with qtm.QueryMiddleware(settings, client=reply) as middleware:
-        middleware._components.bulkhead.limit = 1_000
+        middleware.engine.bulkhead.limit = 1_000
         search = middleware.wrap(found)
 
         def ask(thread: int) -> list[qtm.Retrieval]:

@@ -65,7 +65,7 @@ def middleware(config: dict[str, Any], **given: Any) -> qtm.QueryMiddleware:
     limits = {"deadlineMs": 240, "llmTimeoutMs": 160}
     base = {"limits": limits, "cache": {"enabled": False}, "breaker": {"failures": 0}}
     qm = qtm.QueryMiddleware({**base, **config}, **given)
-    qm._components.bulkhead.limit = MOST
+    qm.engine.bulkhead.limit = MOST
     return qm
 
 
@@ -118,7 +118,7 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
 ) -> None:
     qm, search = CASES[case](hanging)
     healthy = qtm.QueryMiddleware().wrap(plain)
-    bulkhead = qm._components.bulkhead
+    bulkhead = qm.engine.bulkhead
     seen: list[qtm.Retrieval] = []
     # On a busy machine a call may be out of time before it asks for a thread, and is then not
     # refused one.
@@ -140,7 +140,7 @@ async def test_what_hangs_takes_no_more_threads_than_it_may_and_every_call_gets_
 @pytest.mark.parametrize("case", CASES)
 def test_a_blocking_caller_gets_the_plain_result_too(case: str, hanging: Hanging) -> None:
     qm, search = CASES[case](hanging)
-    bulkhead = qm._components.bulkhead
+    bulkhead = qm.engine.bulkhead
     for _ in range(20 * CALLS):
         found = search.retrieve(QUERY)
         assert (found.status, ids(found.response)) == ("degraded", ids(plain(QUERY)))
@@ -158,7 +158,7 @@ def test_being_full_is_warned_of_once_and_told_again_when_it_is_over(
     qm, search = CASES["model"](hanging)
     with caplog.at_level(logging.WARNING, "qtmiddleware"):
         # On a busy machine a call may be out of time before it asks for a thread.
-        bulkhead = qm._components.bulkhead
+        bulkhead = qm.engine.bulkhead
         wait_until(lambda: search(QUERY) and bulkhead.refused >= MOST)
         (warned,) = [
             it.getMessage()
@@ -181,8 +181,8 @@ def test_a_stream_of_an_answer_is_refused_in_words(hanging: Hanging) -> None:
     while len(hanging.calls) < MOST:
         with pytest.raises(ModelError):
             list(search.stream_answer(QUERY))
-    wait_until(lambda: qm._components.bulkhead.in_use == MOST)
-    assert qm._components.bulkhead.given_up >= MOST
+    wait_until(lambda: qm.engine.bulkhead.in_use == MOST)
+    assert qm.engine.bulkhead.given_up >= MOST
 
     async def read() -> None:
         async with search.astream_answer(QUERY, config=patient) as pieces:
@@ -233,7 +233,7 @@ async def test_a_middleware_within_a_variants_search_is_bound_by_no_foreign_thre
         return found.response
 
     qm, search = wrapped(middleware({**MULTI, **PATIENT}, client=ScriptedModel(REPLY)), retrieve)
-    bulkhead = qm._components.bulkhead
+    bulkhead = qm.engine.bulkhead
     bulkhead.in_use = MOST
     found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
     assert ids(found.response) == ids(plain(QUERY))
@@ -255,10 +255,10 @@ async def test_an_embedder_of_single_texts_counts_every_call_beside_the_original
     )
     before = threads()
     # On a busy machine a call may be out of time before it asks for a thread.
-    while not qm._components.bulkhead.refused:
+    while not qm.engine.bulkhead.refused:
         found = await asyncio.wait_for(search.aretrieve(QUERY), PATIENCE)
         assert ids(found.response) == ids(plain(QUERY))
-    assert qm._components.bulkhead.in_use == MOST
+    assert qm.engine.bulkhead.in_use == MOST
     # Those of other tests may end meanwhile, but none begins.
     assert len(threads() - before) <= MOST + 1
     assert [it.reason for it in found.degradations if it.stage == "embed"] == ["overloaded"]
@@ -269,11 +269,11 @@ def test_a_call_that_is_refused_says_nothing_of_the_model_and_costs_nothing(
 ) -> None:
     config = {**MULTI, **PATIENT, "breaker": {"failures": 1}}
     qm, search = wrapped(middleware(config, client=ScriptedModel(REPLY)))
-    qm._components.bulkhead.in_use = MOST
+    qm.engine.bulkhead.in_use = MOST
     for _ in range(3):
         found = search.retrieve(QUERY)
         assert refused(found)
         assert (found.trace.llm_calls, found.trace.cost_usd) == (0, 0.0)
-    qm._components.bulkhead.in_use = 0
+    qm.engine.bulkhead.in_use = 0
     assert search.retrieve(QUERY).status == "full"
     gc.collect()

@@ -125,7 +125,7 @@ def test_threads_are_counted_that_hang_and_that_were_refused() -> None:
 
     config = transforming("rewrite", limits=HASTY, breaker={"failures": 0})
     qm = qtm.QueryMiddleware(config, client=hangs)
-    qm._components.bulkhead.limit = 1
+    qm.engine.bulkhead.limit = 1
     wrapped = qm.wrap(search)
     try:
         # On a busy machine a question may be late before it asks for a thread, and is not counted

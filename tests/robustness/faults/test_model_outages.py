@@ -155,7 +155,7 @@ def test_a_service_that_says_when_to_come_back_is_asked_then_and_not_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("qtmiddleware.wrapping.components.Breaker", partial(Breaker, clock=clock))
+    monkeypatch.setattr("qtmiddleware.wrapping.engine.Breaker", partial(Breaker, clock=clock))
     service.reply = Response("{}", status=429, headers=headers, content_type="application/json")
     wrapped = middleware(service).wrap(search)
     assert asked(wrapped, 2) == [

@@ -48,7 +48,8 @@ class Searched(list[str]):
 def waiting(wrapped: Any) -> int:
     """How many wait for what another one asks the model."""
     return sum(
-        len(it.result._done_callbacks) for it in wrapped._context.cache.flights._by_key.values()
+        len(it.result._done_callbacks)
+        for it in wrapped.middleware.engine.cache.flights._by_key.values()
     )
 
 
@@ -272,7 +273,7 @@ def test_a_forked_child_asks_for_itself(service: ModelServer) -> None:
     wrapped = qtm.QueryMiddleware(transforming("rewrite"), client=model).wrap(search)
     leader = threading.Thread(target=wrapped.retrieve, args=(QUERY,))
     leader.start()
-    wait_until(lambda: wrapped._context.cache.flights)
+    wait_until(lambda: wrapped.middleware.engine.cache.flights)
     child = os.fork()
     if not child:
         released.set()
@@ -353,7 +354,7 @@ async def test_a_hundred_who_are_cancelled_one_by_one_leave_one_who_asks(
             task.cancel()
         seen = await tasks[-1]
     assert seen.status == "full"
-    assert len(wrapped._context.cache.flights) == 0
+    assert len(wrapped.middleware.engine.cache.flights) == 0
     # Three that were cancelled while they asked, and at most the one and who led in between.
     assert 4 <= len(service.bodies) <= 6
 
@@ -452,7 +453,7 @@ async def test_one_who_waits_and_is_cancelled_leaves_nothing_behind(service: Mod
     async with openai.AsyncOpenAI(base_url=service.url, api_key=SECRET, max_retries=0) as client:
         qm = qtm.QueryMiddleware(transforming("rewrite", PATIENT), client=client)
         tasks = [asyncio.create_task(qm.wrap(asearch).aretrieve(QUERY)) for _ in range(2)]
-        flights = qm._cache.flights
+        flights = qm.engine.cache.flights
         await await_until(
             lambda: sum(len(it.result._done_callbacks) for it in flights._by_key.values()) == 1
         )

@@ -344,7 +344,7 @@ def test_a_stream_without_a_last_word_is_an_answer_too() -> None:
             yield "Jaco is fit [1]."
 
     searched = SYNC.wrap(script=scripted())
-    searched.wrapped._context.components.get_chat_model = lambda _: Wordless("")
+    searched.wrapped.middleware.engine.chat_model = Wordless("")
     with searched.wrapped.stream_answer(QUERY) as stream:
         assert "".join(stream) == stream.answer.text == "Jaco is fit [1]."
     assert stream.answer.retrieval.trace.llm_calls == 1
@@ -361,7 +361,7 @@ def test_a_cut_answer_is_kept_and_noted(telling: Telling) -> None:
             yield Reply("Jaco is", truncated=True)
 
     searched = telling.way.wrap(script=scripted())
-    searched.wrapped._context.components.get_chat_model = lambda _: Cut("")
+    searched.wrapped.middleware.engine.chat_model = Cut("")
     answer, pieces = telling.told(searched, QUERY)
     assert "".join(pieces) == answer.text == "Jaco is"
     assert troubles(answer) == [("answer", "truncated")]

@@ -296,15 +296,17 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
 
 
 @every_telling
-def test_where_every_list_is_kept_the_plain_answer_reads_that_of_the_question(
+def test_with_lists_in_turn_each_part_reads_its_own_list_and_the_plain_answer_the_result(
     telling: Telling,
 ) -> None:
     script = scripted(sub_answer={HEALTH: "He is well [1]."}, answer="Plainly [1].")
     searched = telling.way.wrap(script=script, config=synthesis(fusion={"method": "concat"}))
     answer = telling.answer(searched, BROAD)
     assert ("sub_answers", "too_few_successes") in troubles(answer)
-    assert [it.id for it in answer.matches] == [record["id"] for record in search(BROAD, 4)]
-    assert len(answer.retrieval.matches) > len(answer.matches)
+    assert answer.matches == answer.retrieval.matches
+    assert len(answer.matches) == 4
+    shown = [entry["text"] for data in asked(searched, "sub_answer") for entry in data["passages"]]
+    assert len(shown) == sum(len(search(part, 4)) for part in PARTS)
 
 
 @every_telling

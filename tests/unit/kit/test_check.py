@@ -17,6 +17,7 @@ from pinecone import QueryResponse, ScoredVector
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
+from qtmiddleware.wrapping.wrapped import read_learned
 from tests.support.retrieval_world import QUERY, REPLIES, WIDE, Way, every_way, search, transforming
 
 OK, PROBLEM, OFF = qtm.CheckState.OK, qtm.CheckState.PROBLEM, qtm.CheckState.OFF
@@ -366,7 +367,11 @@ def test_what_else_fails_is_said_with_its_message() -> None:
     config = transforming("rewrite")
     model = ScriptedModel({"rewrite": REPLIES["rewrite"]["rewrite"]})
     wrapped = qtm.QueryMiddleware(config, client=model, fuse=fuse).wrap(plain)
-    assert says(wrapped.check(QUERY), "problem", "fusion failed: failed (ValueError")
+    assert says(
+        wrapped.check(QUERY),
+        "problem",
+        "fusion failed: failed (fuse= raised ValueError in line 365",
+    )
 
 
 @given(st.text(min_size=1, max_size=200))
@@ -395,11 +400,11 @@ def test_a_check_leaves_no_trace(
         on_retrieval=heard.append,
     )
     wrapped = middleware.wrap(fn, **options, on_retrieval=heard.append)
-    before = middleware.health().to_dict(), wrapped._context.learned.copy()
+    before = middleware.health().to_dict(), read_learned(wrapped).copy()
     with warnings.catch_warnings(), caplog.at_level(logging.INFO, "qtmiddleware"):
         warnings.simplefilter("error")
         found = wrapped.check(QUERY)
-    learned = wrapped._context.learned
+    learned = read_learned(wrapped)
     for fact in ("holds_text", "problem", "widening", "passage_chars", "is_new"):
         assert getattr(learned, fact) == getattr(before[1], fact)
     health = middleware.health().to_dict()

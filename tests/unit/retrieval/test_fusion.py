@@ -17,7 +17,6 @@ from qtmiddleware.retrieval.fusion import (
     WHOLE_TO_TAIL,
     FusedList,
     FuseError,
-    FusionResult,
     find_score_direction,
     fuse_by_function,
     fuse_rankings,
@@ -318,20 +317,12 @@ def test_max_of_distances_is_the_smallest_one() -> None:
     ]
 
 
-def test_concat_keeps_everything_with_the_place_where_each_list_begins() -> None:
+def test_concat_takes_the_best_of_each_list_in_turn_and_each_passage_once() -> None:
     lists = [ranked(("a", 0.9), ("b", 0.8)), ranked(), ranked(("b", 0.95), ("a", 0.1), ("c", 0.0))]
     fused = fuse_rankings(lists, "concat")
-    assert names(fused) == ["a", "b", "b", "a", "c"]
-    assert FusionResult(fused, tuple(lists), lists[0]).offsets == (0, 2, 2)
-    assert [it.sources for it in fused.items] == [0b001, 0b001, 0b100, 0b100, 0b100]
-    assert [it.passage for it in fused.items] == [
-        item for ranking in lists for item in ranking.passages
-    ]
-
-
-def test_concat_of_one_list_has_its_offset() -> None:
-    ranking = ranked(("a", 0.9))
-    assert FusionResult(fuse_rankings([ranking], "concat"), (ranking,), ranking).offsets == (0,)
+    assert names(fused) == ["a", "b", "c"]
+    assert [it.sources for it in fused.items] == [0b101, 0b101, 0b100]
+    assert [it.score for it in fused.items] == [0.9, 0.95, 0.0]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -509,7 +500,6 @@ def test_whatever_a_users_function_says_every_passage_is_there_once(
         fused = fuse_by_function(rankings, lambda *_: returned)
         assert sorted(fused.keys) == known
         assert list(fused.scores) == sorted(fused.scores, reverse=True)
-        assert fused.is_merged
     assert before == [(list(it.keys), list(it.scores), list(it.passages)) for it in rankings]
 
 

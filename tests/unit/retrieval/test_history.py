@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
+from qtmiddleware.retrieval.call import prepare_query
 from qtmiddleware.retrieval.history import is_new_topic, read_history
-from qtmiddleware.retrieval.request import prepare_query
 from qtmiddleware.types import Message
 
 HI = (Message("user", "Hi"),)

@@ -440,7 +440,7 @@ def test_a_function_that_refuses_candidates_is_remembered(way: Way) -> None:
 def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.request.MAX_CANDIDATE_CHARS", 300)
+    monkeypatch.setattr("qtmiddleware.retrieval.call.MAX_CANDIDATE_CHARS", 300)
     config = {
         **transforming("rewrite"),
         "keywordEvidence": {"candidates": 6},
@@ -467,7 +467,7 @@ def test_of_long_passages_fewer_candidates_are_asked_for_once_that_is_known(
 def test_never_fewer_passages_are_asked_for_than_by_the_caller(
     way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.request.MAX_CANDIDATE_CHARS", 1)
+    monkeypatch.setattr("qtmiddleware.retrieval.call.MAX_CANDIDATE_CHARS", 1)
     searched = way.wrap()
     retrievals = [searched.retrieve(QUERY, top_k=3) for _ in range(2)]
     assert searched.calls == [(QUERY, WIDE), (QUERY, 3)]

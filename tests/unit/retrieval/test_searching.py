@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+import qtmiddleware as qtm
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.request import Request
 from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.searching import RunningCall, search_variants
-from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
 
+ENGINE = qtm.QueryMiddleware().engine
 VARIANTS = (
     Variant("rewrite", "one"),
     Variant("sub_query", "two", 0.5),
@@ -43,13 +44,12 @@ class Played:
             limits=LimitSettings(max_concurrency=3),
             fusion=FusionSettings(sub_query_top_k=sub_query_top_k),
         )
-        request = Request(
-            "q", (), settings, Learned(), TransformationCache(Settings()), embeds=embeds
-        )
+        embedder = object() if embeds else None
+        call = Call("q", (), settings, Learned(), ENGINE, embedder=embedder)
         self.deadline = Deadline.after(60.0)
         flow = search_variants(
             VARIANTS,
-            request,
+            call,
             search_width=width,
             deadline=self.deadline,
             trace=self.trace,
@@ -81,9 +81,9 @@ def good(*names: str) -> list[Outcome]:
 
 
 def test_nothing_to_search_asks_for_nothing() -> None:
-    request = Request("q", (), Settings(), Learned(), TransformationCache(Settings()))
+    call = Call("q", (), Settings(), Learned(), ENGINE)
     flow = search_variants(
-        (), request, search_width=None, deadline=Deadline(), trace=Trace(), degradations=[]
+        (), call, search_width=None, deadline=Deadline(), trace=Trace(), degradations=[]
     )
     with pytest.raises(StopIteration) as stop:
         next(flow)

@@ -280,7 +280,7 @@ def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the
 
     async def ask() -> list[qtm.Retrieval]:
         qm = qtm.QueryMiddleware(on_retrieval=blocking)
-        qm._components.bulkhead.limit = 1
+        qm.engine.bulkhead.limit = 1
         wrapped = qm.wrap(aplain)
 
         async def turn() -> None:

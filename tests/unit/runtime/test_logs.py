@@ -62,9 +62,7 @@ def failing(config: dict[str, Any] | None = None) -> qtm.QueryMiddleware:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of every middleware's samples."""
     clock = Clock()
-    monkeypatch.setattr(
-        "qtmiddleware.wrapping.query_middleware.LogSampler", partial(LogSampler, clock=clock)
-    )
+    monkeypatch.setattr("qtmiddleware.wrapping.engine.LogSampler", partial(LogSampler, clock=clock))
     return clock
 
 

@@ -258,14 +258,14 @@ def test_both_may_be_fields_of_a_request_of_any_kind(request_object: Any, is_by_
 def test_pinecones_own_object_and_method_are_read_and_copied() -> None:
     wrapped: Any = qm.wrap(INDEX.search)
     query = SearchQuery(inputs={"text": QUERY}, top_k=3, filter={"a": 1})
-    arguments = wrapped._binding.bind((), {"namespace": "n", "query": query})
+    arguments = wrapped._function.binding.bind((), {"namespace": "n", "query": query})
     changed = arguments.replace("new", 50).kwargs["query"]
     assert (arguments.read_query(), arguments.read_top_k()) == (QUERY, 3)
     assert changed.to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
     assert query.to_dict() == {"inputs": {"text": QUERY}, "top_k": 3, "filter": {"a": 1}}
     by_vector: Any = qm.wrap(INDEX.query, embed=embed)
     for args, kwargs in (((QUERY,), {}), ((), {"query": QUERY}), ((), {"vector": QUERY})):
-        changed = by_vector._binding.bind(args, {"top_k": 3, **kwargs}).replace([0.5], 50)
+        changed = by_vector._function.binding.bind(args, {"top_k": 3, **kwargs}).replace([0.5], 50)
         assert (list(changed.args), changed.kwargs) == ([], {"top_k": 50, "vector": [0.5]})
 
 

@@ -264,7 +264,9 @@ def test_a_partial_method_of_a_wrapped_one_is_bound() -> None:
     assert ids(Shelf().dogs(query=QUERY)) == ["near", "far"]
 
 
-@pytest.mark.parametrize("name", ["_fn", "_binding", "_context", "is_async", "retrieve", "index"])
+@pytest.mark.parametrize(
+    "name", ["_fn", "_function", "_middleware", "is_async", "retrieve", "index"]
+)
 def test_attributes_of_a_callable_object_do_not_disturb_ours(name: str) -> None:
     search = qm.wrap(Finder(**{name: "its own"}))
     assert ids(search(QUERY)) == ["near", "far"]

@@ -56,7 +56,7 @@ def test_a_retrieval_tells_everything(way: Way) -> None:
         qtm.Variant("original", QUERY, 1.0),
         qtm.Variant("rewrite", REPLIES["rewrite"]["rewrite"], 0.6),
     )
-    assert (retrieval.status, retrieval.degradations, retrieval.offsets) == ("full", (), ())
+    assert (retrieval.status, retrieval.degradations) == ("full", ())
     assert retrieval.transformation == qtm.Transformation(rewrite=REPLIES["rewrite"]["rewrite"])
     assert {stage.name for stage in retrieval.trace.stages} >= {
         *(

@@ -14,13 +14,12 @@ from qtmiddleware.kit.evaluation.dataset import Dataset
 from qtmiddleware.kit.evaluation.measures import TOP_K
 from qtmiddleware.kit.evaluation.own_function import IdCheck, OwnFunction, open_runner
 from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.request import Request
-from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
-from qtmiddleware.wrapping.wrapped import Bound, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 READING: Final = "keywordEvidence.fields"
 """The key that says how to read results. All systems use the same value."""
@@ -47,7 +46,7 @@ class FunctionSource:
     @property
     def is_wrapped(self) -> bool:
         """``True`` if the function is already wrapped, with its own settings and model."""
-        return isinstance(self.fn, Wrapped | Bound)
+        return isinstance(self.fn, Wrapped)
 
 
 @contextmanager
@@ -154,16 +153,17 @@ def _count_max_searches_per_question(
     """
     if not has_model:
         return 1
-    resolved = function.build_wrapped_function(settings).middleware.settings
+    engine = function.build_wrapped_function(settings).middleware.engine
+    resolved = engine.settings
     history = (Message("user", "?"),) if is_follow_up else ()
-    request = Request("?", history, resolved, Learned(), TransformationCache(resolved))
-    extra_searches = int(request.keyword_search_skip_reason is None)
+    call = Call("?", history, resolved, Learned(), engine)
+    extra_searches = int(call.keyword_search_skip_reason is None)
     if resolved.escalation.mode == "never":
         return 1 + extra_searches
     prompts = build_prompts(resolved, "?", history)
     fields = {field.name: field for prompt in prompts for field in prompt.fields}
     count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
-    if request.max_searches is not None:
+    if call.max_searches is not None:
         # A follow-up question may take one search more than `limits.maxSearches`.
-        count = min(count, max(request.max_searches, 2 if is_follow_up else 1))
+        count = min(count, max(call.max_searches, 2 if is_follow_up else 1))
     return count + extra_searches

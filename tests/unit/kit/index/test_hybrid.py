@@ -535,7 +535,7 @@ def test_where_the_middleware_has_no_thread_left_vectors_alone_are_searched(
     words = Recorder()
     config = {"transformationType": "rewrite", "limits": {"llmTimeoutMs": 20_000}}
     qm = qtm.QueryMiddleware(config, client=ScriptedModel({"rewrite": "Is Jaco ill?"}))
-    qm._components.bulkhead.limit = 1
+    qm.engine.bulkhead.limit = 1
     search = Hybrid(hits({"a": 0.9, "b": 0.8}), words)
     with caplog.at_level(logging.WARNING, "qtmiddleware"):
         retrieval = qm.wrap(search, query_arg="query", top_k_arg="top_k").retrieve(QUERY, top_k=2)

@@ -13,8 +13,7 @@ import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.playground.asked import PageState
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers, _copy_with_learned_state
-from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
 from qtmiddleware.testing import ScriptedModel
 from tests.support import playground_app as app
 from tests.support.retrieval_world import QUERY, scripted
@@ -95,15 +94,11 @@ def test_what_the_examples_show_of_a_function_is_known_to_every_question() -> No
     tiers = Tiers(app.search)
     asked = PageState(question=QUERY, tiers=("raw", "rules"))
     tiers.warm_up((Question("1", "What does Jaco eat?"),), should_search_examples=True)
-    learned = read_learned(tiers)
+    learned = tiers._learned
     assert learned.passage_chars > 0
     assert not learned.is_new
     put_asked(tiers, asked)
-    assert read_learned(tiers).passage_chars == learned.passage_chars
-
-
-def read_learned(tiers: Tiers) -> Learned:
-    return _copy_with_learned_state(tiers.all[1].function, tiers._learned)._context.learned
+    assert tiers._learned.passage_chars == learned.passage_chars
 
 
 def test_without_a_model_the_free_tiers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:

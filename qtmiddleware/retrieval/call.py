@@ -1,21 +1,20 @@
-"""Describe the request for one retrieval, and check and prepare its query."""
+"""Describe one question in one call, and check and prepare its text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qtmiddleware.catalogue import OWN_FUSION, TEXT_FIELDS, TRANSFORMS, FusionMethod
 from qtmiddleware.config.settings import FusionSettings, Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
-from qtmiddleware.protocols import Clock, FuseFunction, RetrievalHook
+from qtmiddleware.protocols import Clock, FuseFunction, Reranker, RetrievalHook
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.cache import TransformationCache
-from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.logs import LogSampler, SafeLogger
 from qtmiddleware.runtime.observing import NOT_OBSERVED, Observation
 from qtmiddleware.types import Degradation, Message, Query, Trace, Transformation, Variant
@@ -36,41 +35,52 @@ MAX_CANDIDATE_CHARS: Final = 1_000_000
 EVIDENT: Final = frozenset(row.variant for row in TEXT_FIELDS.values() if row.is_evidence)
 
 
+class Model(Protocol):
+    """What a call needs to know of the model that transforms its question."""
+
+    name: str
+
+    def find_blocking_error(self) -> ModelError | None:
+        """Return the error that a model call would raise now; ``None`` if it may be called."""
+
+
+class Engine(Protocol):
+    """What a call uses of its engine, `qtmiddleware.wrapping.engine.Engine`."""
+
+    cache: TransformationCache
+    sampler: LogSampler
+    fuse: FuseFunction | None
+    clock: Clock | None
+    glossary: Glossary | None
+    reranker: Reranker | None
+
+
 @dataclass(eq=False, repr=False, slots=True)
-class Request:
-    """One query, with the settings and objects needed to retrieve its passages.
+class Call:
+    """One question in one call of a wrapped function.
 
     Attributes:
         original: The query as the caller passed it.
         history: The conversation before the query, oldest message first.
         settings: The settings of this call.
         learned: Facts about the function, learned from earlier calls.
-        cache: The cache of transformations, shared by all functions of a middleware.
-        sampler: Limits how often degradations are logged, shared by all functions of a middleware.
+        engine: What is built from the settings.
+        model: The model that transforms the question; ``None`` if the settings use none.
         top_k: How many passages the caller asks for; ``None`` if unknown.
         problem: Why the query cannot be used; ``None`` if it can be used. If there is a problem,
             the call is passed through unchanged.
         history_problem: How many messages of the history could not be read; ``None`` if all were
             read.
-        fuse: The user's function that merges rankings, in place of the method in the settings.
         page: The name of the argument that selects a page of results; ``""`` if there is none.
         page_is_known: Whether the user declared that the argument named in *page* selects a page.
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
-        model: The language model's name; ``""`` if there is no model.
-        models: The models whose names are reported to observers (`steps.Models`).
-        embeds: Whether the function takes vectors.
+        embedder: Turns texts into vectors; ``None`` if the function takes texts.
         text_fields: The fields for an extra keyword search.
-        can_share_reply: Whether this request may wait for a running model call for the same
-            question. Must be false if several requests run step by step in one thread, because
-            waiting for another request would then never end.
-        find_blocking_error: Returns the error that a model call would raise now; ``None`` if the
-            model may be called.
-        bulkhead: The threads for work that runs at the same time as the search for the question.
-        glossary: The team's glossary, if there is one.
+        can_share_reply: Whether this call may wait for a running model call for the same question.
+            Must be false if several calls run step by step in one thread, because waiting for
+            another one would then never end.
         observation: The operation that this retrieval is part of.
         hooks: The user's functions that receive the finished `Retrieval`.
-        clock: Returns the current time, for words such as "last year". ``None`` to use the system
-            clock.
         uses_keyword_evidence: Whether the candidates are scored by keywords.
         uses_reranker: Whether a reranker scores the first candidates.
     """
@@ -79,26 +89,19 @@ class Request:
     history: tuple[Message, ...]
     settings: Settings
     learned: Learned
-    cache: TransformationCache
-    sampler: LogSampler = field(default_factory=LogSampler)
+    engine: Engine
+    model: Model | None = None
     top_k: int | None = None
     problem: Degradation | None = None
     history_problem: Degradation | None = None
-    fuse: FuseFunction | None = None
     page: str = ""
     page_is_known: bool = False
     shape: Shape | None = None
-    model: str = ""
-    models: Mapping[str, Any] = field(default_factory=dict)
-    embeds: bool = False
+    embedder: Any = None
     text_fields: tuple[str, ...] = ()
     can_share_reply: bool = True
-    find_blocking_error: Callable[[], ModelError | None] = lambda: None
-    bulkhead: Bulkhead = field(default_factory=Bulkhead)
-    glossary: Glossary | None = None
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
-    clock: Clock | None = None
     uses_keyword_evidence: bool = field(init=False)
     uses_reranker: bool = field(init=False)
 
@@ -109,6 +112,20 @@ class Request:
         weighs = settings.keyword_evidence.enabled and settings.preprocess.apply_to != "text"
         self.uses_keyword_evidence = merges and weighs
         self.uses_reranker = merges and settings.rerank.enabled
+
+    @property
+    def model_name(self) -> str:
+        """The model's name; ``""`` if no model is used."""
+        return "" if self.model is None else self.model.name
+
+    def find_blocking_error(self) -> ModelError | None:
+        """Return the error that a model call would raise now; ``None`` if it may be called."""
+        return None if self.model is None else self.model.find_blocking_error()
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The models whose names are reported to observers."""
+        return {"model": self.model, "embedding": self.embedder, "rerank": self.engine.reranker}
 
     @property
     def skip_reason(self) -> str:
@@ -158,7 +175,7 @@ class Request:
     @property
     def fusion_row(self) -> FusionMethod:
         """The fusion method: the user's function, or else the method in the settings."""
-        return self.settings.fusion.row if self.fuse is None else OWN_FUSION
+        return self.settings.fusion.row if self.engine.fuse is None else OWN_FUSION
 
     @property
     def keyword_search_skip_reason(self) -> str | None:
@@ -269,7 +286,7 @@ class Request:
         }
         kinds = [f"{degradation.stage} {degradation.reason}" for degradation in degradations]
         sentence = f"{operation} {trace.query_id} degraded"
-        self.sampler.log(
+        self.engine.sampler.log(
             logger,
             f"{operation} degraded",
             kinds,

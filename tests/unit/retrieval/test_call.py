@@ -14,15 +14,14 @@ from qtmiddleware.config.settings import (
     PreprocessSettings,
     Settings,
 )
-from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.request import (
+from qtmiddleware.retrieval.call import (
     MAX_CANDIDATE_CHARS,
-    Request,
+    Call,
     prepare_query,
     validate_query,
 )
+from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import read_passage
-from qtmiddleware.runtime.cache import TransformationCache
 from qtmiddleware.types import Passage
 
 QUERY = "Does Jaco have any health concerns?"
@@ -112,9 +111,10 @@ def test_no_face_of_a_question_is_ever_blank(text: str) -> None:
 # --- how many passages are asked for --------------------------------------------------------------
 
 
-def make_request(top_k: int | None = 4, **options: Any) -> Request:
+def make_call(top_k: int | None = 4, **options: Any) -> Call:
     settings = Settings(keyword_evidence=KeywordEvidenceSettings(**options))
-    return Request(QUERY, (), settings, Learned(), TransformationCache(settings), top_k=top_k)
+    engine = qtm.QueryMiddleware(settings).engine
+    return Call(QUERY, (), engine.settings, Learned(), engine, top_k=top_k)
 
 
 def list_passages(*lengths: int) -> list[Passage]:
@@ -131,13 +131,13 @@ def list_passages(*lengths: int) -> list[Passage]:
 def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set(
     lists: list[list[int]], top_k: int, candidates: int
 ) -> None:
-    request = make_request(top_k, candidates=candidates)
+    call = make_call(top_k, candidates=candidates)
     for lengths in lists:
-        request.learned.update_average_length(list_passages(*lengths))
-        assert request.search_width is None or top_k < request.search_width <= candidates
+        call.learned.update_average_length(list_passages(*lengths))
+        assert call.search_width is None or top_k < call.search_width <= candidates
         assert (
-            request.search_width is None
-            or request.search_width * request.learned.passage_chars <= MAX_CANDIDATE_CHARS + 1
+            call.search_width is None
+            or call.search_width * call.learned.passage_chars <= MAX_CANDIDATE_CHARS + 1
         )
 
 
@@ -145,24 +145,24 @@ def test_never_fewer_passages_are_asked_for_than_by_the_caller_nor_more_than_set
     ("length", "width"), [(800, 50), (2_000, 50), (19_900, 50), (40_000, 24), (300_000, None)]
 )
 def test_of_long_passages_fewer_are_asked_for(length: int, width: int | None) -> None:
-    request = make_request()
-    assert request.search_width == 50
-    request.learned.update_average_length(list_passages(*[length] * 50))
-    assert (request.search_width, request.full_search_width) == (width, 50)
+    call = make_call()
+    assert call.search_width == 50
+    call.learned.update_average_length(list_passages(*[length] * 50))
+    assert (call.search_width, call.full_search_width) == (width, 50)
 
 
 def test_one_list_of_odd_passages_does_not_narrow_the_next_search_much() -> None:
-    request = make_request()
-    request.learned.update_average_length(list_passages(*[1_000] * 50))
-    request.learned.update_average_length(list_passages(*[100_000] * 50))
-    assert request.search_width == 50
+    call = make_call()
+    call.learned.update_average_length(list_passages(*[1_000] * 50))
+    call.learned.update_average_length(list_passages(*[100_000] * 50))
+    assert call.search_width == 50
     for _ in range(60):
-        request.learned.update_average_length(list_passages(*[100_000] * 50))
-    assert request.search_width == 10
+        call.learned.update_average_length(list_passages(*[100_000] * 50))
+    assert call.search_width == 10
 
 
 @pytest.mark.parametrize("items", [[], [{"id": "a"}], ["a"]])
 def test_a_list_that_tells_no_length_narrows_nothing(items: list[Any]) -> None:
-    request = make_request()
-    request.learned.update_average_length(list(map(read_passage, items)))
-    assert request.search_width == 50
+    call = make_call()
+    call.learned.update_average_length(list(map(read_passage, items)))
+    assert call.search_width == 50

@@ -1,0 +1,385 @@
+"""Call a wrapped function for one question: once for each text to search for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from time import perf_counter
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from qtmiddleware.errors import SetupWarning, WrapError, is_outage, is_rate_limit
+from qtmiddleware.protocols import RetrievalHook
+from qtmiddleware.retrieval.call import Call, build_paging_warning
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.retrieval.pipeline import build_retrieval_flow
+from qtmiddleware.retrieval.responses import Shape
+from qtmiddleware.retrieval.result import hide_field
+from qtmiddleware.retrieval.searching import RunningCall, record_read_units
+from qtmiddleware.runtime.drivers import Bulkhead, arun, run, run_in_thread
+from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.observing import Observation
+from qtmiddleware.runtime.steps import Flow, FunctionStopped, Rerank, Search, observe_embedding
+from qtmiddleware.types import Retrieval, add_degradation
+from qtmiddleware.wrapping.binding import Arguments, Binding
+from qtmiddleware.wrapping.engine import Engine
+from qtmiddleware.wrapping.shadow import log_differences
+
+if TYPE_CHECKING:
+    from qtmiddleware.providers.embedding import CallableEmbedder
+    from qtmiddleware.providers.llms.governed import GovernedModel
+
+T = TypeVar("T")
+Vectors = Sequence[Sequence[float]]
+
+logger: Final = get_logger("qtmiddleware")
+
+
+@dataclass(eq=False, repr=False, slots=True, kw_only=True)
+class Function:
+    """A function that was wrapped, and what its calls have shown.
+
+    Attributes:
+        fn: the function.
+        binding: where its calls hold the question and the number of passages.
+        is_async: whether its calls must be awaited.
+        shape: the user's functions to read and rebuild responses; ``None`` to detect the structure.
+        embedder: turns texts into vectors; ``None`` if the function takes texts.
+        hook: receives every `Retrieval` of the function.
+        takes_history, takes_config: whether the function has a parameter of this name.
+        learned: facts learned from earlier calls.
+        has_warned_of_pages: whether the user was told that the function returns pages.
+        has_warned_of_problem: whether the user was told that results cannot be improved.
+    """
+
+    fn: Callable[..., Any]
+    binding: Binding
+    is_async: bool
+    shape: Shape | None
+    embedder: CallableEmbedder | None
+    hook: RetrievalHook | None
+    takes_history: bool
+    takes_config: bool
+    has_warned_of_pages: bool
+    has_warned_of_problem: bool
+    learned: Learned = field(default_factory=Learned)
+
+
+def make_awaitable(value: Any) -> Awaitable[Any]:
+    """Return *value* if it can be awaited, else an awaitable that returns *value*.
+
+    A decorated function may look asynchronous although it returns a plain value.
+    """
+    return value if hasattr(value, "__await__") else _return_value(value)
+
+
+async def _return_value(value: Any) -> Any:
+    return value
+
+
+class _Attempt(NamedTuple):
+    """One attempt to call the function.
+
+    Attributes:
+        top_k: the number of passages to request; ``None`` for the caller's number.
+        field: the document field to request in addition to the caller's fields; ``""`` for none.
+    """
+
+    top_k: int | None
+    field: str
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Caller:
+    """Calls a wrapped function for one `Call`: once for each text to search for.
+
+    Attributes:
+        function: the function.
+        arguments: the caller's arguments.
+        call: the question and its settings.
+        engine: what is built from the settings.
+        is_shadowed: whether to retrieve again in the background, after the caller has the plain
+            function's result.
+    """
+
+    function: Function
+    arguments: Arguments
+    call: Call
+    engine: Engine
+    is_shadowed: bool = False
+
+    # --- the whole flow ---------------------------------------------------------------------------
+
+    def drive(self, flow: Flow[T]) -> T:
+        """Run *flow* with this object's calls, and return its result. Blocks the thread."""
+        return run(flow, self)
+
+    async def adrive(self, flow: Flow[T]) -> T:
+        """Run *flow* with this object's calls, without blocking the event loop."""
+        return await arun(flow, self)
+
+    def retrieve(self) -> Retrieval:
+        """Return the finished retrieval."""
+        return self.finish_retrieval(self.drive(build_retrieval_flow(self.call)))
+
+    async def aretrieve(self) -> Retrieval:
+        """Return the finished retrieval, without blocking the event loop."""
+        return self.finish_retrieval(await self.adrive(build_retrieval_flow(self.call)))
+
+    def make_shadow(self) -> Caller:
+        """Return a caller that really changes the results, tells no hook and has no shadow."""
+        settings = replace(self.call.settings, shadow=None)
+        call = replace(self.call, settings=settings, hooks=())
+        return replace(self, call=call, is_shadowed=False)
+
+    # --- what the flow has done for it ------------------------------------------------------------
+
+    @property
+    def can_await_calls(self) -> bool:
+        """Whether the caller's event loop can await this call's searches or embeddings.
+
+        The loop awaits searches if the function is asynchronous. The loop awaits all embeddings,
+        because the embedding client's connections belong to the loop.
+        """
+        return self.function.is_async or self.call.embedder is not None
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The thread pool for all work except the search for the original query."""
+        return self.engine.bulkhead
+
+    @property
+    def model(self) -> GovernedModel:
+        """The model that transforms questions."""
+        return self.engine.model
+
+    def search(self, search: Search) -> Any:
+        """Call the function for the text of *search*, and return its response.
+
+        The first call may request more passages or another field than the caller's call. If it
+        fails and *search* allows another attempt, this method calls the function again without the
+        addition. Later calls also omit the addition. Exceptions from the last attempt pass through.
+        """
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
+            if query is None:
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(self.embed((search.text or "",)))[0]
+        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
+        while True:
+            try:
+                response = self._run_search(search, query, attempt)
+            except Exception as error:
+                next_attempt = self._find_next_attempt(search, attempt, error)
+                if next_attempt is None:
+                    raise
+                attempt = next_attempt
+            else:
+                self._record_rejections(search, attempt, first_attempt)
+                return response
+
+    async def asearch(self, search: Search) -> Any:
+        """Call the function as `search` does, but await its response."""
+        query: Any = search.text
+        if self._should_embed_text(search):
+            query = search.vector
+            if query is None:
+                with self._time_embedding(search) as observation:
+                    query = observation.keep_result(await self.aembed((search.text or "",)))[0]
+        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
+        while True:
+            try:
+                response = await self._arun_search(search, query, attempt)
+            except Exception as error:
+                next_attempt = self._find_next_attempt(search, attempt, error)
+                if next_attempt is None:
+                    raise
+                attempt = next_attempt
+            else:
+                self._record_rejections(search, attempt, first_attempt)
+                return response
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per text. An asynchronous embedder runs in a background event loop."""
+        return self._embedder.embed(texts, self.call.settings.limits.max_concurrency)
+
+    async def aembed(self, texts: Sequence[str]) -> Vectors:
+        """Return one vector per text. A synchronous embedder runs in a thread."""
+        return await self._embedder.aembed(texts, self.call.settings.limits.max_concurrency)
+
+    def rerank(self, step: Rerank) -> Sequence[float]:
+        """Return the reranker's score for each text of *step*. Higher is better."""
+        if self.engine.reranker is None:
+            raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
+        return self.engine.reranker.rerank(step.query, step.texts)
+
+    # --- one search -------------------------------------------------------------------------------
+
+    def _should_embed_text(self, search: Search) -> bool:
+        """Return whether the function gets a vector instead of the text of *search*."""
+        return self.call.embedder is not None and search.text is not None and not search.fields
+
+    @property
+    def _embedder(self) -> CallableEmbedder:
+        if self.call.embedder is None:
+            raise WrapError("embed= must be set to turn texts into vectors")
+        return self.call.embedder  # type: ignore[no-any-return]
+
+    @contextmanager
+    def _time_embedding(self, search: Search) -> Iterator[Observation]:
+        began = perf_counter()
+        texts = (search.text or "",)
+        with observe_embedding(search.observation, self.call.embedder, texts) as observation:
+            yield observation
+        search.embed_seconds = perf_counter() - began
+
+    def _find_next_attempt(
+        self, search: Search, attempt: _Attempt, error: Exception
+    ) -> _Attempt | None:
+        """Return the smaller request to make after *error*; ``None`` if there is none."""
+        caller_attempt, is_widened = _Attempt(None, ""), attempt.top_k is not None
+        if attempt == caller_attempt or search.narrow_by is None or search.fields:
+            return None
+        # Another call is the last thing that a service with too many calls needs.
+        if is_rate_limit(error):
+            return None
+        if search.narrow_by.passed:
+            # Too late for this call: the next ones ask for fewer passages at once.
+            if is_widened:
+                self.call.learned.widening.stop()
+            return None
+        # A request without the field does not help if the service is down.
+        if is_outage(error):
+            return caller_attempt if is_widened else None
+        return attempt._replace(field="") if attempt.field else caller_attempt
+
+    def _find_unrequested_field(self) -> str:
+        """Return the text field to request in addition to the caller's fields, or ``""``.
+
+        The field is removed from the response before the caller gets the response. Returns ``""``
+        if the caller requests the field, and if the call cannot request fields.
+        """
+        call = self.call
+        # In shadow mode, the caller gets exactly the plain function's response.
+        if call.problem or call.settings.shadow is not None or call.learned.refuses_field:
+            return ""
+        text_field = call.settings.keyword_evidence.fields.get("text")
+        return self.arguments.find_unrequested_field(text_field)
+
+    def _record_rejections(
+        self, search: Search, attempt: _Attempt, first_attempt: _Attempt
+    ) -> None:
+        """Record for which request the function failed: more passages, or a field."""
+        learned, search.was_refused = self.call.learned, attempt is not first_attempt
+        if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
+            learned.refuses_field = True
+            learned.record_problem(
+                "the index does not return keywordEvidence.fields.text"
+                f" {first_attempt.field!r}; name a text field that the index stores"
+            )
+        if attempt.top_k != first_attempt.top_k:
+            search.top_k = None
+            learned.widening.stop()
+
+    def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+        with RunningCall(search) as call:
+            call.fn = self.function.fn
+            try:
+                response = self._call_function(search, query, attempt)
+            except StopIteration as error:
+                raise FunctionStopped(error) from None
+            record_read_units(response)
+            return response
+
+    async def _arun_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+        if not self.function.is_async:
+            # `partial`, because a lambda would create a closure cell for each of these variables
+            # even if the function is awaited.
+            return await run_in_thread(partial(self._run_search, search, query, attempt))
+        with RunningCall(search) as call:
+            call.fn = self.function.fn
+            response = await make_awaitable(self._call_function(search, query, attempt))
+            record_read_units(response)
+            return response
+
+    def _call_function(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+        """Call the function with *query* and the additions that *attempt* requests."""
+        has_changes = attempt.top_k is not None or query is not self.call.original or search.fields
+        if query is not None and has_changes:
+            arguments = self.arguments.replace(query, attempt.top_k, text_fields=search.fields)
+        else:
+            # The function gets the caller's arguments as they are.
+            arguments = self.arguments.move_query()
+        if attempt.field:
+            arguments = arguments.request_field(attempt.field)
+        return self.function.fn(*arguments.args, **arguments.kwargs)
+
+    # --- afterwards -------------------------------------------------------------------------------
+
+    def finish_retrieval(self, retrieval: Retrieval) -> Retrieval:
+        """Log *retrieval*, and return it without the text field that only qtmiddleware requested.
+
+        If the query log cannot be written, the returned retrieval has a degradation. If
+        qtmiddleware cannot improve the function's results, this method warns the user once.
+        """
+        call, log = self.call, self.engine.log
+        if field_name := self._find_unrequested_field():
+            retrieval = hide_field(
+                retrieval, field_name, call.shape, call.settings.keyword_evidence
+            )
+        self.warn_about_setup_once(retrieval)
+        # In shadow mode, the record of the shadow holds the plain function's result too.
+        if log is not None and not self.is_shadowed:
+            degradation = log.append_record(retrieval)
+            if degradation is not None:
+                retrieval = add_degradation(retrieval, degradation)
+        if logger.isEnabledFor(logging.DEBUG):
+            from qtmiddleware.wrapping.query_log import log_texts
+
+            log_texts(retrieval, self.engine.redact)
+        if self.is_shadowed:
+            self.engine.shadow_runs.start(self.make_shadow(), partial(log_differences, retrieval))
+        return retrieval
+
+    def warn_about_setup_once(self, retrieval: Retrieval) -> None:
+        """Warn once if the function returns pages, and once if its results cannot be improved."""
+        function, learned = self.function, self.call.learned
+        query_id, name = retrieval.trace.query_id, function.binding.function_name
+        if learned.page and not function.has_warned_of_pages:
+            function.has_warned_of_pages = True
+            # A user who named the argument knows about the pages.
+            if not function.binding.is_page_named:
+                warning = build_paging_warning(learned.page)
+                logger.warning(
+                    "%s(): %s, with page_arg=%r if it does", name, warning, learned.page,
+                    event="paged", query_id=query_id,
+                )  # fmt: skip
+        if learned.problem and not function.has_warned_of_problem:
+            function.has_warned_of_problem = True
+            message = f"{name}(): {learned.problem} (details: .check(question))"
+            _issue_setup_warning(message, query_id)
+
+
+def _issue_setup_warning(message: str, query_id: str) -> None:
+    """Log *message*, and issue a `SetupWarning` for the line that called the wrapped function.
+
+    Never raises, even if a filter turns warnings into errors.
+    """
+    logger.warning("%s", message, event="setup_problem", query_id=query_id)
+    frame: FrameType | None = sys._getframe()
+    level = 0
+    # Skip our own frames, and asyncio's: an asynchronous function is called by the event loop.
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in (
+        "qtmiddleware",
+        "asyncio",
+    ):
+        frame, level = frame.f_back, level + 1
+    # A warning filter may turn the warning into an error, which would cost the user the result.
+    with suppress(Exception):
+        warnings.warn(message, SetupWarning, stacklevel=level + 1)

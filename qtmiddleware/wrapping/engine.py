@@ -1,0 +1,330 @@
+"""Build what the calls of one configuration share: models, reranker, glossary, log and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from functools import cached_property
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakValueDictionary
+
+from qtmiddleware.config import Config, Layers
+from qtmiddleware.config.keys import read_marked_values
+from qtmiddleware.config.settings import Mark, Settings
+from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
+from qtmiddleware.protocols import Cache, Clock, FuseFunction, Observer, Reranker, RetrievalHook
+from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
+from qtmiddleware.providers.rerankers import make_reranker
+from qtmiddleware.runtime.cache import SharedCache, TransformationCache
+from qtmiddleware.runtime.circuit_breaker import Breaker
+from qtmiddleware.runtime.drivers import Bulkhead
+from qtmiddleware.runtime.forking import make_lock
+from qtmiddleware.runtime.logs import LogSampler, get_logger
+from qtmiddleware.runtime.observing import make_root_observation
+from qtmiddleware.wrapping.shadow import ShadowRuns
+
+if TYPE_CHECKING:
+    from qtmiddleware.providers.llms.governed import GovernedModel
+    from qtmiddleware.retrieval.glossary import Glossary
+    from qtmiddleware.wrapping.query_log import QueryLog, Redact
+
+logger: Final = get_logger("qtmiddleware")
+
+MOST_KEPT: Final = 32
+"""How many engines for calls that override settings are kept."""
+
+T = TypeVar("T")
+
+
+def override_config(config: Config, layers: Layers) -> Config:
+    """Return *config*, overridden by each of *layers* in turn.
+
+    A layer is a mapping or the name of a preset. Raises `ConfigError` for invalid settings, and for
+    settings that a single call cannot change.
+    """
+    overridden = config
+    for layer in layers:
+        overridden = overridden.overridden(layer)
+    if overridden is config:
+        return config
+    # Imported here so that the free tier does not pay for this module.
+    from qtmiddleware.config.keys import find_marked_keys
+
+    for key in find_marked_keys(Mark.MIDDLEWARE):
+        if key.read_value(overridden.settings) != key.read_value(config.settings):
+            message = (
+                f"{key.name} cannot be set for one call; set it in the config of QueryMiddleware"
+            )
+            raise ConfigError(message, path=key.name, source="call")
+    return overridden
+
+
+class Engine:
+    """What is built from one `Settings`, and used by every call with these settings.
+
+    All engines of one middleware share its threads, cache and circuit breakers. Two engines whose
+    settings name the same model or reranker share that too, so that neither is loaded twice. What
+    no engine uses any more is garbage-collected, and its connections with it.
+
+    Args:
+        config: the settings.
+        client, reranker, redact, observers, hook, clock, fuse, cache: the arguments of
+            `QueryMiddleware`.
+
+    Attributes:
+        config, settings: the settings.
+        reranker: the reranker; ``None`` if the settings do not enable reranking.
+        log: the query log; ``None`` if the settings name no file.
+        glossary: the glossary; ``None`` if the settings name none.
+        is_off: whether the settings change nothing, and nobody is to be told of a retrieval.
+        cache: the transformations.
+        bulkhead: the threads for all work except the search for the original query.
+        sampler: limits how often degradations are logged.
+        shadow_runs: the retrievals in shadow mode.
+        observation: reports the calls' operations to the observers.
+
+    Raises:
+        ConfigError: for invalid settings.
+    """
+
+    config: Config
+    settings: Settings
+    glossary: Glossary | None
+    log: QueryLog | None
+    reranker: Reranker | None
+    is_off: bool
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        client: Any = None,
+        reranker: Any = None,
+        redact: Redact | None = None,
+        observers: Sequence[Observer] = (),
+        hook: RetrievalHook | None = None,
+        clock: Clock | None = None,
+        fuse: FuseFunction | None = None,
+        cache: Cache | None = None,
+    ) -> None:
+        self._client, self._reranker, self.redact = client, reranker, redact
+        self.hook, self.clock, self.fuse = hook, clock, fuse
+        self.observation = make_root_observation(observers)
+        self.cache = TransformationCache(
+            config.settings,
+            None if cache is None else SharedCache(cache, config.settings.breaker.seconds),
+        )
+        self.bulkhead, self.sampler, self.shadow_runs = Bulkhead(), LogSampler(), ShadowRuns()
+        self._made: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
+        self._making = make_lock()
+        self._overridden: list[Engine] = []
+        self._overriding = make_lock()
+        self._build(config, None)
+
+    def rebuild(self, config: Config, *, is_for_one_call: bool = False) -> Engine:
+        """Return an engine for *config* that shares the threads, cache and breakers of this one.
+
+        *is_for_one_call* says that *config* overrides the middleware's own settings.
+        """
+        engine = copy(self)
+        for name in ("account", "model", "chat_model"):
+            vars(engine).pop(name, None)
+        engine._overridden, engine._overriding = [], make_lock()
+        engine._build(config, self if is_for_one_call else None)
+        return engine
+
+    def override(self, layers: Layers) -> Engine:
+        """Return the engine for this engine's settings, overridden by each of *layers* in turn.
+
+        Raises `ConfigError` for invalid settings, and for settings that a single call cannot
+        change.
+        """
+        config = override_config(self.config, layers)
+        if config is self.config:
+            return self
+        # Building under the lock lets two threads that need the same engine share one.
+        with self._overriding:
+            for engine in self._overridden:
+                if engine.settings == config.settings:
+                    break
+            else:
+                engine = self.rebuild(config, is_for_one_call=True)
+            # The engine that was used last comes first.
+            others = [other for other in self._overridden if other is not engine]
+            self._overridden = [engine, *others[: MOST_KEPT - 1]]
+        return engine
+
+    def _build(self, config: Config, base: Engine | None) -> None:
+        """Build what *config* names now, so that invalid settings fail here.
+
+        A model is made only if the settings ask for one. *base* is the engine of the middleware's
+        own settings, if *config* overrides these.
+        """
+        self.config, self.settings = config, (settings := config.settings)
+        # A caller with little time must not open the breaker for all others, so the middleware's
+        # own limits say which call was late.
+        self._limits = settings.limits if base is None else base.settings.limits
+        if (
+            self._client is not None
+            or settings.transformation_type != "none"
+            or settings.budget.max_usd is not None
+        ):
+            # Import the module of the first question now: greenlets that import the same module
+            # would wait for each other.
+            import_module("qtmiddleware.retrieval.question")
+            # Reading makes them.
+            _ = self.model, self.chat_model
+        self.reranker = self.log = None
+        if settings.rerank.enabled:
+            options = settings.rerank
+            self.reranker = self._share(
+                ("reranker", options.model, options.trust_remote_code),
+                lambda: make_reranker(self._reranker, settings),
+            )
+        if (path := settings.log.path) is not None:
+            from qtmiddleware.wrapping.query_log import QueryLog
+
+            texts = settings.log.texts
+            self.log = self._share(
+                ("log", path, texts), lambda: QueryLog(path, texts=texts, redact=self.redact)
+            )
+        self.glossary = None
+        if base is not None and base.settings.glossary == settings.glossary:
+            self.glossary = base.glossary
+        elif settings.glossary.path is not None or settings.glossary.terms:
+            from qtmiddleware.retrieval.glossary_file import load_glossary
+
+            self.glossary = load_glossary(settings.glossary)
+        self.is_off = (
+            settings.transformation_type == "none"
+            and not settings.keyword_evidence.enabled
+            and not settings.rerank.enabled
+            and (not settings.preprocess.enabled or settings.preprocess.apply_to == "keywords")
+            and settings.scores == "backend"
+            and settings.log.path is None
+            and not self.observation.is_observed
+            and self.hook is None
+        )
+
+    def _share(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what another engine has made under *key*, or what *make* returns."""
+        # Making under the lock lets two threads that need the same model share one.
+        with self._making:
+            if (made := self._made.get(key)) is None:
+                made = make()
+                # An object of the user's own may allow no weak references; it is the same anyway.
+                with suppress(TypeError):
+                    self._made[key] = made
+        return made
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a language model is configured: a client, an API key or an address."""
+        return self._client is not None or has_language_model(self.settings)
+
+    @cached_property
+    def account(self) -> int | None:
+        """A number that identifies the model service's address and the API key.
+
+        Read once, so that a key that changes in the environment is used after a reload. ``None`` if
+        the user passed a client.
+        """
+        if self._client is not None:
+            return None
+        from qtmiddleware.providers.openai_client import hash_address_and_key
+
+        return hash_address_and_key(self.settings.llm.base_url)
+
+    @cached_property
+    def model(self) -> GovernedModel:
+        """The model that transforms questions.
+
+        A client that the user passed takes precedence over the model that the settings name.
+        """
+        return self._make_model(self.settings)
+
+    @cached_property
+    def chat_model(self) -> GovernedModel:
+        """The model that writes answers: ``chatModel``, with the answers' token limit."""
+        settings = self.settings
+        llm = replace(settings.llm, max_tokens=settings.answer.max_tokens)
+        return self._make_model(
+            replace(settings, transformation_model=settings.chat_model, llm=llm)
+        )
+
+    def _make_model(self, settings: Settings) -> GovernedModel:
+        # Imported here so that the free tier does not pay for these modules.
+        from qtmiddleware.providers.llms.governed import GovernedModel
+
+        account = self.account
+        clients = self._share(
+            ("clients", account), lambda: make_shared_clients(self._client, settings)
+        )
+        inner = self._share(
+            ("model", read_marked_values(settings, Mark.MODEL), account),
+            lambda: make_language_model(clients or self._client, settings),
+        )
+        limits = settings.breaker.failures, settings.breaker.seconds
+        # One circuit breaker per service, key and model.
+        breaker = self._share(
+            ("breaker", inner.name, account), lambda: Breaker(*limits, name=inner.name)
+        )
+        return GovernedModel(inner, replace(settings, limits=self._limits), breaker)
+
+    def apply_limits(self) -> None:
+        """Let the cache and the circuit breakers keep to the limits in the settings."""
+        breaker = self.settings.breaker
+        for part in self._list_made("breaker"):
+            part.change_limits(breaker.failures, breaker.seconds)
+        self.cache.apply_settings(self.settings)
+
+    def warm_up_model(self) -> None:
+        """Load the packages of the language model, and create the model's client.
+
+        Errors are ignored, because the first question reports them.
+        """
+        settings = self.settings
+        if settings.transformation_type != "none" and settings.escalation.mode != "never":
+            inner: Any = self.model.inner
+            with suppress(Exception):
+                inner.warm_up()
+
+    def load_reranker(self) -> None:
+        """Load the reranker, so that no question waits for it.
+
+        A failure is logged as a warning and not raised.
+        """
+        reranker: Any = self.reranker
+        if reranker is not self._reranker and hasattr(reranker, "load"):
+            try:
+                reranker.load()
+            except (MissingExtra, ModelError) as error:
+                logger.warning("results will not be reranked: %s", error, event="reranker_missing")
+
+    def close(self) -> None:
+        """Close the models and rerankers of all engines. Clients that the user passed stay open."""
+        for model in self._list_made("model"):
+            if hasattr(model, "close"):
+                model.close()
+        self._close_rerankers()
+
+    async def aclose(self) -> None:
+        """Close as `close` does, and wait for the running event loop's clients."""
+        for model in self._list_made("model"):
+            if hasattr(model, "aclose"):
+                await model.aclose()
+        self._close_rerankers()
+
+    def _close_rerankers(self) -> None:
+        for reranker in self._list_made("reranker"):
+            if reranker is not self._reranker and hasattr(reranker, "close"):
+                reranker.close()
+
+    def _list_made(self, kind: str) -> list[Any]:
+        """Return what was made of this *kind*, each object once."""
+        with self._making:
+            made = list(self._made.items())
+        return list({id(part): part for key, part in made if key[0] == kind}.values())
