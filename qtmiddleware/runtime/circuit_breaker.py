@@ -145,10 +145,11 @@ class Breaker:
             seconds: For how many more seconds the breaker stays open.
         """
         with self._updated():
+            seconds = self._remaining_seconds
             state = BreakerState.HALF_OPEN if self._needs_probe else BreakerState.CLOSED
-            if self._remaining_seconds:
+            if seconds:
                 state = BreakerState.OPEN
-            return state, self._failures_in_row, self._max_failures, self._remaining_seconds
+            return state, self._failures_in_row, self._max_failures, seconds
 
     @property
     def wait_seconds(self) -> float:
@@ -200,18 +201,14 @@ class Breaker:
             has_changed, self._was_open = is_open != self._was_open, is_open
         # Logged without the lock, because a log handler may be slow, or may ask the breaker.
         if has_changed and self._name:
-            change, detail = "breaker closed", "calls are allowed again"
-            if is_open:
-                change, detail = (
-                    "breaker opened",
-                    f"no calls for {round(seconds, 3):g} s, then one test call",
-                )
+            change = f"breaker {'opened' if is_open else 'closed'}"
+            pause = f"no calls for {round(seconds, 3):g} s, then one test call"
             self._sampler.log(
                 logger,
                 change,
                 [self._name],
                 message=f"the circuit {change}",
-                details={self._name: detail},
+                details={self._name: pause if is_open else "calls are allowed again"},
                 model=self._name,
                 seconds=round(seconds, 3),
             )
