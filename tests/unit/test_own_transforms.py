@@ -35,61 +35,48 @@ def define(*fields: str, prompt: str = PROMPT) -> dict[str, Any]:
     return {"prompt": prompt, "fields": list(fields)}
 
 
+def weighed(**fields: Any) -> dict[str, Any]:
+    return {"prompt": PROMPT, "fields": fields}
+
+
 def passages(query: str, top_k: int = 3) -> list[dict[str, Any]]:
     return [{"id": f"{query}-{n}", "score": 1.0 / (n + 1), "text": query} for n in range(top_k)]
 
 
 @pytest.mark.parametrize(
-    ("transforms", "path", "allowed"),
+    ("name", "definition", "path", "allowed"),
     [
-        ({"hyde": define("hyde")}, "transforms.hyde", "another name"),
-        ({"Multi-Query": define("hyde")}, "transforms.Multi-Query", "another name"),
-        ({"standalone": define("hyde")}, "transforms.standalone", "another name"),
-        ({"answer": define("hyde")}, "transforms.answer", "another name"),
-        ({"my own": define("hyde")}, "transforms.my own", "letters, digits, - and _"),
-        ({"x" * 61: define("hyde")}, "transforms." + "x" * 60 + "...", "at most 60"),
-        ({"jargon": "Say it."}, "transforms.jargon", "an object of prompt, fields"),
-        ({"jargon": {"fields": ["hyde"]}}, "transforms.jargon.prompt", "a text that is not empty"),
-        (
-            {"jargon": define("hyde", prompt=" ")},
-            "transforms.jargon.prompt",
-            "a text that is not empty",
-        ),
-        ({"jargon": {"prompt": PROMPT}}, "transforms.jargon.fields", f"an object of {KINDS}"),
-        ({"jargon": define()}, "transforms.jargon.fields", f"an object of {KINDS}"),
-        ({"jargon": define("answer")}, "transforms.jargon.fields.answer", KINDS),
-        ({"jargon": define("standalone")}, "transforms.jargon.fields.standalone", KINDS),
-        (
-            {"jargon": {"prompt": PROMPT, "fields": {"hyde": -0.1}}},
-            "transforms.jargon.fields.hyde",
-            "from 0 to 100",
-        ),
-        (
-            {"jargon": {"prompt": PROMPT, "fields": {"hyde": True}}},
-            "transforms.jargon.fields.hyde",
-            "from 0 to 100",
-        ),
-        (
-            {"jargon": {"prompt": PROMPT, "fields": {"keywords": 1}}},
-            "transforms.jargon.fields.keywords",
-            "null",
-        ),
-        (
-            {"jargon": {**define("hyde"), "wieght": 1}},
-            "transforms.jargon.wieght",
-            "prompt, fields",
-        ),
-        ([], "transforms", "an object of names, each an object of prompt, fields"),
+        *((it, define("hyde"), "", "another name") for it in ("hyde", "Multi-Query", "answer")),
+        ("standalone", define("hyde"), "", "another name"),
+        ("my own", define("hyde"), "", "letters, digits, - and _"),
+        ("jargon", "Say it.", "", "an object of prompt, fields"),
+        ("jargon", {"fields": ["hyde"]}, ".prompt", "a text that is not empty"),
+        ("jargon", define("hyde", prompt=" "), ".prompt", "a text that is not empty"),
+        ("jargon", {"prompt": PROMPT}, ".fields", f"an object of {KINDS}"),
+        ("jargon", define(), ".fields", f"an object of {KINDS}"),
+        ("jargon", define("answer"), ".fields.answer", KINDS),
+        ("jargon", define("standalone"), ".fields.standalone", KINDS),
+        ("jargon", weighed(hyde=-0.1), ".fields.hyde", "from 0 to 100"),
+        ("jargon", weighed(hyde=True), ".fields.hyde", "from 0 to 100"),
+        ("jargon", weighed(keywords=1), ".fields.keywords", "null"),
+        ("jargon", {**define("hyde"), "wieght": 1}, ".wieght", "prompt, fields"),
     ],
 )
 def test_a_definition_that_is_impossible_is_refused_with_its_place(
-    transforms: Any, path: str, allowed: str
+    name: str, definition: Any, path: str, allowed: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
-        Config.load({"transforms": transforms}, environ={})
-    assert refused.value.path == path
+        Config.load({"transforms": {name: definition}}, environ={})
+    assert refused.value.path == f"transforms.{name}{path}"
     assert allowed in refused.value.allowed
-    assert f"{path} " in str(refused.value)
+    assert f"{refused.value.path} " in str(refused.value)
+
+
+def test_names_that_are_too_long_or_no_names_at_all_are_refused() -> None:
+    for transforms, path in (([], "transforms"), ({"x" * 61: define("hyde")}, "transforms.xxx")):
+        with pytest.raises(ConfigError) as refused:
+            Config.load({"transforms": transforms}, environ={})
+        assert refused.value.path.startswith(path)
 
 
 @pytest.mark.parametrize("name", ["sk-proj-Zq81hhTTyw0pLmN", "two\nlines", "\x1b[31m"])
@@ -104,22 +91,17 @@ def test_a_message_about_a_name_is_one_line_without_a_key(name: str) -> None:
         )
 
 
-@given(
-    st.dictionaries(
-        st.text(max_size=6) | st.sampled_from(["jargon", "rewrite", "x" * 70]),
-        st.none()
-        | st.text(max_size=5)
-        | st.dictionaries(
-            st.sampled_from(["prompt", "fields", "weight"]),
-            st.text(max_size=5)
-            | st.lists(st.sampled_from([*FILLED_BY, "stepBack", "x"]) | st.integers(), max_size=3)
-            | st.dictionaries(
-                st.sampled_from([*FILLED_BY, "stepBack", "x"]), st.none() | st.floats(), max_size=3
-            ),
-        ),
-        max_size=3,
-    )
+NAMES = st.sampled_from([*FILLED_BY, "stepBack", "x"])
+FIELDS = (
+    st.text(max_size=5)
+    | st.lists(NAMES | st.integers(), max_size=3)
+    | st.dictionaries(NAMES, st.none() | st.floats(), max_size=3)
 )
+DEFINITIONS = st.dictionaries(st.sampled_from(["prompt", "fields", "weight"]), FIELDS)
+TRANSFORM_NAMES = st.text(max_size=6) | st.sampled_from(["jargon", "rewrite", "x" * 70])
+
+
+@given(st.dictionaries(TRANSFORM_NAMES, st.none() | st.text(max_size=5) | DEFINITIONS, max_size=3))
 def test_any_definition_is_a_config_that_can_be_asked_for_or_a_config_error(
     transforms: dict[str, Any],
 ) -> None:

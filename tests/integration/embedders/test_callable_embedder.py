@@ -151,79 +151,45 @@ def test_a_wrapped_function_embeds_by_either_option_but_not_by_both() -> None:
 # --- objects --------------------------------------------------------------------------------------
 
 
-class LangChain:
-    model = "m"
-
-    def embed_query(self, text: str) -> list[float]:
-        return [1.0, *true(text)]
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return [[2.0, *true(text)] for text in texts]
+def each(first: float) -> Any:
+    return lambda self, texts: [[first, *true(text)] for text in texts]
 
 
-class LlamaIndex:
-    model_name = "m"
-
-    def get_query_embedding(self, query: str) -> list[float]:
-        return [1.0, *true(query)]
-
-    def get_text_embedding_batch(self, texts: list[str]) -> list[list[float]]:
-        return [[2.0, *true(text)] for text in texts]
+def arrays(first: float) -> Any:
+    return lambda self, input: [np.array([first, *true(text)]) for text in input]  # noqa: A006
 
 
-class Chroma:
-    model = "m"
-
-    def __call__(self, input: Any) -> Any:  # noqa: A002
-        raise AssertionError
-
-    def embed_query(self, input: Any) -> Any:  # noqa: A002
-        return [np.array([1.0, *true(text)]) for text in input]
-
-    def embed_documents(self, input: Any) -> Any:  # noqa: A002
-        return [np.array([2.0, *true(text)]) for text in input]
+def of_one_text(self: Any, text: str) -> list[float]:
+    return [1.0, *true(text)]
 
 
-class SentenceTransformers:
-    model = "m"
-
-    def encode_query(self, sentences: Any) -> Any:
-        return np.array([[1.0, *true(text)] for text in sentences])
-
-    def encode_document(self, sentences: Any) -> Any:
-        return np.array([[2.0, *true(text)] for text in sentences])
-
-
-class Own:
-    name, dimension = "m", 4
-
-    def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        return [[1.0, *true(text)] for text in texts]
-
-
-class OneTextOnly:
-    model = "m"
-
-    def get_text_embedding(self, text: str) -> list[float]:
-        return [1.0, *true(text)]
+OBJECTS: dict[str, dict[str, Any]] = {
+    "LangChain": {"embed_query": of_one_text, "embed_documents": each(2.0)},
+    "LlamaIndex": {"get_query_embedding": of_one_text, "get_text_embedding_batch": each(2.0)},
+    "Chroma": {"embed_query": arrays(1.0), "embed_documents": arrays(2.0), "__call__": 1},
+    "sentence-transformers": {"encode_query": arrays(1.0), "encode_document": arrays(2.0)},
+    "a method for both": {"embed": each(1.0)},
+    "one text only": {"get_text_embedding": of_one_text},
+}
 
 
 @both_ways
-@pytest.mark.parametrize(
-    "kind", [LangChain, LlamaIndex, Chroma, SentenceTransformers, Own, OneTextOnly]
-)
+@pytest.mark.parametrize("name", OBJECTS)
 def test_an_object_is_known_by_its_methods_for_questions_and_for_passages(
-    embed: Embed, kind: Any
+    embed: Embed, name: str
 ) -> None:
-    passages, questions = CallableEmbedder(kind()), query_embedder(kind())
+    model = type(name, (), {"model": "m", **OBJECTS[name]})()
+    passages, questions = CallableEmbedder(model), query_embedder(model)
     assert (passages.name, questions.name) == ("m", "m")
     assert embed(questions, TEXTS) == [[1.0, *true(text)] for text in TEXTS]
-    first = 1.0 if kind in (Own, OneTextOnly) else 2.0
+    first = 2.0 if len(OBJECTS[name]) > 1 else 1.0
     assert embed(passages, TEXTS) == [[first, *true(text)] for text in TEXTS]
     assert embed(passages.queries, TEXTS) == embed(questions, TEXTS)
 
 
-class Awaited(LangChain):
+class Awaited:
+    embed_query = of_one_text
+
     async def aembed_query(self, text: str) -> list[float]:
         return [3.0, *true(text)]
 
@@ -238,7 +204,7 @@ def test_a_method_that_is_awaited_is_taken_where_one_awaits() -> None:
     assert blocking(query_embedder(AwaitedAlone()), ["a", "b"])[1] == [3.0, *true("b")]
 
 
-@pytest.mark.parametrize("given", [7, "all-MiniLM-L6-v2", None, LangChain, object(), [true]])
+@pytest.mark.parametrize("given", [7, "all-MiniLM-L6-v2", None, Awaited, object(), [true]])
 def test_what_cannot_embed_is_refused_at_once(given: Any) -> None:
     with pytest.raises(WrapError, match="embed must be a function from a text to its vector"):
         CallableEmbedder(given)

@@ -207,22 +207,6 @@ def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
     assert "/elsewhere" not in [request.path for request, _ in httpserver.log]
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("HTTPS_PROXY", "http://me:passw0rd/with-a-slash@127.0.0.1:3128"),
-        ("SSL_CERT_FILE", "/no/passw0rd.pem"),
-    ],
-)
-def test_a_proxy_or_certificate_that_cannot_be_used_is_told_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
-    monkeypatch.setenv(variable, value)
-    with pytest.raises(EmbeddingError, match=rf"nothing was sent; .*{variable}") as caught:
-        OpenAIEmbedder("m", base_url="https://127.0.0.1:9/v1").embed([TEXT])
-    assert "passw0rd" not in "".join(traceback.format_exception(caught.value))
-
-
 def test_without_a_key_and_an_address_the_variable_is_named(
     monkeypatch: pytest.MonkeyPatch, server: EmbeddingsServer
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from qtmiddleware.types import Message, Transformation
 from tests.support.shared_data import RECORDED
 
 Spans = Sequence[tuple[str, str]]
+TABLES = json.loads(Path(__file__).with_name("guard.json").read_text(encoding="utf-8"))
 
 
 def guarded(query: str, required_spans: Spans, **held: object) -> Transformation:
@@ -30,56 +30,16 @@ def rewrite(query: str, required_spans: Spans, text: str) -> str | None:
     return guarded(query, required_spans, rewrite=text).rewrite
 
 
-@pytest.mark.parametrize(
-    ("kind", "span", "text"),
-    [
-        ("number", "1,000", "more than 1000 users"),
-        ("number", "1000", "1 000 Nutzer"),
-        ("number", "1.000,5", "1000.5 euros"),
-        ("number", "10 %", "a fee of 10%"),
-        ("number", "$5", "5 dollars"),
-        ("number", "5 million", "5,000,000 people"),
-        ("number", "3", "three ways"),
-        ("number", "3rd", "the third world"),
-        ("number", "５", "5 rules"),
-        ("identifier", "E-4042", "error e4042 at start"),
-        ("identifier", "E4042", "error E-4042"),
-        ("identifier", "foo::bar", "what foo::bar does"),
-        ("identifier", "gpt-4o", "GPT 4o pricing"),
-        ("identifier", "@jack", "posts by @jack"),
-        ("name", "Beyoncé", "Beyonce's first album"),
-        ("name", "Saint-Exupéry", "saint exupery as a pilot"),
-        ("name", "WHO", "World Health Organization rules"),
-        ("name", "United States", "law in the U.S."),
-        ("name", "World Health Organization (WHO)", "what the WHO declared"),
-        ("name", "John Smith", "Smith, John: biography"),
-        ("name", "J. K. Rowling", "books by JK Rowling"),
-        ("name", "David O. Russell", "films of David Russell"),
-        ("name", "Prof. Dr. Mark Can", "lectures of Mark Can"),
-        ("name", "Corona", "coronavirus tests"),
-        ("quote", '"girl power"', "the “Girl Power” message"),
-        ("quote", "'a b'", "the A, b thing"),
-        ("url", "https://www.example.com/a/", "docs on example.com/a"),
-    ],
-)
+def spans_of(query: str) -> Spans:
+    return [(span.kind, span.text) for span in find_protected_spans(query)]
+
+
+@pytest.mark.parametrize(("kind", "span", "text"), TABLES["same"])
 def test_another_way_of_writing_the_same_is_kept_as_it_is(kind: str, span: str, text: str) -> None:
     assert rewrite(f"about {span} here", [(kind, span)], text) == text
 
 
-@pytest.mark.parametrize(
-    ("kind", "span", "text", "expected"),
-    [
-        ("number", "1,000", "more than 100 users", "more than 100 users (1,000)"),
-        ("number", "2023", "revenue last year", "revenue last year (2023)"),
-        ("identifier", "E-4042", "error E-40421 at start", "error E-40421 at start (E-4042)"),
-        ("identifier", "v1.2", "bug in v1.2.3", "bug in v1.2.3 (v1.2)"),
-        ("identifier", "foo::bar", "what bar does", "what bar does (foo::bar)"),
-        ("identifier", "C++", "which power C has", "which power C has (C++)"),
-        ("name", "Acme", "the company", "the company (Acme)"),
-        ("quote", "“girl power”", "the power of girls", 'the power of girls ("girl power")'),
-        ("url", "https://a.io/x", "docs on a.io", "docs on a.io (https://a.io/x)"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "span", "text", "expected"), TABLES["lost"])
 def test_what_was_lost_is_put_back(kind: str, span: str, text: str, expected: str) -> None:
     query = f"about {span} and its users, revenue, errors, bugs, company, power and docs; what bar and C are"
     found = guarded(query, [(kind, span)], rewrite=text, paraphrases=(text,), standalone=text)
@@ -99,39 +59,12 @@ def test_a_text_that_lost_most_is_dropped() -> None:
     assert found.notes == (("rewrite", "dropped: identifier 8:13, identifier 18:26"),)
 
 
-@pytest.mark.parametrize(
-    ("query", "word", "text"),
-    [
-        ("is dental not covered?", "not", "is dental care excluded from coverage?"),
-        ("is dental not covered?", "not", "dental isn't covered"),
-        ("is dental not covered?", "not", "dental isn’t part of it"),
-        ("is dental not covered?", "not", "is dental treatment uncovered?"),
-        ("plans not refundable", "not", "nonrefundable plans"),
-        ("plans with no fees", "no", "plans without fees"),
-        ("I can't log in", "can't", "unable to log in to account"),
-        ("printer not working", "not", "printer problems and error messages"),
-        ("is it not legal", "not", "is it illegal"),
-        ("was ist nicht versichert", "nicht", "Leistungen ohne Versicherung"),
-        ("qu'est-ce qui n'est pas couvert", "pas", "exclusions: aucune couverture"),
-        ("qué no cubre", "no", "gastos sin cobertura"),
-        ("что не входит", "не", "услуги без покрытия"),
-        ("что не входит", "не", "что не входит в страховку"),
-        ("哪些不包括", "不", "没有包括的项目"),
-        ("含まれないもの", "ない", "含まれません"),
-    ],
-)
+@pytest.mark.parametrize(("query", "word", "text"), TABLES["denied"])
 def test_a_denial_in_other_words_is_still_one(query: str, word: str, text: str) -> None:
     assert rewrite(query, [("negation", word)], text) == text
 
 
-@pytest.mark.parametrize(
-    ("query", "word", "text"),
-    [
-        ("is dental not covered?", "not", "is dental care covered by the plan?"),
-        ("was ist nicht versichert", "nicht", "was ist versichert"),
-        ("哪些不包括", "不", "哪些包括在内"),
-    ],
-)
+@pytest.mark.parametrize(("query", "word", "text"), TABLES["undenied"])
 def test_a_text_that_lost_the_denial_is_dropped(query: str, word: str, text: str) -> None:
     found = guarded(query, [("negation", word)], rewrite=text)
     assert found.rewrite is None
@@ -140,53 +73,30 @@ def test_a_text_that_lost_the_denial_is_dropped(query: str, word: str, text: str
     )
 
 
-SABOTAGE = json.loads(Path(__file__).with_name("sabotage.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize(("query", "text"), SABOTAGE["lost"])
+@pytest.mark.parametrize(("query", "text"), TABLES["lost_one_thing"])
 def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
     query: str, text: str
 ) -> None:
-    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
+    spans = spans_of(query)
     found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
     assert text not in (found.rewrite, found.standalone, *found.paraphrases)
     assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
 
 
-@pytest.mark.parametrize(("query", "text"), SABOTAGE["kept"])
+@pytest.mark.parametrize(("query", "text"), TABLES["faithful"])
 def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
-    assert (
-        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
-        == text
-    )
+    assert rewrite(query, spans_of(query), text) == text
 
 
-@pytest.mark.parametrize(
-    ("query", "text", "expected"),
-    [
-        ("Does €100 cover it?", "Is the deposit covered?", "Is the deposit covered? (€100)"),
-        ("Is €100/month for rent?", "Is the rent high?", "Is the rent high? (€100/month)"),
-        ("Is 100 % of rent back?", "Is all rent back?", "Is all rent back? (100 %)"),
-        ("How far can 5 kg roll?", "How far can it roll?", "How far can it roll? (5 kg)"),
-        ("Where is Dr. May Wong?", "Where is Dr. Wong?", "Where is Dr. Wong? (Dr. May Wong)"),
-        (
-            "Where is Dr. May Wong?",
-            "Where may Dr. Wong be?",
-            "Where may Dr. Wong be? (Dr. May Wong)",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("query", "text", "expected"), TABLES["put_back"])
 def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
-    assert (
-        rewrite(query, [(span.kind, span.text) for span in find_protected_spans(query)], text)
-        == expected
-    )
+    assert rewrite(query, spans_of(query), text) == expected
 
 
 @pytest.mark.parametrize("mark", "'’ʼ＇")
 def test_a_contraction_denies_whatever_its_apostrophe_is(mark: str) -> None:
     query = f"Which flights aren{mark}t non-stop?"
-    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
+    spans = spans_of(query)
     assert spans == [("negation", f"aren{mark}t")]
     assert rewrite(query, spans, "Which flights are non-stop?") is None
     for text in (
@@ -231,35 +141,7 @@ def test_step_back_and_passage_may_leave_spans_out() -> None:
     assert (found.step_back, found.hyde, found.notes) == ("errors", "An x.", ())
 
 
-@pytest.mark.parametrize(
-    ("query", "text", "stays"),
-    [
-        ("为什么登录失败", "why does login fail", False),
-        ("ログインできない", "cannot log in", False),
-        ("로그인 실패", "login failure", False),
-        ("ошибка входа", "login error", False),
-        ("خطأ في الدخول", "login error", False),
-        ("why does login fail", "为什么登录失败", False),
-        (
-            "如何配置 Kubernetes ingress controller annotations",
-            "how to configure Kubernetes ingress annotations",
-            False,
-        ),
-        (
-            "如何配置 Kubernetes ingress controller",
-            "Kubernetes ingress controller 的配置方法",
-            True,
-        ),
-        ("东京塔高度", "東京タワーの高さ", True),
-        ("what does 日本語 mean", "meaning of the word 日本語", True),
-        (
-            "Kubernetes Pod CrashLoopBackOff 无法启动",
-            "Kubernetes Pod 处于 CrashLoopBackOff 状态的原因",
-            True,
-        ),
-        ("12 + 7", "12 plus 7", True),
-    ],
-)
+@pytest.mark.parametrize(("query", "text", "stays"), TABLES["scripts"])
 def test_a_text_in_another_script_is_dropped(query: str, text: str, stays: bool) -> None:
     held = {"standalone": text, "rewrite": text, "step_back": text, "hyde": text}
     found = guarded(query, [], **held, sub_queries=(text,), paraphrases=(text,))
@@ -288,45 +170,6 @@ def test_key_terms_of_another_script_stay_beside_those_of_the_query() -> None:
     )
     found = guarded("云服务 部署", [], keywords=("cloud", "deployment"))
     assert (found.keywords, found.notes) == ((), (("keywords", "language_mismatch"),))
-
-
-TOKENS = [
-    "E-4042",
-    "foo::bar",
-    "v1.2.3",
-    '"quoted phrase"',
-    "CamelCase",
-    "@handle",
-    "snake_case",
-    "ERR_7",
-    "10.0.0.1",
-]
-FRAMES = [
-    "why does {} fail after {}",
-    "how do I set {} together with {}",
-    "{} vs {} in production",
-    "what is {} for {}",
-]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_a_rewrite_that_lost_a_marked_token_is_repaired_or_dropped(seed: int) -> None:
-    pick = random.Random(seed)
-    first, second = pick.sample(TOKENS, 2)
-    query = pick.choice(FRAMES).format(first, second)
-    spans = [(span.kind, span.text) for span in find_protected_spans(query)]
-    assert spans
-    text = pick.choice(
-        [
-            f"the reasons {first} behaves so",
-            f"the details of {second} in use",
-            "what to set in production, and why",
-        ]
-    )
-    found = rewrite(query, spans, text)
-    if found is not None:
-        assert first in found
-        assert second in found
 
 
 LETTERS = st.text(st.characters(categories=["L"], max_codepoint=0x24F), min_size=1, max_size=8)
@@ -383,44 +226,24 @@ def test_the_place_of_a_lost_span_is_its_own_and_not_inside_a_longer_word() -> N
     assert found.notes == (("rewrite", "repaired: number 31:33"),)
 
 
-def recorded() -> list[tuple[str, tuple[Message, ...], dict[str, object]]]:
-    found = []
-    for questions, recordings in RECORDED:
-        lines = questions.read_text(encoding="utf-8").splitlines()
-        queries = {row["_id"]: row for row in map(json.loads, lines)}
-        for record in map(json.loads, recordings.read_text(encoding="utf-8").splitlines()):
-            row = queries[record.pop("_id")]
-            record.pop("query", None)
-            history = tuple(Message(**turn) for turn in row.get("metadata", {}).get("history", ()))
-            found.append(
-                (
-                    row["text"],
-                    history,
-                    {key: value for key, value in record.items() if value is not None},
-                )
-            )
-    return found
-
-
 def test_good_replies_pass_as_they_are() -> None:
     settings = Settings(transformation_type="combined")
     changed = total = 0
-    for query, history, record in recorded():
-        (prompt,) = build_prompts(settings, query, history)
-        found = parse_transformation(prompt, Reply(json.dumps(record, ensure_ascii=False)))
-        spans = [(span.kind, span.text) for span in find_protected_spans(query)]
-        kept = guard_transformation(found, query=query, required_spans=spans)
-        total += 1
-        changed += (kept.rewrite, kept.step_back, kept.hyde) != (
-            record["rewrite"],
-            record["step_back"],
-            record["hyde"],
-        )
-        assert kept.hyde == record["hyde"]
-        assert not {what for _, what in kept.notes} & {
-            "language_mismatch",
-            "dropped: unresolved reference",
-            "missing",
-        }
+    for questions, recordings in RECORDED:
+        rows = map(json.loads, questions.read_text(encoding="utf-8").splitlines())
+        by_id = {row["_id"]: row for row in rows}
+        for record in map(json.loads, recordings.read_text(encoding="utf-8").splitlines()):
+            row = by_id[record.pop("_id")]
+            query, turns = row["text"], row.get("metadata", {}).get("history", ())
+            history = tuple(Message(**turn) for turn in turns)
+            fields = {key: value for key, value in record.items() if key != "query" and value}
+            (prompt,) = build_prompts(settings, query, history)
+            found = parse_transformation(prompt, Reply(json.dumps(fields, ensure_ascii=False)))
+            kept = guard_transformation(found, query=query, required_spans=spans_of(query))
+            total += 1
+            changed += any(getattr(kept, it) != record[it] for it in ("rewrite", "step_back"))
+            assert kept.hyde == record["hyde"]
+            notes = {what for _, what in kept.notes}
+            assert not notes & {"language_mismatch", "dropped: unresolved reference"}
     assert total in (60 + 112, 60 + 112 + 650)
     assert changed <= 0.02 * total

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,55 +191,22 @@ def test_a_prompt_prints_nothing_of_the_query() -> None:
 
 # A changed instruction under an old version would be answered from caches that were filled with
 # another.
-GOLDEN = {
-    "standalone/3": "817e558c5823",
-    "standalone/3 in conversation": "687ec4ceddc0",
-    "rewrite/3": "a59497c00979",
-    "rewrite/3 in conversation": "590f1da26a96",
-    "stepback/3": "d24ae7198555",
-    "stepback/3 in conversation": "82d908bbfbc7",
-    "decompose/3": "9e124582adc5",
-    "decompose/3 in conversation": "d8b49ac5735b",
-    "decompose/3+research": "12efa50c5ff8",
-    "decompose/3+aspects": "b4dafad76a70",
-    "combined/3+hyde": "579fb0717b42",
-    "combined/3+hyde in conversation": "3f77f2a0f88a",
-    "combined/3+research+hyde": "62d0ea881fb5",
-    "combined/3+aspects+hyde": "e742bd46a5a1",
-    "combined/3+research": "fc24249930f7",
-    "combined/3": "dfceb97aa6f6",
-    "multi_query/3": "91ba2520e2a6",
-    "multi_query/3 in conversation": "f52056952470",
-    "hyde/3": "4cf4a73585f5",
-    "hyde/3 in conversation": "15267046f0a0",
-    "keywords/3": "03e7a190ebe7",
-    "keywords/3 in conversation": "6030a58931a7",
-}
+GOLDEN = json.loads(Path(__file__).with_name("prompt_versions.json").read_text(encoding="utf-8"))
 
 
 def digests() -> dict[str, str]:
+    styles = ({}, {"sub_query_style": "research"}, {"sub_query_style": "aspects"})
+    no_passage = [{"fusion": NO_PASSAGE}, {"fusion": NO_PASSAGE, **styles[1]}]
     found = {}
     for mode in PROMPTS:
-        for label, history, llm in (
-            ("", (), {}),
-            (" in conversation", HISTORY, {}),
-            (" research", (), {"sub_query_style": "research"}),
-            (" aspects", (), {"sub_query_style": "aspects"}),
-            (
-                " research, no passage",
-                (),
-                {"sub_query_style": "research", "fusion": NO_PASSAGE},
-            ),
-            (" no passage", (), {"fusion": NO_PASSAGE}),
-        ):
-            one = PROMPTS[mode].build_prompt(settings("none", **llm), "q", history)
-            found[f"{one.version}{' in conversation' * bool(label == ' in conversation')}"] = (
-                hashlib.sha256(one.system.encode()).hexdigest()[:12]
-            )
+        for history, options in [((), it) for it in (*styles, *no_passage)] + [(HISTORY, {})]:
+            one = PROMPTS[mode].build_prompt(settings("none", **options), "q", history)
+            digest = hashlib.sha256(one.system.encode()).hexdigest()[:12]
+            found[one.version + " in conversation" * bool(history)] = digest
     return found
 
 
 def test_no_instruction_changes_without_its_version() -> None:
     assert digests() == GOLDEN, (
-        "a changed instruction takes a higher version; a new one a line in GOLDEN, as shown here"
+        "a changed instruction takes a higher version; a new one a line in prompt_versions.json"
     )

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,7 @@ from qtmiddleware.transforms import (
 from qtmiddleware.types import Message, Transformation
 
 MODES = [name for name, row in TRANSFORMS.items() if row.fields]
+TABLES = json.loads(Path(__file__).with_name("replies.json").read_text(encoding="utf-8"))
 HISTORY = (Message("user", "Who founded Acme?"),)
 HIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -135,57 +137,15 @@ def test_a_reply_cut_anywhere_gives_a_part_of_the_whole(
 
 
 QUESTION = "goals of Nike"
-ANSWERS = {
-    "plain": "Which goals does Nike have?",
-    "a label": "Rewritten query: Which goals does Nike have?",
-    "a label in bold": "**Rewritten query**: Which goals does Nike have?",
-    "a headline": "### Rewritten query\n\nWhich goals does Nike have?\n\n### Explanation\nIt is clearer.",
-    "a remark below": "Which goals does Nike have?\n\nExplanation:\nNike is a company.",
-    "a line before": "Here is the query:\n\nWhich goals does Nike have?\n\nI hope this helps!",
-    "the original before": "Original query: goals\nRewritten query: Which goals does Nike have?",
-    "talk before": "Sure! I'll rephrase it. Which goals does Nike have?",
-    "quotation marks": '"Which goals does Nike have?"',
-    "a bullet": "- Which goals does Nike have?",
-    "a number": "**1.** Which goals does Nike have?",
-    "another key": '{"query": "Which goals does Nike have?"}',
-    "no key": '["Which goals does Nike have?"]',
-    "no opening brace": '"rewrite": "Which goals does Nike have?"}',
-    "single quotation marks": "{'rewrite': 'Which goals does Nike have?', 'reason': None}",
-    "a comma too many": '{"rewrite": "Which goals does Nike have?",}',
-    "thoughts": "<think>Goals. Nike.</think>\nWhich goals does Nike have?",
-    "thoughts without a beginning": "Goals. Nike.\n</think>\nWhich goals does Nike have?",
-    "a special token": "Which goals does Nike have?<|im_end|>",
-}
 
 
-@pytest.mark.parametrize("reply", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("reply", TABLES["wrapped"])
 def test_the_text_is_found_in_whatever_a_model_wraps_it(reply: str) -> None:
     for one in (prompt("rewrite", QUESTION), prompt("rewrite", QUESTION, HISTORY)):
         assert texts(read(one, reply)) == {"rewrite": ["Which goals does Nike have?"]}
 
 
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        ("I can't log in", "Cannot log in to account: sign-in failure"),
-        ("I can't create an account", "I can't create an account: form error"),
-        ("SQL query slow", "SQL query: why is it slow?"),
-        ("parse JSON in Go", 'How to parse {"name": "x"} in Go?'),
-        ("1. FC Köln", "1. FC Köln football club"),
-        ('"just do it" origin', '"just do it" slogan origin'),
-        ("strip think tags", "remove </think> tags"),
-        ("__init__ in Python", "__init__ method in Python classes"),
-        ("what is 2**3", "What is 2**3 in Python?"),
-        ("این چیست", "می\u200cخواهم بدانم این چیست"),
-        ("Wie begann der Zweite Weltkrieg?", "2. Weltkrieg Ursachen"),
-        ("Wann ist Heiligabend frei?", "24. Dezember Feiertag"),
-        ("how large may files be", "1.5 GB limit?"),
-        ("how are toys printed", "3D printing of toys"),
-        ("what is variadic", "*args and **kwargs in Python"),
-        ("what is a key in Mongo", "_id field of a document"),
-        ("2) or 3) in the form?", "2) or 3) in the tax form"),
-    ],
-)
+@pytest.mark.parametrize(("query", "text"), TABLES["kept"])
 def test_a_number_mark_or_word_that_belongs_to_the_text_stays(query: str, text: str) -> None:
     assert texts(read(prompt("rewrite", query), json.dumps({"rewrite": text}))) == {
         "rewrite": [text]
@@ -258,23 +218,7 @@ def test_a_sub_query_that_is_the_question_stays_beside_others() -> None:
     assert texts(read(prompt("decompose"), reply)) == {"sub_queries": sub_queries}
 
 
-@pytest.mark.parametrize(
-    ("sub_query", "stays"),
-    [
-        ("Where was that person born?", False),
-        ("When did #1 die?", False),
-        ("What did [answer of 1] write?", False),
-        ("Who starred in the film from step 1?", False),
-        ("When was it released?", False),
-        ("Is the answer to the previous question correct?", False),
-        ("Where is {answer} located?", False),
-        ("Is it safe to take ibuprofen with alcohol?", True),
-        ("Which team won the 2010 cup, and who coached that team?", True),
-        ("Who directed Alien and where was that person born?", True),
-        ("When did the band release Dookie and was it a success?", True),
-        ("What is a step-down transformer?", True),
-    ],
-)
+@pytest.mark.parametrize(("sub_query", "stays"), TABLES["references"])
 def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str, stays: bool) -> None:
     reply = Reply(json.dumps({"sub_queries": ["Who runs Acme?", sub_query]}))
     found = parse_transformation(prompt("decompose"), reply)
@@ -282,23 +226,7 @@ def test_a_sub_query_that_waits_for_another_is_dropped(sub_query: str, stays: bo
     assert (("sub_queries", "dropped: unresolved reference") in found.notes) is not stays
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "rule"),
-    [
-        ("rewrite", "I'm sorry, but I can't help with that.", "refusal"),
-        (
-            "rewrite",
-            "Keep every name, number, date, identifier, quoted phrase",
-            "copies the prompt",
-        ),
-        ("rewrite", "Here is the rewritten query:", "no query"),
-        ("rewrite", "what is Acme", "same as the query"),
-        ("keywords", "so " * 40, "too long for a keyword"),
-        ("rewrite", "42", "no letters"),
-        ("decompose", "Where was that person born?", "unresolved reference"),
-        ("rewrite", '{"rewrite": "a b', "JSON"),
-    ],
-)
+@pytest.mark.parametrize(("mode", "text", "rule"), TABLES["rules"])
 def test_a_text_that_cannot_be_searched_is_noted_with_the_rule(
     mode: str, text: str, rule: str
 ) -> None:
