@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,7 +37,15 @@ from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.transforms import NONE_NEEDED, SAME
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-_NO_KEY = "unauthorized"
+_ADVICE: Final = {
+    "unauthorized": "set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service",
+    "unavailable": "check llm.baseUrl and the network",
+    "rejected": "check transformationModel and llm.baseUrl",
+    "rate_limited": "wait, or check your account's quota",
+    "timeout": "raise limits.llmTimeoutMs",
+    "truncated": "raise llm.maxTokens",
+}
+"""What to do about a model call that failed, by the reason."""
 
 
 def preprocess_command(
@@ -155,15 +163,9 @@ def transform_command(
     # One usable reply shows that the model works, so the command succeeds.
     if calls_model and rows and not any(map(_has_usable_reply, rows)):
         reasons = sorted({reason for row in rows for _, reason in row["notes"]})
-        advice = (
-            "; set OPENAI_API_KEY, or QTM_LLM_BASE_URL for your own service"
-            if _NO_KEY in reasons
-            else ""
-        )
-        raise ModelError(
-            "unavailable",
-            f"the language model's reply was not usable ({', '.join(reasons)}){advice}",
-        )
+        advice = "".join(f"; {_ADVICE[reason]}" for reason in reasons if reason in _ADVICE)
+        message = f"the language model's reply was not usable ({', '.join(reasons)}){advice}"
+        raise ModelError("unavailable", message)
 
 
 def _has_usable_reply(row: Mapping[str, Any]) -> bool:
