@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, build_safe_error, limit_pause
 from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.types import Deadline
 
 _STATUS: Final = {
     401: "unauthorized",
@@ -49,6 +50,20 @@ _FROM_OUTSIDE: Final = (OSError, UnicodeError, EOFError, MemoryError, ExceptionG
 
 _log = get_logger("qtmiddleware")
 _reported: dict[tuple[object, str], object] = {}
+
+
+def require_seconds_left(deadline: Deadline) -> float:
+    """Return the seconds left until *deadline*; raise `ModelError` if none are left.
+
+    The result is infinite if there is no deadline. The error's reason is ``cancelled`` if the
+    deadline was cancelled, else ``timeout``.
+    """
+    seconds = deadline.remaining()
+    if seconds <= 0:
+        # A cancelled deadline has the time 0.
+        reason = "timeout" if deadline.at > 0 else "cancelled"
+        raise ModelError(reason, "no time was left to call the language model")
+    return seconds
 
 
 def convert_client_error(

@@ -149,10 +149,9 @@ class Clients:
     """
 
     def __init__(self, client: Any, base_url: str | None) -> None:
-        members = client if isinstance(client, tuple | list) else (client,)
-        users = [member for member in members if member is not None]
+        users = client if isinstance(client, tuple | list) else (client,)
         self._base_url = base_url
-        self._makes_clients = not users
+        self._makes_clients = users[0] is None
         self._sync = next((user for user in users if not is_async_client(user)), None)
         self._async = next((user for user in users if is_async_client(user)), None)
         self.has_sync_client = self._makes_clients or self._sync is not None
@@ -174,10 +173,10 @@ class Clients:
     @property
     def address(self) -> str:
         """The server's base URL; ``""`` if the user's client does not show it."""
-        address: Any = find_address(self._base_url) or DEFAULT_ADDRESS
-        if not self._makes_clients:
-            client = self._async if self._sync is None else self._sync
-            address = getattr(client, "base_url", "")
+        client = self._async if self._sync is None else self._sync
+        address: Any = getattr(client, "base_url", "")
+        if self._makes_clients:
+            address = find_address(self._base_url) or DEFAULT_ADDRESS
         return str(address).rstrip("/")
 
     def get_sync_client(self) -> tuple[Any, int]:

@@ -15,11 +15,10 @@ from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import find_function_name
-from qtmiddleware.providers.errors import convert_function_error
-from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
+from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.providers.llms.replies import read_answer
-from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.fields import read_parameters
 from qtmiddleware.runtime.threads import Overloaded
@@ -91,7 +90,7 @@ class CallableModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if self._call_sync is None:
-            return complete_in_background(self.acomplete, prompt, deadline)
+            return run_in_background_loop(partial(self.acomplete, prompt, deadline))
         require_seconds_left(deadline)
         try:
             answer = self._call_sync(prompt)
@@ -99,8 +98,8 @@ class CallableModel:
             raise convert_function_error(error, self._label, self._fn) from error
         if not inspect.isawaitable(answer):
             return self._read_answer(answer, prompt)
-        wait = partial(self._await_reply, lambda _: answer)
-        return complete_in_background(wait, prompt, deadline)
+        wait = partial(self._await_reply, lambda _: answer, prompt, deadline)
+        return run_in_background_loop(wait)
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* without blocking the event loop.

@@ -11,8 +11,7 @@ from typing import Any, Final, TypeVar
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import REASONS, ConfigError, ModelError, limit_pause
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply
-from qtmiddleware.providers.errors import convert_function_error
-from qtmiddleware.providers.llms.calls import require_seconds_left
+from qtmiddleware.providers.errors import convert_function_error, require_seconds_left
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.runtime.budget import METER, MOST_TOKENS, Meter, Reservation
 from qtmiddleware.runtime.circuit_breaker import PROBE_WAIT_SECONDS, Attempt, Breaker
@@ -97,13 +96,12 @@ class GovernedModel:
         the model.
         """
         rest = self.breaker.wait_seconds
+        status = "being tested with one call"
+        if rest > PROBE_WAIT_SECONDS:
+            status = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
         if rest > 0:
-            status = "being tested with one call"
-            if rest > PROBE_WAIT_SECONDS:
-                status = f"not called for {ceil(rest)} more second{'' if rest <= 1 else 's'}"
-            return ModelError(
-                "circuit_open", f"{self.name} failed and is {status}", retry_after=rest
-            )
+            message = f"{self.name} failed and is {status}"
+            return ModelError("circuit_open", message, retry_after=rest)
         shortage = self.meter.describe_exceeded_limit(self._budget)
         return ModelError("over_budget", shortage) if shortage else None
 
@@ -183,7 +181,7 @@ class GovernedModel:
         attempt = self.breaker.begin_attempt(end, has_enough_time=seconds >= self._min_seconds)
         if attempt is None:
             raise self.find_blocking_error() or ModelError(
-                "circuit_open", f"{self.name} failed and is being tested with one call"
+                "circuit_open", "the test call just ended"
             )
         try:
             reservation = self._reserve_cost(prompt)
@@ -217,13 +215,12 @@ class GovernedModel:
             # The request cost nothing, so the reserved amount is released.
             if failure.is_free and not has_output:
                 reservation.record_actual_cost(0, 0.0)
-            _report_failure(attempt, failure, is_late=_is_late(end))
+            _report_failure(attempt, failure, end)
             if failure is error:
                 raise
             raise failure from error
         except BaseException:
-            # A caller that gives up at its deadline has seen a timeout.
-            _report_failure(attempt, ModelError("cancelled"), is_late=_is_late(end))
+            _report_failure(attempt, ModelError("cancelled"), end)
             raise
         attempt.report_success()
 
@@ -244,13 +241,11 @@ class GovernedModel:
         reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
 
 
-def _is_late(end: float) -> bool:
-    return monotonic() >= end - _EARLY_SECONDS
-
-
-def _report_failure(attempt: Attempt, error: ModelError, *, is_late: bool) -> None:
-    """Report to the breaker how a call failed."""
-    if error.reason == "timeout" or (error.reason == "cancelled" and is_late):
+def _report_failure(attempt: Attempt, error: ModelError, end: float) -> None:
+    """Report to the breaker how a call failed whose deadline is at *end*."""
+    # A caller that gives up at its deadline has seen a timeout.
+    is_late = error.reason == "cancelled" and monotonic() >= end - _EARLY_SECONDS
+    if error.reason == "timeout" or is_late:
         attempt.report_timeout()
     elif error.reason in ("cancelled", "failed", "overloaded"):
         attempt.report_unknown_result()

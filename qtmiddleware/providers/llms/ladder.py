@@ -22,8 +22,8 @@ from qtmiddleware.providers.errors import (
     read_body_field,
     read_retry_after,
     read_status,
+    require_seconds_left,
 )
-from qtmiddleware.providers.llms.calls import require_seconds_left
 from qtmiddleware.providers.openai_client import is_plain_client
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline

@@ -13,13 +13,12 @@ from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers import openai_client, replace_surrogates
-from qtmiddleware.providers.errors import convert_client_error
+from qtmiddleware.providers.errors import convert_client_error, require_seconds_left
 from qtmiddleware.providers.llms import replies
-from qtmiddleware.providers.llms.calls import complete_in_background, require_seconds_left
 from qtmiddleware.providers.llms.ladder import LEARNED, LONGEST_WAIT, Attempts, build_request
 from qtmiddleware.providers.llms.prices import Prices, find_prices
 from qtmiddleware.providers.openai_client import Clients, read_host
-from qtmiddleware.runtime.background_loop import iterate_in_background_loop
+from qtmiddleware.runtime.background_loop import iterate_in_background_loop, run_in_background_loop
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
 
@@ -85,7 +84,7 @@ class OpenAIModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.has_sync_client:
-            return complete_in_background(self.acomplete, prompt, deadline)
+            return run_in_background_loop(partial(self.acomplete, prompt, deadline))
         attempts = self._begin(self._clients.get_sync_client(), prompt, deadline)
         return self._finish(replies.read_completion(_send(attempts)), attempts)
 

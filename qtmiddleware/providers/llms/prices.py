@@ -35,8 +35,7 @@ class Prices:
             return None
         input_price, output_price = self.input, self.output
         if input_price is None or output_price is None:
-            prices = find_prices(self.model)
-            if prices is None:
+            if (prices := find_prices(self.model)) is None:
                 return None
             input_price = prices[0] if input_price is None else input_price
             output_price = prices[1] if output_price is None else output_price
