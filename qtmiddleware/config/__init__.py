@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.config.settings import Settings
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 Layers = tuple[Mapping[str, Any] | str, ...]
 """Mappings of settings, or names of presets. A later one overrides an earlier one."""
-
-ASSIGNED: Final = "--set"
-"""The origin of values from the command-line option ``--set``."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +57,8 @@ class Config:
         Args:
             source: One of these:
 
-                - The path of a file, or the name of a preset. If both exist, the file is read.
+                - The path of a file, or the name of a preset. A word such as ``auto`` is always a
+                  preset; write ``./auto`` for a file. ``qtm config presets`` lists the presets.
                 - A mapping. Its values override the file or preset that ``QTM_CONFIG`` names.
                 - ``None``. Only the environment variables and ``QTM_CONFIG`` are read.
                 - `Settings`. The environment variables are not read.
@@ -69,8 +67,8 @@ class Config:
             origin: The name for a mapping in error messages and in `origins`.
 
         Raises:
-            ConfigError: A setting is wrong, or a file cannot be read. The message has one line per
-                error.
+            ConfigError: A setting is wrong, a file cannot be read, or there is no such preset. The
+                message has one line per wrong setting.
         """
         if isinstance(source, Config):
             return source
@@ -84,58 +82,20 @@ class Config:
 
         return cls()._override(read_layers(source, environ, origin))
 
-    @classmethod
-    def from_file(
-        cls, path: str | os.PathLike[str], *, environ: Mapping[str, str] | None = None
+    def overridden(
+        self, *layers: Mapping[str, Any] | str | os.PathLike[str], origin: str = "call"
     ) -> Config:
-        """Load the config from a JSON file. Its values override the environment variables.
+        """Return a copy of this config with other values. All other keys keep their values.
 
-        Raises:
-            ConfigError: The file cannot be read, or a setting is wrong.
-        """
-        from pathlib import Path
-
-        # A word in a `Path` is never the name of a preset.
-        return cls.load(Path(path), environ=environ)
-
-    @classmethod
-    def preset(cls, name: str, *, environ: Mapping[str, str] | None = None) -> Config:
-        """Load the preset *name*. Its values override the environment variables.
-
-        ``qtm config presets`` lists the presets, such as ``auto``, ``balanced`` and ``rules``.
-
-        Raises:
-            ConfigError: There is no such preset. The message lists all presets.
-        """
-        from qtmiddleware.config.reading import read_environment, read_preset
-
-        environ = os.environ if environ is None else environ
-        return cls()._override([*read_environment(environ), read_preset(name)])
-
-    def overridden(self, values: Mapping[str, Any] | str, *, origin: str = "call") -> Config:
-        """Return a copy of this config with new *values*. All other keys keep their values.
-
-        *values* are a mapping or the name of a preset.
+        Each of *layers* is a mapping, the name of a preset or the path of a file. A later one
+        overrides an earlier one.
 
         Raises:
             ConfigError: A key or value is not allowed.
         """
-        from qtmiddleware.config.reading import read_override
+        from qtmiddleware.config.reading import read_source
 
-        return self._override([read_override(values, origin)])
-
-    def assigned(self, texts: Sequence[str], *, origin: str = ASSIGNED) -> Config:
-        """Return a copy of this config with assignments applied, such as ``fusion.method=rrf``.
-
-        The key is dotted, and the value is JSON. Strings and lists of strings may be written
-        without quotation marks.
-
-        Raises:
-            ConfigError: A key or value is not allowed.
-        """
-        from qtmiddleware.config.reading import read_assignments
-
-        return self._override(read_assignments(texts, origin))
+        return self._override([read_source(layer, origin) for layer in layers])
 
     def _override(self, layers: Sequence[Layer]) -> Config:
         if not any(values for _, values in layers):

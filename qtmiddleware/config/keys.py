@@ -75,24 +75,15 @@ def find_marked_keys(mark: Mark) -> tuple[Key, ...]:
     return tuple(key for key in list_all_keys() if mark in key.marks)
 
 
-def read_marked_values(settings: Settings, mark: Mark) -> tuple[Any, ...]:
-    """Return the values of all options with *mark*, as a hashable tuple."""
-    return tuple(map(_freeze, _build_value_reader(mark)(settings)))
+def read_marked_values(settings: Settings, mark: Mark) -> str:
+    """Return the values of all options with *mark* as one text, which is equal for equal values."""
+    return repr(_build_value_reader(mark)(settings))
 
 
 @cache
 def _build_value_reader(mark: Mark) -> attrgetter[tuple[Any, ...]]:
     # Every question reads these values for its cache key, so one call reads them all.
     return attrgetter(*(".".join(key.path) for key in find_marked_keys(mark)))
-
-
-def _freeze(value: Any) -> Any:
-    """Return *value* in a hashable form: objects become tuples of items, sorted by key."""
-    if isinstance(value, SettingsGroup):
-        value = vars(value)
-    if isinstance(value, Mapping):
-        return tuple(sorted((name, _freeze(item)) for name, item in value.items()))
-    return value
 
 
 def read_hints(group: Any) -> dict[str, Any]:
@@ -163,7 +154,7 @@ def describe_allowed_values(hint: Any) -> str:
         words = f"an object of {names}, each {describe_allowed_values(get_args(type_)[1])}"
     else:
         words = _WORDS.get(type_, f"an object of {names}")
-        words += "".join(str(note) for note in notes if isinstance(note, Limit))
+        words += "".join(note.words for note in notes if isinstance(note, Limit))
     return words + (", or null" if is_nullable else "")
 
 
@@ -180,19 +171,3 @@ def convert_to_json(value: Any, hint: Any = None) -> Any:
             for name, item in value.items()
         }
     return list(value) if isinstance(value, tuple) else value
-
-
-def merge_settings(base: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Return *base* with the values of *overrides*. Both are nested mappings.
-
-    If both have a mapping for a key, the result has the merged mapping.
-    """
-    merged = dict(base)
-    for name, value in overrides.items():
-        old_value = merged.get(name)
-        merged[name] = (
-            merge_settings(old_value, value)
-            if isinstance(value, Mapping) and isinstance(old_value, Mapping)
-            else value
-        )
-    return merged

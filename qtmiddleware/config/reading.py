@@ -1,4 +1,4 @@
-"""Read settings from files, presets, environment variables and ``key=value`` assignments.
+"""Read settings from files, presets and environment variables.
 
 The values are checked later, by `qtmiddleware.config.checking`.
 """
@@ -14,7 +14,6 @@ from typing import Any, Final, get_origin
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import errors, keys
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 
 Layer = tuple[str, Mapping[Any, Any]]
@@ -47,22 +46,23 @@ def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list
         environ: The environment variables.
         origin: The name of a mapping in error messages.
     """
-    layers = read_environment(environ)
+    layers, named = read_environment(environ), environ.get("QTM_CONFIG")
+    if named and not isinstance(source, str | os.PathLike):
+        layers.append(read_source(named, origin))
+    return layers if source is None else [*layers, read_source(source, origin)]
+
+
+def read_source(source: object, origin: str) -> Layer:
+    """Return the settings in *source*: a mapping, the name of a preset, or the path of a file."""
+    if isinstance(source, Mapping):
+        return origin, source
+    # A word is the name of a preset, never of a file: no folder may replace a preset.
+    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source):
+        return read_preset(source)
     if isinstance(source, str | os.PathLike):
-        return [*layers, _read_file_or_preset(source)]
-    if name := environ.get("QTM_CONFIG"):
-        layers.append(_read_file_or_preset(name))
-    return layers if source is None else [*layers, read_override(source, origin)]
-
-
-def read_override(values: object, origin: str) -> Layer:
-    """Return the settings in *values*, a mapping or the name of a preset."""
-    if isinstance(values, str):
-        return read_preset(values)
-    if isinstance(values, Mapping):
-        return origin, values
-    allowed = "a preset's name, or a mapping of settings"
-    raise errors.build_value_error("config", values, allowed, origin)
+        return read_config_file(source)
+    allowed = "the path of a file, a preset's name, or a mapping of settings"
+    raise errors.build_value_error("config", source, allowed, origin)
 
 
 def read_preset(name: str) -> Layer:
@@ -71,13 +71,13 @@ def read_preset(name: str) -> Layer:
     Raises:
         ConfigError: There is no such preset. The message lists all presets.
     """
-    preset = errors.find_same_name(name, PRESETS)
-    if preset is None:
-        allowed = f"one of {', '.join(PRESETS)}"
-        if kind := errors.find_same_name(name, TRANSFORMS):
-            allowed += f', or {{"transformationType": "{kind}"}}'
-        raise errors.build_value_error("preset", name, allowed, "preset")
-    return f"preset {preset}", read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
+    if preset := errors.find_same_name(name, PRESETS):
+        values = read_config_file(find_presets_folder() / (preset + PRESET_ENDING))[1]
+        return f"preset {preset}", values
+    allowed = f"one of {', '.join(PRESETS)}"
+    if kind := errors.find_same_name(name, TRANSFORMS):
+        allowed += f', or {{"transformationType": "{kind}"}}'
+    raise errors.build_value_error("preset", name, allowed, "preset")
 
 
 def find_presets_folder() -> Path:
@@ -87,13 +87,6 @@ def find_presets_folder() -> Path:
     """
     here = Path(__file__).resolve().parent
     return here / "presets" if (here / "presets").is_dir() else here.parents[1] / "config"
-
-
-def _read_file_or_preset(source: str | os.PathLike[str]) -> Layer:
-    """Return the settings in a file or a preset. If both exist, read the file."""
-    if isinstance(source, str) and re.fullmatch(r"[\w-]+", source) and not Path(source).is_file():
-        return read_preset(source)
-    return read_config_file(source)
 
 
 def read_config_file(path: str | os.PathLike[str]) -> Layer:
@@ -149,37 +142,12 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
             shown, allowed = errors.format_key(name), f"{prefix} is reserved for settings"
             suffix = name.removeprefix(prefix)
             raise errors.build_unknown_error(shown, suffix, "environment", places, allowed)
-        value = _parse_text(by_name[name].hint, environ[name])
-        layers.append((f"environment {name}", _nest_value(by_name[name].path, value)))
+        value = parse_text(by_name[name].hint, environ[name])
+        layers.append((f"environment {name}", nest_value(by_name[name].path, value)))
     return layers
 
 
-def read_assignments(assignments: Sequence[str], source: str) -> list[Layer]:
-    """Return the settings in ``key=value`` assignments, with one layer per assignment.
-
-    Args:
-        assignments: The assignments, with dotted keys. The values are JSON. Strings and lists of
-            strings may be written without quotation marks, as in environment variables.
-        source: The name for the assignments in error messages.
-
-    Raises:
-        ConfigError: A text does not have the form ``key=value``.
-    """
-    layers: list[Layer] = []
-    for text in assignments:
-        name, equals, value = text.partition("=")
-        path = [part.strip() for part in name.split(".")]
-        if not (equals and all(path)):
-            allowed = "an assignment such as topK=8 or fusion.method=rrf"
-            raise errors.build_value_error(source, text, allowed, source)
-        hint: Any = Settings
-        for part in path:
-            hint = keys.find_part(hint, keys.find_name(hint, part))
-        layers.append((source, _nest_value(path, _parse_text(hint, value))))
-    return layers
-
-
-def _parse_text(hint: Any, text: str) -> Any:
+def parse_text(hint: Any, text: str) -> Any:
     """Return the value in *text* for an option whose annotation is *hint*.
 
     A text that cannot be parsed is returned unchanged. A later check rejects it.
@@ -203,7 +171,7 @@ def _parse_text(hint: Any, text: str) -> Any:
     return text if is_text and not isinstance(value, str) else value
 
 
-def _nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
+def nest_value(path: Sequence[str], value: Any) -> dict[str, Any]:
     """Return *value* in nested dicts, such as ``{"a": {"b": value}}`` for the path a, b."""
     nested: Any = value
     for name in reversed(path):

@@ -4,7 +4,7 @@ The groups are frozen dataclasses, so the free tier needs no validation library.
 users' values against the annotations. A key is snake_case here and camelCase in files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError, dataclass, field
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, dataclass_transform
@@ -31,41 +31,31 @@ REPLY, MODEL, MIDDLEWARE, NAMED = Mark
 
 
 class Limit:
-    """A limit beside the type of an option. Pydantic reads it like those of `annotated_types`.
+    """A limit beside the type of an option.
 
-    It is read only when a config is checked, so the free tier imports neither.
+    Attributes:
+        words: the limit in words, which follow those for the type.
+        constraints: the limit in terms of pydantic's schema.
     """
 
-    __is_annotated_types_grouped_metadata__: Literal[True] = True
+    def __init__(self, words: str, **constraints: Any) -> None:
+        self.words, self.constraints = words, constraints
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        schema = handler(source)
+        # If null is allowed, the type's own schema is inside.
+        schema.get("schema", schema).update(self.constraints)
+        return schema
 
 
 class Range(Limit):
-    """The lowest and the highest number that an option allows."""
+    """The lowest and the highest number that an option allows. Without *high* there is no highest."""
 
     def __init__(self, low: float, high: float | None = None) -> None:
-        self.low, self.high = low, high
-
-    def __iter__(self) -> Iterator[Any]:
-        from annotated_types import Interval
-
-        yield from Interval(ge=self.low, le=self.high)
-
-    def __str__(self) -> str:
-        return (
-            f" of at least {self.low}" if self.high is None else f" from {self.low} to {self.high}"
-        )
-
-
-class NotEmpty(Limit):
-    """The limit of a text or an object that must not be empty."""
-
-    def __iter__(self) -> Iterator[Any]:
-        from annotated_types import MinLen
-
-        yield MinLen(1)
-
-    def __str__(self) -> str:
-        return " that is not empty"
+        if high is None:
+            super().__init__(f" of at least {low}", ge=low)
+        else:
+            super().__init__(f" from {low} to {high}", ge=low, le=high)
 
 
 def to_camel_case(name: str) -> str:
@@ -106,9 +96,6 @@ class SettingsGroup:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         super().__setattr__(name, value)
 
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and vars(other) == vars(self)
 
@@ -141,7 +128,15 @@ DEFAULT_WEIGHTS: Final[Mapping[str, float]] = {
 }
 """The default weight of each kind of variant."""
 
-Text = Annotated[str, NotEmpty()]
+NOT_EMPTY: Final = Limit(" that is not empty", min_length=1)
+Text = Annotated[str, NOT_EMPTY]
+# Some services expect their keys in the address, but addresses are shown and logged.
+_WITHOUT: Final = "without a user name, password or query"
+Host = Annotated[str, Limit(f" {_WITHOUT}", pattern="^[^@?#]*$")]
+_SCHEME: Final = "^[Hh][Tt][Tt][Pp][Ss]?://"
+Address = Annotated[
+    str, Limit(f" that begins with http:// or https://, {_WITHOUT}", pattern=_SCHEME + "[^@?#]*$")
+]
 Count = Annotated[int, Range(1, 10_000)]
 Tokens = Annotated[int, Range(1, 100_000)]
 Milliseconds = Annotated[int, Range(1, 600_000)]
@@ -190,9 +185,9 @@ class PreprocessSettings(SettingsGroup):
 
     enabled: Annotated[bool, "Whether the rules run.", REPLY] = True
     language: Annotated[Language, "Language of the word list; auto detects it.", REPLY] = "auto"
-    apply_to: Annotated[
-        ApplyTo, "Use of the keywords: as evidence, as the searched text, or both."
-    ] = "keywords"
+    apply_to: Annotated[ApplyTo, "Keywords as evidence, as the searched text, or both."] = (
+        "keywords"
+    )
     keep_words: Annotated[tuple[str, ...], "Words that the rules never remove."] = ()
     extra_words: Annotated[tuple[str, ...], "More words for the rules to remove."] = ()
 
@@ -223,9 +218,7 @@ class EscalationSettings(SettingsGroup):
     shorthand: ClassVar = "mode"
 
     mode: Annotated[Escalation, "When the model is called; auto decides per question."] = "always"
-    target_call_rate: Annotated[Share, "Share of the questions that auto sends to the model."] = (
-        0.35
-    )
+    target_call_rate: Annotated[Share, "Share of questions that auto sends to the model."] = 0.35
 
 
 class FusionSettings(SettingsGroup):
@@ -240,9 +233,7 @@ class FusionSettings(SettingsGroup):
         " user's own words beside a standalone form of the question.",
     ] = field(default_factory=lambda: dict(DEFAULT_WEIGHTS))
     rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
-    sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not as many as usual."] = (
-        None
-    )
+    sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not the usual."] = None
     min_successes: Annotated[
         int, Range(1, 20), "Searches for variants that must succeed; otherwise none counts."
     ] = 2
@@ -274,37 +265,29 @@ class LimitSettings(SettingsGroup):
 class LlmSettings(SettingsGroup):
     """The language model that writes the transformations. Its key comes only from the environment."""
 
-    base_url: Annotated[str | None, "An OpenAI-compatible service.", REPLY | MODEL | NAMED] = None
-    temperature: Annotated[
-        Temperature | None, "Sampling temperature; null sends none.", REPLY | MODEL
-    ] = 0.0
+    base_url: Annotated[Address | None, "An OpenAI-compatible service.", NAMED] = None
+    temperature: Annotated[Temperature | None, "Sampling temperature; null sends none."] = 0.0
     temperatures: Annotated[
-        Mapping[ReplyPromptName, Temperature], "Temperatures by prompt name.", REPLY | MODEL
+        Mapping[ReplyPromptName, Temperature], "Temperatures by prompt name."
     ] = field(default_factory=dict)
-    max_tokens: Annotated[Tokens | None, "Maximum tokens per reply.", REPLY | MODEL] = 800
+    max_tokens: Annotated[Tokens | None, "Maximum tokens per reply."] = 800
     structured_output: Annotated[
-        StructuredOutput, "How JSON is requested; auto tries json_schema first.", REPLY | MODEL
+        StructuredOutput, "How JSON is requested; auto tries json_schema first."
     ] = "auto"
     reasoning_effort: Annotated[
-        ReasoningEffort | None,
-        "How long the model thinks; auto asks OpenAI for none.",
-        REPLY | MODEL,
+        ReasoningEffort | None, "How long the model thinks; auto asks OpenAI for none."
     ] = "auto"
     sub_query_style: Annotated[
-        SubQueryStyle, "How questions are split: into parts, aspects too, or five aspects.", REPLY
+        SubQueryStyle, "How questions are split: into parts, aspects too, or five aspects."
     ] = "simple"
-    paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests.", REPLY] = 3
-    history_messages: Annotated[
-        int, Range(0, 100), "Earlier messages that the model sees.", REPLY
-    ] = 6
-    guard: Annotated[
-        bool, "Whether variants that lost a name, number or negation are repaired.", REPLY
-    ] = True
-    prompts: Annotated[
-        Mapping[PromptName, str], "Your own instructions by prompt name.", REPLY | NAMED
-    ] = field(default_factory=dict)
-    input_price: Annotated[Dollars | None, "US dollars per million input tokens.", MODEL] = None
-    output_price: Annotated[Dollars | None, "US dollars per million output tokens.", MODEL] = None
+    paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests."] = 3
+    history_messages: Annotated[int, Range(0, 100), "Earlier messages that the model sees."] = 6
+    guard: Annotated[bool, "Whether lost names, numbers and negations are repaired."] = True
+    prompts: Annotated[Mapping[PromptName, str], "Your own instructions by prompt name.", NAMED] = (
+        field(default_factory=dict)
+    )
+    input_price: Annotated[Dollars | None, "US dollars per million input tokens."] = None
+    output_price: Annotated[Dollars | None, "US dollars per million output tokens."] = None
 
 
 class HybridSettings(SettingsGroup):
@@ -343,7 +326,7 @@ class StoreSettings(SettingsGroup):
 
     kind: Annotated[StoreKind, "sqlite keeps a file at indexPath; memory keeps nothing."] = "sqlite"
     index: Annotated[str | None, "Name of the Pinecone index.", NAMED] = None
-    host: Annotated[str | None, "Host of the Pinecone index, instead of its name.", NAMED] = None
+    host: Annotated[Host | None, "Host of the Pinecone index, instead of its name.", NAMED] = None
     namespace: Annotated[str, "Pinecone namespace."] = ""
     read_price: Annotated[Dollars | None, "US dollars per million read units."] = None
     text_field: Annotated[Text, "Metadata field of Pinecone records that holds the text."] = "text"
@@ -357,9 +340,7 @@ class AnswerSettings(SettingsGroup):
     mode: Annotated[AnswerMode, "synthesis makes an answer per sub-query first."] = "plain"
     max_tokens: Annotated[Tokens | None, "Maximum tokens per answer; null sends no limit."] = 1_000
     timeout_ms: Annotated[Milliseconds, "Maximum wait for one answer, in ms."] = 60_000
-    context_chars: Annotated[int, Range(100, 10_000_000), "Characters that the model sees."] = (
-        24_000
-    )
+    context_chars: Annotated[int, Range(100, 10_000_000), "Characters the model sees."] = 24_000
     if_unsure: Annotated[IfUnsure, "What to do if the retrieval is unsure."] = "answer"
 
 
@@ -386,9 +367,7 @@ class BreakerSettings(SettingsGroup):
 class BudgetSettings(SettingsGroup):
     """What all model calls in this process may cost together; beyond it, only the rules run."""
 
-    max_llm_calls_per_minute: Annotated[
-        int | None, Range(0), "Maximum model calls in a minute."
-    ] = None
+    max_llm_calls_per_minute: Annotated[int | None, Range(0), "Maximum model calls."] = None
     max_tokens: Annotated[int | None, Range(0), "Maximum tokens in 24 hours."] = None
     max_usd: Annotated[Dollars | None, "Maximum US dollars within 24 hours."] = None
 
@@ -420,7 +399,7 @@ class OwnTransform(SettingsGroup):
 
     prompt: Annotated[Text, "The instructions for the model."]
     fields: Annotated[
-        Mapping[FilledField, Weight | None], NotEmpty(), "The texts that it writes, with weights."
+        Mapping[FilledField, Weight | None], NOT_EMPTY, "The texts that it writes, with weights."
     ]
 
 
@@ -451,7 +430,7 @@ class Settings(SettingsGroup):
     escalation: EscalationSettings = EscalationSettings()
     fusion: FusionSettings = FusionSettings()
     limits: LimitSettings = LimitSettings()
-    llm: LlmSettings = LlmSettings()
+    llm: Annotated[LlmSettings, REPLY | MODEL] = LlmSettings()
     hybrid: HybridSettings = HybridSettings()
     rerank: RerankSettings = RerankSettings()
     store: Annotated[StoreSettings, MIDDLEWARE] = StoreSettings()

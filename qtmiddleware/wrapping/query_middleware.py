@@ -222,15 +222,6 @@ class QueryMiddleware:
         """Whether a language model is configured: a client, an API key or an address."""
         return self._engine.has_model
 
-    @classmethod
-    def from_file(cls, path: str | os.PathLike[str], **options: Any) -> QueryMiddleware:
-        """Return a middleware configured by the file at *path*.
-
-        *options* are the other arguments of `QueryMiddleware`. Raises `ConfigError` if the file is
-        invalid.
-        """
-        return cls(Config.from_file(path), **options)
-
     def with_config(
         self,
         *layers: Mapping[str, Any] | str,

@@ -32,7 +32,7 @@ Orders = dict[str, dict[str, dict[str, list[Found]]]]
 def wrap(collection: Collection, fn: Retrieve, preset: str) -> Any:
     """*fn*, wrapped with *preset* and the recorded replies. What one function learns no other one sees."""
     model = RecordedReplies(collection) if collection.replies else None
-    config = qtm.Config.preset(preset, environ={}).overridden(SETTINGS)
+    config = qtm.Config.load(preset, environ={}).overridden(SETTINGS)
     return qtm.QueryMiddleware(config, client=model).wrap(fn)
 
 

@@ -328,10 +328,11 @@ def other_value(key: Key) -> Any:
             return {"jargon": OwnTransform(prompt="Say it otherwise.", fields={"rewrite": 0.5})}
         other = "Say it otherwise." if value is str else 0.0 if default else 0.25
         return dict.fromkeys(names if value is float else names[:1] or ("CR",), other)
-    limits = next(note for note in notes if isinstance(note, Range))
+    limits = next(note.constraints for note in notes if isinstance(note, Range))
+    low, high = limits["ge"], limits.get("le", 10**9)
     step = 1 if type_ is int else 0.25
-    start = limits.low if default is None else default
-    return start + step if start + step <= (limits.high or 10**9) else max(limits.low, start - step)
+    start = low if default is None else default
+    return start + step if start + step <= high else max(low, start - step)
 
 
 def changed(key: Key, base: Settings) -> Settings:

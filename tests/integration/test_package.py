@@ -99,7 +99,7 @@ def test_presets_and_schema_are_found_where_there_is_no_checkout(
     wheel.extractall(tmp_path / "site")
     code = (
         "import sys, qtmiddleware as qtm; from qtmiddleware.kit.cli import main;"
-        "print(qtm.__file__, qtm.Config.preset('auto').settings.escalation.mode); main()"
+        "print(qtm.__file__, qtm.Config.load('auto').settings.escalation.mode); main()"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code, "config", "init", "--preset", "auto"],

@@ -365,7 +365,7 @@ def test_each_transformation_is_asked_at_its_own_temperature(
     model: str, sent: list[float | None], model_server: ModelServer
 ) -> None:
     model_server.reply = {"rewrite": "What is a cobot, a robot beside people?"}
-    config = qtm.Config.from_file(CONFIG, environ={}).overridden({"transformationModel": model})
+    config = qtm.Config.load(CONFIG, environ={}).overridden({"transformationModel": model})
     client = openai.OpenAI(base_url=model_server.url, api_key="none")
     qtm.QueryMiddleware(config, client=client).wrap(lambda query: [])("What is a cobot?")
     of_prompt = {

@@ -80,7 +80,7 @@ def script(**replies: Any) -> Script:
 
 def config(**settings: Any) -> qtm.Config:
     """The preset with the five categories, answered part by part."""
-    return qtm.Config.preset("research", environ={}).overridden(
+    return qtm.Config.load("research", environ={}).overridden(
         {**PATIENT, "answer": "synthesis", **settings}
     )
 

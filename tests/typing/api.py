@@ -170,7 +170,7 @@ def wrapped() -> None:
     """What `QueryMiddleware` gives."""
     middleware = qtm.QueryMiddleware({"topK": 4}, client=ScriptedModel({}))
     assert_type(middleware, qtm.QueryMiddleware)
-    assert_type(qtm.QueryMiddleware.from_file(Path("config.json")), qtm.QueryMiddleware)
+    assert_type(qtm.QueryMiddleware(Path("config.json")), qtm.QueryMiddleware)
     assert_type(middleware.wrap(search)("q", 3), list[float])
     assert_type(
         middleware.wrap(search, embed=embed, query_arg="query").retrieve("q"), qtm.Retrieval

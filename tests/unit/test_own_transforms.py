@@ -188,7 +188,7 @@ def test_a_decorated_function_and_a_call_use_it() -> None:
     def search(query: str, top_k: int = 3) -> list[dict[str, Any]]:
         return passages(query, top_k)
 
-    for name in ("jargon", "TRADE"):
+    for name in ("jargon", "trade"):
         found = search.retrieve("kidneys", config={"transformationType": name})
         assert len(found.variants) == 2
     assert [prompt.mode for prompt in model.prompts] == ["jargon", "trade"]
@@ -196,9 +196,11 @@ def test_a_decorated_function_and_a_call_use_it() -> None:
 
 def test_of_names_that_differ_in_case_the_one_that_is_written_is_used() -> None:
     transforms = {"trade": define("hyde"), "TRADE": define("rewrite")}
-    for name, field in (("trade", "hyde"), ("TRADE", "rewrite"), ("Trade", "hyde")):
+    for name, field in (("trade", "hyde"), ("TRADE", "rewrite")):
         config = Config.load({"transformationType": name, "transforms": transforms}, environ={})
         assert config.settings.transform.fields == (field,)
+    with pytest.raises(ConfigError, match="did you mean trade"):
+        Config.load({"transformationType": "Trade", "transforms": transforms}, environ={})
 
 
 def test_a_layer_defines_a_transformation_anew_and_keeps_the_others() -> None:

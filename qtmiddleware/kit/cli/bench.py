@@ -15,7 +15,7 @@ from rich import box
 from rich.cells import cell_len
 from rich.table import Table
 
-from qtmiddleware.config import ASSIGNED, Config
+from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.check import Arguments
@@ -25,10 +25,14 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     ShowProgress,
     out,
-    refuse_ambiguous_config,
     write_json,
 )
-from qtmiddleware.kit.cli.environment import NO_MODEL, report_default_files
+from qtmiddleware.kit.cli.environment import (
+    ASSIGNED,
+    NO_MODEL,
+    override_options,
+    report_default_files,
+)
 from qtmiddleware.kit.cli.gating import Against, Comment, FailIf, Gating
 from qtmiddleware.kit.cli.own_function import (
     AskedFor,
@@ -198,7 +202,9 @@ def bench_command(
     if function is not None:
         _refuse_index_options({"--generate": generate, "--judge": judge})
     selection = None if systems is None else chosen(split_system_names(systems))
-    configs = {_name_config(name): Config.load(name).assigned(sets or ()) for name in config or ()}
+    configs = {
+        _name_config(name): override_options(Config.load(name), sets or ()) for name in config or ()
+    }
     settings = _find_shared_settings(
         configs, config or (), model, sets or (), is_function_measured=function is not None
     )
@@ -378,7 +384,8 @@ def _find_shared_settings(
     model_override = {} if model_name is None else {"transformationModel": model_name}
     # The settings of --set reach only the systems of config files. The standard systems have fixed
     # settings, so without a config file such a setting would change nothing.
-    default_rows = () if configs else Config.load(None).assigned(assignments).rows()
+    default_config = override_options(Config.load(None), assignments)
+    default_rows = () if configs else default_config.rows()
     strays = [
         key
         for key, _, origin in default_rows
@@ -390,7 +397,7 @@ def _find_shared_settings(
         )
         raise ConfigError(message, path=strays[0], source=ASSIGNED)
     loaded_configs = [loaded.overridden(model_override) for loaded in configs.values()] or [
-        Config.load(None).assigned(assignments).overridden(model_override)
+        default_config.overridden(model_override)
     ]
     rows = [
         {name: value for name, value, _ in loaded.rows() if name in shared_keys}
@@ -406,8 +413,7 @@ def _find_shared_settings(
 
 def _name_config(source: str) -> str:
     """Return the name of the system that the file or preset *source* defines."""
-    path = Path(refuse_ambiguous_config(source) or "")
-    return path.stem if path.is_file() else f"preset {source}"
+    return f"preset {source}" if re.fullmatch(r"[\w-]+", source) else Path(source).stem
 
 
 def _build_explicit_system(config: Config) -> System:

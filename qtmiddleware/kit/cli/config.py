@@ -23,7 +23,6 @@ from qtmiddleware.kit.cli.console import (
     Sets,
     notes,
     out,
-    refuse_ambiguous_config,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
@@ -41,7 +40,6 @@ _File = Annotated[
     str | None,
     typer.Argument(
         help="Config file or preset. Default: the config that the other commands use.",
-        callback=refuse_ambiguous_config,
     ),
 ]
 

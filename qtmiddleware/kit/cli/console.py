@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
@@ -19,8 +18,6 @@ from rich.segment import Segment
 from rich.text import Text
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.reading import PRESETS
-from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
 from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters, write_note
 from qtmiddleware.runtime.control_characters import escape_json
@@ -100,18 +97,6 @@ Queries = Annotated[
 ]
 
 
-def refuse_ambiguous_config(config: str | None) -> str | None:
-    """Return *config*. Raise `ConfigError` if *config* names both a preset and a file."""
-    # Without this check, a file in a folder of somebody else could replace a preset.
-    if config is not None and config.isprintable() and config in PRESETS and Path(config).is_file():
-        raise ConfigError(
-            f"{config} is both a preset and a file in this folder; write ./{config} for the file",
-            path="--config",
-            value=config,
-        )
-    return config
-
-
 ConfigFile = Annotated[
     str | None,
     typer.Option(
@@ -121,7 +106,6 @@ ConfigFile = Annotated[
             f"Config file or preset. Default: QTM_CONFIG, else {' or '.join(CONFIG_FILES)} in this"
             " folder."
         ),
-        callback=refuse_ambiguous_config,
     ),
 ]
 Sets = Annotated[

@@ -7,12 +7,14 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
-from qtmiddleware.config.keys import find_marked_keys, list_all_keys
-from qtmiddleware.config.settings import Mark
+from qtmiddleware.config.errors import build_value_error
+from qtmiddleware.config.keys import find_marked_keys, find_name, find_part, list_all_keys
+from qtmiddleware.config.reading import nest_value, parse_text
+from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
 from qtmiddleware.kit.files import read_trusted_file
@@ -27,6 +29,9 @@ CREDENTIALS: Final = (
 Never add an address, path, proxy, certificate or setting. A folder may come from somebody else, who
 must not decide where keys are sent or which code is run.
 """
+
+ASSIGNED: Final = "--set"
+"""The origin of values from the option ``--set``."""
 
 CONFIG_FILES: Final = ("config/query-transform.config.json", "query-transform.config.json")
 """The names of config files in the current folder. The first file that exists is used.
@@ -108,8 +113,8 @@ def load_config(
         _write_escaped_note(
             f"Loading config {default_file} (found in this folder; --config names another)"
         )
-    loaded = Config.load(config_name if default_file is None else default_file).assigned(
-        assignments or ()
+    loaded = override_options(
+        Config.load(config_name if default_file is None else default_file), assignments or ()
     )
     if default_file:
         _check_default_config(loaded, default_file)
@@ -118,6 +123,27 @@ def load_config(
         if transformation_type is None
         else loaded.overridden({"transformationType": transformation_type}, origin="--type")
     )
+
+
+def override_options(config: Config, assignments: Sequence[str]) -> Config:
+    """Return *config* with the values of ``--set``, such as ``fusion.method=rrf``.
+
+    The keys are dotted, and the values are JSON. Strings and lists of strings may be written
+    without quotation marks, as in environment variables. Raises `ConfigError` if a key or value is
+    not allowed.
+    """
+    layers = []
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        path = [part.strip() for part in name.split(".")]
+        if not (equals and all(path)):
+            allowed = "an assignment such as topK=8 or fusion.method=rrf"
+            raise build_value_error(ASSIGNED, text, allowed, ASSIGNED)
+        hint: Any = Settings
+        for part in path:
+            hint = find_part(hint, find_name(hint, part))
+        layers.append(nest_value(path, parse_text(hint, value)))
+    return config.overridden(*layers, origin=ASSIGNED)
 
 
 def _find_default_config() -> str | None:

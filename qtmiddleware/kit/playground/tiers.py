@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.keys import merge_settings
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.compare import OWN
@@ -232,10 +231,8 @@ class Tiers:
 
         The config combines the user's settings, the tier's settings and the settings in *state*.
         """
-        own_settings = self.middleware.config.to_dict(with_defaults=False)
-        return merge_settings(
-            merge_settings(own_settings, tier.settings), _nest_values(state.settings)
-        )
+        config = self.middleware.config.overridden(tier.settings)
+        return config.overridden(_nest_values(state.settings)).to_dict(with_defaults=False)
 
     async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
         """Ask the tiers in *state* the question in *state*, and yield each result when ready.

@@ -348,13 +348,13 @@ def test_a_damaged_config_is_named_and_left_as_it_is(tmp_path: Path, name: str) 
     path = tmp_path / "c.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=rf"(?s)c\.json.*{said}|{said}.*c\.json"):
-        qtm.Config.from_file(path)
+        qtm.Config.load(path)
     assert path.read_bytes() == content
 
 
 def test_a_config_that_has_no_end_is_refused() -> None:
     with pytest.raises(ConfigError, match="larger than"):
-        qtm.Config.from_file("/dev/zero")
+        qtm.Config.load("/dev/zero")
 
 
 # --- the command line -----------------------------------------------------------------------------

@@ -510,7 +510,7 @@ def search_wrapped(query: str, top_k: int = 4) -> list[Document]:
 
 
 @pytest.mark.parametrize(
-    "config", [qtm.Config.preset("words"), qtm.Config.preset("words").settings], ids=name_type
+    "config", [qtm.Config.load("words"), qtm.Config.load("words").settings], ids=name_type
 )
 def test_settings_of_any_kind_are_saved_as_a_plain_mapping(config: Any) -> None:
     loaded, _ = reload(QueryTransformRetriever(by_words(), config=config))

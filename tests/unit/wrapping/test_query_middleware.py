@@ -39,7 +39,7 @@ def plain(query: str, top_k: int = 4) -> Any:
 def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
     path = tmp_path / "query-transform.config.json"
     path.write_text(json.dumps({"transformationType": "step_back", "topK": 7}))
-    qm = qtm.QueryMiddleware.from_file(path, client=ScriptedModel(scripted))
+    qm = qtm.QueryMiddleware(path, client=ScriptedModel(scripted))
     assert (qm.settings.transformation_type, qm.settings.top_k) == ("stepback", 7)
     assert kinds(qm.wrap(plain).retrieve(QUERY)) == ["original", "step_back"]
     assert (
@@ -54,7 +54,7 @@ def test_a_bad_file_is_refused_with_the_place(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"topK": 0}')
     with pytest.raises(qtm.ConfigError) as caught:
-        qtm.QueryMiddleware.from_file(path)
+        qtm.QueryMiddleware(path)
     assert caught.value.path == "topK"
     assert str(path) in caught.value.source
 
