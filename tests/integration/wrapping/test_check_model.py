@@ -55,12 +55,12 @@ def test_a_reply_that_would_be_late_is_timed_rather_than_given_up(
     model = find_model(check)
     assert model.values["ms"] >= 300
     assert "the limit is 100 ms" in model.text
-    assert "limits.llmTimeoutMs" in model.mend
+    assert "limits.llmTimeoutMs" in model.fix
     assert check.helps  # the rules do
 
 
 @pytest.mark.parametrize(
-    ("reply", "config", "reason", "mend"),
+    ("reply", "config", "reason", "fix"),
     [
         (failure(401, f"Incorrect API key: {KEY}"), {}, "unauthorized", "OPENAI_API_KEY"),
         (failure(503), {}, "unavailable", "llm.baseUrl"),
@@ -69,14 +69,14 @@ def test_a_reply_that_would_be_late_is_timed_rather_than_given_up(
     ],
 )
 def test_a_model_without_a_usable_reply_is_said_with_what_to_set(
-    reply: Any, config: dict[str, Any], reason: str, mend: str, model_server: ModelServer
+    reply: Any, config: dict[str, Any], reason: str, fix: str, model_server: ModelServer
 ) -> None:
     model_server.reply = reply
     wrapped = wrap(model_server, **config)
     check = wrapped.check(QUERY)
     model = find_model(check)
     assert (model.state, model.values["reason"]) == (qtm.CheckState.PROBLEM, reason)
-    assert mend in model.mend
+    assert fix in model.fix
     assert KEY not in f"{check}{check!r}{check.to_dict()}"
     assert "problem" not in {finding.subject for finding in check.findings}
     assert wrapped.middleware.health().model.failures == 0
@@ -88,4 +88,4 @@ def test_without_a_key_or_address_the_model_is_not_configured(bare_environment: 
     )
     model = find_model(wrapped.check(QUERY))
     assert (model.state, model.text) == (qtm.CheckState.PROBLEM, "not configured")
-    assert "client=" in model.mend
+    assert "client=" in model.fix

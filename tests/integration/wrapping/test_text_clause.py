@@ -257,7 +257,7 @@ def test_check_says_what_to_write_where_the_texts_are_not_requested(
     )
     text = read_findings(check)["text"]
     assert text.state == "problem"
-    assert 'add "body" to include_fields, or set keywordEvidence.fields.text' in text.mend
+    assert 'add "body" to include_fields, or set keywordEvidence.fields.text' in text.fix
 
 
 def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> None:

@@ -164,8 +164,8 @@ def find(found: qtm.Check, subject: str) -> qtm.Finding:
 
 def says(found: qtm.Check, subject: str, words: str) -> bool:
     finding = find(found, subject)
-    said, _, mend = words.partition(" -> ")
-    return said in f"{finding.text} {finding.mend}" and mend in finding.mend
+    said, _, fix = words.partition(" -> ")
+    return said in f"{finding.text} {finding.fix}" and fix in finding.fix
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -247,7 +247,7 @@ def test_each_required_argument_that_the_call_lacks_is_named(
 ) -> None:
     call = find(check(fn), "call")
     assert (call.state, call.values["missing"]) == (PROBLEM, missing)
-    assert hint in call.mend
+    assert hint in call.fix
 
 
 def test_with_its_required_arguments_the_function_is_checked() -> None:
@@ -289,7 +289,7 @@ def test_of_several_questions_those_are_named_whose_order_changes() -> None:
     counts = {"asked": 4, "failed": 1, "changed": 1, "other_first": 1, "questions": [FEES]}
     assert order.values == counts
     assert "changes for 1 of 3 questions; another passage is first for 1; 1 more" in order.text
-    assert "compare(" in order.mend
+    assert "compare(" in order.fix
     example = f'{FEES} fee: "The fee is due" comes before cats: "Cats sleep"'
     assert find(found, "example").text == example
     assert found.helps
@@ -304,7 +304,7 @@ def test_one_question_shows_its_example_too() -> None:
 def test_rules_that_change_nothing_for_three_questions_are_no_help() -> None:
     found = check(ending, ["Do cats sleep?", "When do cats sleep?", "Where do cats sleep?"])
     assert (found.helps, find(found, "order").state) == (False, PROBLEM)
-    assert "keywordEvidence: false" in find(found, "order").mend
+    assert "keywordEvidence: false" in find(found, "order").fix
 
 
 def test_at_most_ten_of_many_questions_are_asked_at_even_intervals() -> None:
