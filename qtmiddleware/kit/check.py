@@ -1,7 +1,7 @@
 """Report how qtmiddleware reads a function's calls and results, and what it changes.
 
-A check makes ordinary calls through a middleware of its own. It compares their results with those
-of the function alone, and leaves no trace in the caller's middleware.
+A check makes ordinary calls through a middleware of its own. It compares the order of their results
+with the function's own order, and leaves no trace in the caller's middleware.
 """
 
 from __future__ import annotations

@@ -239,9 +239,8 @@ class Wrapped(Generic[P, R]):
         The arguments are those of `retrieve`. In place of the question you may pass a list of
         questions, of which at most ten are asked.
 
-        The check asks each question twice: with your function alone and with the rules. If the
-        settings use a model or a reranker, the first question is asked once more, with these. Print
-        the result to read it.
+        The check asks each question once, with the rules. If the settings use a model or a
+        reranker, the first question is asked once more, with these. Print the result to read it.
 
         Raises:
             ConfigError: for invalid settings. Exceptions from the function are reported, not

@@ -177,7 +177,10 @@ def test_how_a_function_is_read_is_said_with_what_to_set(name: str) -> None:
     assert (found.question, found.keywords) == (QUERY, "jaco health concerns")
     assert all(len(line) <= 80 for line in str(found).splitlines())
     assert len(found.findings) <= 10
-    assert json.loads(json.dumps(found.to_dict()))["helps"] is is_helped
+    written = json.loads(json.dumps(found.to_dict()))
+    assert written["helps"] is is_helped
+    names = ["subject", "state", "text", "mend", "values"]
+    assert [list(finding) for finding in written["findings"]] == [names] * len(found.findings)
 
 
 @every_way
@@ -188,8 +191,8 @@ def test_a_function_is_checked_in_every_way_it_can_be_called(way: Way) -> None:
     else:
         found = asyncio.run(searched.wrapped.acheck(QUERY))
     assert find(found, "model").values["calls"] == 1
-    assert searched.calls[:2] == [(QUERY, 4), (QUERY, WIDE)]
-    assert len(searched.calls) == 4
+    assert searched.calls[:1] == [(QUERY, WIDE)]
+    assert len(searched.calls) == 3
 
 
 def test_an_asynchronous_function_says_how_it_is_checked() -> None:
@@ -370,7 +373,7 @@ def test_what_else_fails_is_said_with_its_message() -> None:
     assert says(
         wrapped.check(QUERY),
         "problem",
-        "fusion failed: failed (fuse= raised ValueError in line 365",
+        "fusion failed: failed (fuse= raised ValueError in line",
     )
 
 

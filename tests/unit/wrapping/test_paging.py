@@ -312,10 +312,10 @@ def test_a_check_says_so() -> None:
         qtm.CheckState.OK,
         {"argument": "offset", "named": False},
     )
-    assert finding.mend == "wrap with page_arg=False if it does not select a page"
+    assert finding.fix == "wrap with page_arg=False if it does not select a page"
     assert "pages     `offset` selects a page: the plain call's passages" in str(check)
     named = middleware("words").wrap(Calls().search, page_arg="offset").check(QUERY)
-    assert [it.mend for it in named.findings if it.subject == "pages"] == [""]
+    assert [it.fix for it in named.findings if it.subject == "pages"] == [""]
     assert not [
         it
         for it in middleware().wrap(lambda query, top_k=4: ROWS).check(QUERY).findings
