@@ -156,31 +156,17 @@ class QueryMiddleware:
                 " fuse=lambda rankings, sign, rrf_k: ...",
                 path="fuse",
             )
+        parts: dict[str, Any] = {
+            "client": client, "reranker": reranker, "redact": redact, "fuse": fuse, "clock": clock,
+        }  # fmt: skip
         # What a copy with another config shares with this middleware.
-        self._parts: dict[str, Any] = {
-            "client": client,
-            "reranker": reranker,
-            "store": store,
-            "embedder": embedder,
-            "redact": redact,
-            "fuse": fuse,
-            "clock": clock,
-        }
+        self._parts = {**parts, "store": store, "embedder": embedder}
         # Only such a middleware can be pickled: other arguments may hold connections or keys.
         others = *self._parts.values(), on_retrieval, cache
         self._is_made_of_config = not observers and all(it is None for it in others)
         self._is_quiet = False
-        self._engine = Engine(
-            Config.load(config, origin="QueryMiddleware"),
-            client=client,
-            reranker=reranker,
-            redact=redact,
-            observers=observers,
-            hook=on_retrieval,
-            clock=clock,
-            fuse=fuse,
-            cache=cache,
-        )
+        loaded = Config.load(config, origin="QueryMiddleware")
+        self._engine = Engine(loaded, **parts, observers=observers, hook=on_retrieval, cache=cache)
         self._opening = make_lock()
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
