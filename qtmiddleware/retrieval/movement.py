@@ -336,7 +336,12 @@ class _Explainer:
     def _find_keywords(self, text: str) -> tuple[str, ...]:
         evidence = self._retrieval.evidence
         words = " ".join(group for group, _ in evidence.keywords) if evidence else ""
-        return find_matching_words(words, text, evidence.language if evidence else "")
+        found = find_matching_words(words, text, evidence.language if evidence else "")
+        # A code such as "l-15" is scored by its parts, but shown as it is written.
+        folded, chunks = text.casefold(), words.casefold().split()
+        codes = [chunk for chunk in chunks if not chunk.isalnum() and chunk in folded]
+        whole = {part: code for code in codes for part in find_matching_words(code, code)}
+        return tuple(dict.fromkeys(whole.get(word, word) for word in found))
 
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""

@@ -169,8 +169,9 @@ def test_whatever_is_found_every_passage_of_both_lists_is_told_once(
         assert all(it.why for it in (*moved.passages, *moved.dropped))
         json.dumps(moved.to_dict())
     told = [it for it in explain_movement(found, plain).passages if it.before]
-    both = {(it.match.id, it.match.text) for it in (*told, *explain_movement(found, plain).dropped)}
-    assert both == {(it.id, it.text) for it in plain}
+    # A search may return another text under the same id.
+    both = {it.match.id for it in (*told, *explain_movement(found, plain).dropped)}
+    assert both == {it.id for it in plain}
 
 
 def test_a_list_of_matches_that_somebody_made_will_do() -> None:

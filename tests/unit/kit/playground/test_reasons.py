@@ -87,7 +87,7 @@ def test_every_passage_that_moves_has_the_reason_that_everybody_gets_and_no_othe
         (
             (*FILLER[:3], "L-15 means this. It takes 15 minutes."),
             "What is L-15?",
-            ["new at 1st, from 4th in the question's own search: holds 'l' and '15'"]
+            ["new at 1st, from 4th in the question's own search: holds 'l-15'"]
             + [f"from {old} to {new}: passed by the passage now 1st; holds no keyword"
                for old, new in (("1st", "2nd"), ("2nd", "3rd"))]
             + ["was 3rd, now 4th and out of the 3 shown: passed by the passage now 1st; holds no keyword"],
