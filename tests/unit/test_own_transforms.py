@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
-from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS, TRANSFORMS
+from qtmiddleware.catalogue import FILLED_BY, TEXT_FIELDS
 from qtmiddleware.config import Config
-from qtmiddleware.config.settings import Settings, to_camel_case
+from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.retrieval.question import Question
 from qtmiddleware.testing import ScriptedModel
@@ -222,20 +222,3 @@ def test_a_layer_may_choose_what_another_one_defines() -> None:
     assert Config.load(None, environ=written).settings.transform.fields == ("hyde",)
     with pytest.raises(ConfigError, match=r'not "jargon" \(environment'):
         Config.load(None, environ=environ)
-
-
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_a_built_in_name_is_what_the_catalogue_says(name: str) -> None:
-    assert Settings(transformation_type=name).transform is TRANSFORMS[name]
-
-
-def test_a_text_that_copies_the_example_of_the_prompt_is_noted_in_the_trace() -> None:
-    _, reply = PROMPTS["rewrite"].example or ("", {})
-    with qtm.QueryMiddleware(
-        {"transformationType": "rewrite"}, client=ScriptedModel(reply)
-    ) as middleware:
-        found = middleware.wrap(passages).retrieve("kidneys")
-    assert ("rewrite", "dropped: copies the prompt") in found.trace.notes
-    assert [(it.stage, it.reason) for it in found.degradations] == [
-        ("transform.rewrite", "unparsable")
-    ]

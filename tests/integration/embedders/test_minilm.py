@@ -243,14 +243,24 @@ def test_the_official_files_are_fetched_once_and_kept(
 
 
 @pytest.mark.parametrize(
-    ("status", "said"), [(200, "not the official one"), (404, "NOT FOUND"), (503, "503|SERVICE")]
+    ("body", "status", "said"),
+    [
+        ("<html>sign in</html>", 200, "not the official one"),
+        ("", 404, "NOT FOUND"),
+        ("", 503, "503|SERVICE"),
+        ("0" * 9_000_000, 200, "more than 3,000,000 bytes"),
+    ],
 )
 def test_a_wrong_answer_of_the_hub_leaves_nothing_behind(
-    hub: HTTPServer, nothing_here: Path, status: int, said: str
+    hub: HTTPServer,
+    nothing_here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    body: str,
+    status: int,
+    said: str,
 ) -> None:
-    hub.expect_request(path_of("model.safetensors")).respond_with_data(
-        "<html>sign in</html>", status=status
-    )
+    monkeypatch.setattr(files, "MOST_BYTES", 3_000_000)
+    hub.expect_request(path_of("model.safetensors")).respond_with_data(body, status=status)
     with pytest.raises(EmbeddingError, match=said):
         MiniLMEmbedder().embed(["a"])
     assert list((nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == []
@@ -262,6 +272,11 @@ def test_a_hub_out_of_reach_is_an_embedding_error(
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     with pytest.raises(EmbeddingError, match=r"from http://127\.0\.0\.1:1 into .* failed"):
+        MiniLMEmbedder().embed(["a"])
+    (nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").rmdir()
+    (nothing_here / "qtmiddleware").rmdir()
+    (nothing_here / "qtmiddleware").write_text("a file stands where the folder should")
+    with pytest.raises(EmbeddingError, match="failed"):
         MiniLMEmbedder().embed(["a"])
 
 
@@ -282,27 +297,6 @@ def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
     ):
         MiniLMEmbedder().embed(["a"])
     assert "w0rd" not in str(caught.value) + caplog.text
-
-
-def test_a_file_that_does_not_end_is_not_downloaded_to_the_end(
-    hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        sys.modules["qtmiddleware.kit.embedding.minilm.files"], "MOST_BYTES", 3_000_000
-    )
-    hub.expect_request(path_of("model.safetensors")).respond_with_data(b"0" * 9_000_000)
-    with pytest.raises(EmbeddingError, match="more than 3,000,000 bytes"):
-        MiniLMEmbedder().embed(["a"])
-    assert list((nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == []
-
-
-def test_a_cache_folder_that_cannot_be_made_is_an_embedding_error(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    (nothing_here / "qtmiddleware").write_text("a file stands where the folder should")
-    with pytest.raises(EmbeddingError, match="failed"):
-        MiniLMEmbedder().embed(["a"])
 
 
 def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,14 +126,9 @@ def test_what_is_sent_is_never_empty_always_utf8_and_in_order(texts: list[str], 
         assert one == (replace_surrogates(text)[: len(one)] or " ")
 
 
-REFUSALS = [
-    (401, "rejected the key; check OPENAI_API_KEY"),
-    (404, "rejected the request; check the model and the config"),
-    (422, "rejected the request"),
-]
-
-
-@pytest.mark.parametrize(("status", "words"), REFUSALS)
+@pytest.mark.parametrize(
+    ("status", "words"), [(401, "check OPENAI_API_KEY"), (404, "check the model and the config")]
+)
 def test_a_refusal_is_sent_once_and_said_without_key_or_text(
     server: EmbeddingsServer, status: int, words: str
 ) -> None:
@@ -159,26 +154,13 @@ def test_what_may_pass_is_tried_again_as_often_as_the_client_would(
     assert len(server.bodies) == 6
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "{}",
-        '{"data": []}',
-        '{"data": [{"index": 0}]}',
-        '{"data": [{"index": 0, "embedding": ["a"]}]}',
-        '{"data": [{"index": 0, "embedding": []}]}',
-        '{"data": [{"index": 0, "embedding": [NaN]}]}',
-        "[1, 2]",
-        "<html>",
-        "",
-    ],
-)
-def test_an_answer_without_the_vectors_is_an_embedding_error(
-    server: EmbeddingsServer, body: str
-) -> None:
-    server.faults = [Response(body, content_type="application/json")]
-    with made(server) as embedder, pytest.raises(EmbeddingError):
-        embedder.embed([TEXT])
+def test_an_answer_without_the_vectors_is_an_embedding_error(server: EmbeddingsServer) -> None:
+    embeddings = ("", ', "embedding": ["a"]', ', "embedding": []', ', "embedding": [NaN]')
+    bodies = [f'{{"data": [{{"index": 0{it}}}]}}' for it in embeddings]
+    for body in (*bodies, "{}", '{"data": []}', "[1, 2]", "<html>", ""):
+        server.faults = [Response(body, content_type="application/json")]
+        with made(server) as embedder, pytest.raises(EmbeddingError):
+            embedder.embed([TEXT])
 
 
 def test_a_server_that_names_no_index_keeps_the_order(server: EmbeddingsServer) -> None:
@@ -194,17 +176,6 @@ def test_a_server_that_is_silent_is_left_at_the_timeout(server: EmbeddingsServer
         with pytest.raises(EmbeddingError, match="did not answer in time"):
             embedder.embed([TEXT])
     server.released.set()
-
-
-def test_a_redirect_is_not_followed(httpserver: HTTPServer) -> None:
-    away = httpserver.url_for("/elsewhere")
-    httpserver.expect_request("/v1/embeddings").respond_with_data(
-        status=307, headers={"location": away}
-    )
-    embedder = OpenAIEmbedder("m", base_url=httpserver.url_for("/v1"))
-    with closing(embedder), pytest.raises(EmbeddingError, match="redirects to another address"):
-        embedder.embed([TEXT])
-    assert "/elsewhere" not in [request.path for request, _ in httpserver.log]
 
 
 def test_without_a_key_and_an_address_the_variable_is_named(

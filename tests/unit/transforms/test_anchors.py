@@ -75,8 +75,3 @@ def test_what_does_not_lean_on_today_must_still_be_kept() -> None:
 
     assert keep("limit for 2 rooms 3 years ago") == ["2"]
     assert keep("limit for 3 rooms 3 years ago") == ["3", "3"]
-
-
-def test_before_the_first_year_there_are_fewer_dates() -> None:
-    times = read_times("last year", "en", lambda: date(1, 1, 1))
-    assert list(Anchors(date(1, 1, 1), times)._format_dates()) == ["today"]

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
@@ -20,7 +18,7 @@ from qtmiddleware.preprocessing import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load_all_lexicons
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.transforms import build_prompts, build_standalone_prompt, parse_transformation
-from qtmiddleware.transforms.chatter import has_common_word, is_chatter, is_refusal, split_chatter
+from qtmiddleware.transforms.chatter import has_common_word, is_chatter, is_refusal
 from qtmiddleware.types import Message
 from tests.support.shared_data import RECORDED, SHARED
 
@@ -142,14 +140,6 @@ def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(query: str,
 def test_what_follows_a_lead_in_is_searched_without_it(text: str, expected: str | None) -> None:
     for mode in QUESTIONS:
         assert searched(mode, "running and knees", text) == expected
-
-
-@given(st.text(), st.text())
-def test_chatter_is_the_beginning_of_a_text(text: str, query: str) -> None:
-    for whole in (text, f"Sure! {text}"):
-        talk, rest = split_chatter(whole, query)
-        assert whole.startswith(talk)
-        assert whole.endswith(rest)
 
 
 @pytest.mark.parametrize(

@@ -19,41 +19,35 @@ def distinct(texts: Sequence[str], *, original: str) -> list[int]:
     return [index for index, other in enumerate(repeats) if other is None]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("What is RAG?", "what is RAG"),
-        ("refund policy for gifts", "the refund policy, for gifts!"),
-        ("gift refund policy", "policy refund gift"),
-        (LONG, LONG + " today"),
-        ("退款政策是什么？", "退款政策是什么"),
-    ],
-)
-def test_near_duplicates_are_searched_once(one: str, other: str) -> None:
-    assert distinct([one, other], original="something else") == [0]
-    assert distinct([other], original=one) == []
+REPEATS = [
+    ("What is RAG?", "what is RAG"),
+    ("refund policy for gifts", "the refund policy, for gifts!"),
+    ("gift refund policy", "policy refund gift"),
+    (LONG, LONG + " today"),
+    ("退款政策是什么？", "退款政策是什么"),
+]
+OTHERS = [
+    ("revenue in 2022", "revenue in 2023"),
+    ("fix error E-4042", "fix error E-4043"),
+    ("plans that cover dental", "plans that do not cover dental"),
+    ("Where was Ada born?", "When was Ada born?"),
+    ("how tall is K2", "how tall is everest"),
+    (f"{LONG} in 2022", f"{LONG} in 2023"),
+    (f"{LONG}", f"{LONG} not"),
+    (f"{LONG} of Siemens", f"{LONG} of Bosch"),
+    ("useState hook", "use state hook"),
+    ("C vs C++", "C vs C#"),
+    ("可以退款吗", "不可以退款吗"),
+]
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("revenue in 2022", "revenue in 2023"),
-        ("fix error E-4042", "fix error E-4043"),
-        ("plans that cover dental", "plans that do not cover dental"),
-        ("Where was Ada born?", "When was Ada born?"),
-        ("how tall is K2", "how tall is everest"),
-        (f"{LONG} in 2022", f"{LONG} in 2023"),
-        (f"{LONG}", f"{LONG} not"),
-        (f"{LONG} of Siemens", f"{LONG} of Bosch"),
-        ("useState hook", "use state hook"),
-        ("C vs C++", "C vs C#"),
-        ("可以退款吗", "不可以退款吗"),
-    ],
-)
-def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_searched_twice(
+@pytest.mark.parametrize(("one", "other"), [*REPEATS, *OTHERS])
+def test_what_differs_in_a_number_a_name_an_identifier_or_a_denial_is_no_repetition(
     one: str, other: str
 ) -> None:
-    assert distinct([one, other], original="something else") == [0, 1]
+    is_repeat = (one, other) in REPEATS
+    assert distinct([one, other], original="something else") == ([0] if is_repeat else [0, 1])
+    assert distinct([other], original=one) == ([] if is_repeat else [0])
 
 
 def test_the_first_wins_and_the_order_stays() -> None:

@@ -53,21 +53,11 @@ def test_none_asks_nothing_and_all_asks_three_times() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("mode", "expected"),
-    [
-        ("rewrite", ["rewrite"]),
-        ("stepback", ["step_back"]),
-        ("decompose", ["sub_queries"]),
-        ("multi_query", ["paraphrases"]),
-        ("hyde", ["hyde"]),
-        ("keywords", ["keywords"]),
-        ("combined", ["rewrite", "step_back", "sub_queries", "hyde"]),
-    ],
-)
+@pytest.mark.parametrize("mode", [it for it in MODES if not TRANSFORMS[it].parts])
 def test_each_mode_asks_for_its_fields_and_with_a_history_for_the_standalone_form_first(
-    mode: str, expected: list[str]
+    mode: str,
 ) -> None:
+    expected = list(TRANSFORMS[mode].fields)
     assert names(prompt(mode)) == expected
     assert names(prompt(mode, "And now?", HISTORY)) == ["standalone", *expected]
 
