@@ -43,17 +43,21 @@ def check_layers(
     try:
         checked = build_adapter().validate_python(values)
     except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False)
-        found = [_explain(problem["loc"], problem["input"], sources) for problem in problems]
+        refusals = [
+            # Where a value is missing, pydantic shows the object around it.
+            _explain(row["loc"], None if row["type"] == "missing" else row["input"], sources)
+            for row in error.errors(include_url=False, include_context=False)
+        ]
     else:
-        found = [
+        refusals = [
             _explain(path, value, sources, allowed)
             for path, value, allowed in _find_conflicts(checked)
         ]
-    if not found:
+    if not refusals:
         return checked, sources
-    found[0].args = ("\n".join(dict.fromkeys(map(str, found))),)
-    raise found[0] from None
+    first = refusals[0]
+    first.args = ("\n".join(dict.fromkeys(map(str, refusals))),)
+    raise first from None
 
 
 def _merge(
@@ -68,7 +72,7 @@ def _merge(
     # `qtm config show` prints all settings, and many are sent to services or written to files.
     for text in (*path[-1:], value):
         if isinstance(text, str) and errors.contains_api_key(text):
-            raise _explain(path, text, sources, f"without a key; {errors.KEYS_ADVICE}")
+            raise _explain(path, text, sources, f"a value without a key ({errors.KEYS_ADVICE})")
     type_, names = keys.unwrap(hint)[0], keys.list_names(hint)
     shorthand = getattr(type_, "shorthand", "")
     if shorthand and not isinstance(value, Mapping):

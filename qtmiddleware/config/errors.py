@@ -25,7 +25,7 @@ _SECRET_NAME: Final = (
 _HIDDEN: Final = "a text that looks like a key (not shown)"
 _LONGEST_SHOWN: Final = 60
 _SHORTEST_SECRET: Final = 6
-KEYS_ADVICE: Final = "set keys in the environment only (OPENAI_API_KEY, PINECONE_API_KEY)"
+KEYS_ADVICE: Final = "set keys only in the environment: OPENAI_API_KEY, PINECONE_API_KEY"
 
 
 def build_value_error(path: str, value: Any, allowed: str, source: str) -> ConfigError:

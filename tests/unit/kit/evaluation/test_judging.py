@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation import Question
+from qtmiddleware.kit.evaluation import Question, prompts
 from qtmiddleware.kit.evaluation.ballots import MOST_FAILURES
 from qtmiddleware.kit.evaluation.judging import CRITERIA, Judged, judge
 from qtmiddleware.kit.evaluation.prompts import MOST_ANSWER_CHARS
@@ -467,3 +467,12 @@ def test_exchanging_the_systems_exchanges_wins_and_losses(answers: Any, seed: in
         other.p,
     )
     assert one.baseline_scores == other.challenger_scores
+
+
+@pytest.mark.parametrize(
+    "task", [value for value in vars(prompts).values() if isinstance(value, prompts.Task)]
+)
+def test_a_prompt_names_the_keys_of_its_reply_without_a_template_to_copy(task: Any) -> None:
+    system = task.build_prompt({"passage": "The fee is due."}).system
+    assert '"..."' not in system
+    assert all(f'- "{field.name}" (string): ' in system for field in task.fields)
