@@ -1,10 +1,15 @@
 """Read the passages of any response, and rebuild the response with other passages.
 
-Responses and items are recognised by the names of their fields, not by their library. A mapping, a
-database row and a named tuple are read as a dict (`_view`), any other object by its attributes. The
-usual names that a kind of item has are found once (`Layout`), and each item is read once. What
-cannot be read counts as missing, and what cannot be copied is refused: nothing of the caller's is
-written to.
+Responses and items are recognised by the names of their fields, not by their library:
+
+- A response is a list of items, has such a list under a usual name, or has a list for each field of
+  its items (columns).
+- An item is a text, a plain row such as ``(id, score)``, or something with fields: a mapping, a
+  database row or a named tuple, which are read as a dict (`_view`), or any other object.
+
+The usual names that a kind of object has are found once (`Layout`), and each item is read once.
+What cannot be read counts as missing, and what cannot be copied is refused: nothing of the caller's
+is written to.
 """
 
 from __future__ import annotations
@@ -15,13 +20,12 @@ import re
 from collections import Counter, UserDict, UserList, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from inspect import getattr_static
+from functools import lru_cache, partial
+from inspect import getattr_static, getmembers_static, ismemberdescriptor
 from itertools import chain, islice
 from math import isfinite
 from operator import is_
 from time import monotonic
-from types import MemberDescriptorType
 from typing import Any, Final, NamedTuple
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
@@ -64,24 +68,16 @@ ENVELOPES: Final = tuple(
     result_items contexts.contexts contexts items value data result
     """.split()  # noqa: SIM905
 )
-# If these are None, the response is empty. Other names are also used for other data.
+# If these are None, the response is empty. Other names are used for other data, too.
 _KNOWN_ENVELOPES: Final = ENVELOPES[:8]
 _VECTORS: Final = ("values", "sparse_values", "vector", "embedding")
 _NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", *_VECTORS))
 # Chroma's columns. A field of an item lacks the last letter.
 _COLUMNS: Final = (
-    "ids",
-    "documents",
-    "texts",
-    "metadatas",
-    "distances",
-    "scores",
-    "embeddings",
-    "uris",
+    *("ids", "documents", "texts", "metadatas", "distances", "scores", "embeddings", "uris"),
 )
+# Lists of scores beside a list of passages.
 _NUMBERS: Final = ("scores", "distances", "similarities")
-# A dict with one of these fields is read in full.
-_UNUSUAL: Final = frozenset(("namespace", "node", "_nodecontent"))
 # Classes with one of these attributes are no database rows, although they may have keys().
 _NO_ROWS: Final = ("__dataclass_fields__", "__struct_fields__", "model_fields", "dtype", "iloc")
 # Some scripts put no spaces between words, so CJK punctuation counts too.
@@ -106,12 +102,10 @@ class Shape:
         rebuild: Returns a copy of a response with other items. It accepts any number of items in
             any order. They may have new scores, and they may come from other responses of the same
             function.
-        name: A description of the structure, such as "a list".
     """
 
     items: Callable[[Any], Sequence[Any]]
     rebuild: Callable[[Any, Sequence[Any]], Any]
-    name: str = "a shape of your own, by read= and write="
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -159,8 +153,7 @@ def read_response(
         items = shape.items(response)
         if not _is_list(items):
             raise _build_shape_error(items, "read= must return a list of items, not")
-        namespace = None if _is_list(response) else _get_path(response, ("namespace",))
-        reader = _Reader(options, namespace, deadline)
+        reader = _Reader(options, _follow(response, "namespace")[1], deadline)
         passages = reader.read_all(items)
     except ResponseShapeError:
         raise
@@ -168,12 +161,11 @@ def read_response(
         # The response comes from the user's code, so reading it may raise anything.
         problem = f"reading raised {type(error).__name__} for a response of type"
         raise _build_shape_error(response, problem) from error
-    is_cut = reader.is_late
-    if is_cut and not any(passage.text for passage in passages):
+    if reader.is_late and not any(passage.text for passage in passages):
         raise _build_shape_error(items[0], "reading took too long for items of type")
     keys, scores = [passage.key for passage in passages], [passage.score for passage in passages]
     ranking = Ranking(variant, keys, scores, passages, initial_rankings or {})
-    return SearchResult(ranking, shape, response, is_cut)
+    return SearchResult(ranking, shape, response, reader.is_late)
 
 
 def read_passage(item: Any) -> Passage:
@@ -182,152 +174,59 @@ def read_passage(item: Any) -> Passage:
     Raises:
         ResponseShapeError: *item* is not a passage.
     """
-    return _Reader(_USUAL, None, None).read_all([item])[0]
+    return _Reader(_USUAL).read_all([item])[0]
 
 
-# --- the fields of any object ---------------------------------------------------------------------
-
-
-class Layout(NamedTuple):
-    """The fields that an object has, by what they hold, the most usual names first."""
-
-    ids: Sequence[str]
-    document_ids: Sequence[str]
-    scores: Sequence[Path]
-    texts: Sequence[str]
-    metadata: Sequence[str]
-    names: Mapping[str, str]  # the own name of every field, by `_spell`
-    is_plain: bool  # whether it has an id, a score and nothing unusual
-
-
-def _find_layout(view: Any) -> Layout:
-    class_: Any = type(view)
-    return _make_layout(class_, tuple(view if class_ is dict else getattr(view, "__dict__", ())))
+# --- values ---------------------------------------------------------------------------------------
 
 
 @lru_cache(1_024)
-def _make_layout(class_: type[Any], names: tuple[Any, ...]) -> Layout:
-    if not issubclass(class_, dict):
-        # OpenAPI models return ``None`` for any name, so only names that they declare count.
-        names = (*names, *(getattr(class_, "attribute_map", None) or dir(class_)))
-    spelled: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for name in names if isinstance(name, str)):
-        spelled.setdefault(_spell(name), []).append(name)
+def _classify(class_: Any) -> str:
+    """Return what objects of *class_* are.
 
-    def pick(usual: Sequence[str]) -> list[str]:
-        similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in usual)
-        return list(chain(*similar))
-
-    paths: list[Path] = [(name,) for name in pick(SCORES)]
-    own_names = {spelling: similar[0] for spelling, similar in spelled.items()}
-    groups = pick(IDS), pick(DOCUMENT_IDS), paths, pick(TEXTS), pick(METADATA)
-    is_plain = bool(groups[0] and paths) and _UNUSUAL.isdisjoint(own_names)
-    return Layout(*groups, own_names, is_plain)
-
-
-@lru_cache(4_096)
-def _spell(name: str) -> str:
-    """Return *name* without the differences between ``page_content`` and ``PageContent``."""
-    return re.sub("(?<=[^_])_(?=[^_])", "", name).lower()
-
-
-def _view(value: Any, stops_at: float = NEVER) -> Any:
-    """Return the fields of a mapping, row or named tuple as a dict, and any other *value* itself.
-
-    A mapping of another library may be slow, endless or broken: the fields that were not read by
-    the moment *stops_at* are missing.
+    - ``text``, ``list``, ``array`` (numpy's), ``named tuple``
+    - ``mapping``: a row of a database that knows its columns, too
+    - ``view``: an object with its fields in a dict alone, such as Pinecone's ``Document``
+    - ``object``: anything else
     """
+    if class_.__name__ == "ndarray" and hasattr(class_, "__array_interface__"):
+        # The subclasses of numpy's arrays hold more than the values.
+        return "array"
+    if issubclass(class_, Sequence) and hasattr(class_, "_fields"):
+        return "named tuple"
+    is_object = any(hasattr(class_, name) for name in _NO_ROWS)
+    has_keys = callable(getattr(class_, "keys", None)) and hasattr(class_, "__getitem__")
+    if issubclass(class_, Mapping) or (has_keys and not is_object):
+        return "mapping"
+    if issubclass(class_, str | bytes | bytearray | memoryview):
+        return "text"
+    if issubclass(class_, Sequence):
+        return "list"
+    slots = [name for name, it in getmembers_static(class_) if ismemberdescriptor(it)]
+    is_object = is_object or class_.__dictoffset__ or any(it[0] != "_" for it in slots)
+    return "object" if is_object or not hasattr(class_, "to_dict") else "view"
+
+
+def _get_kind(value: Any) -> str:
     class_: Any = type(value)
-    if class_ is dict or not _has_keys(class_):
-        return value
-    fields: dict[Any, Any] = {}
-    try:
-        if hasattr(class_, "_fields"):
-            return dict(zip(value._fields, value, strict=True))
-        for name in islice(value.keys(), _MOST_FIELDS):
-            if monotonic() > stops_at:
-                break
-            fields[name] = value[name]
-    except Exception:
-        # The object comes from the user's code, so reading it may raise anything.
-        return fields
-    return fields
-
-
-@lru_cache(1_024)
-def _has_keys(class_: type) -> bool:
-    """Return whether objects of *class_* have their fields by name, as rows of databases do."""
-    if hasattr(class_, "_fields"):
-        return issubclass(class_, Sequence)
-    if issubclass(class_, Mapping) or any(hasattr(class_, name) for name in _NO_ROWS):
-        return issubclass(class_, Mapping)
-    return callable(getattr(class_, "keys", None)) and hasattr(class_, "__getitem__")
-
-
-def _get(view: Any, name: str) -> Any:
-    """Return the field *name* of *view*; ``None`` if it is missing or cannot be read."""
-    if type(view) is dict:
-        value = view.get(name)
-    else:
-        try:
-            value = getattr(view, name, None)
-        except Exception:
-            return None
-    if value is None and "." in name:
-        # The settings may name a field in another one.
-        outer, _, inner = name.partition(".")
-        holder = _view(_get(view, outer))
-        return None if holder is None else _get(holder, inner)
-    return value
-
-
-def _get_path(holder: Any, path: Path) -> Any:
-    """Return the value at *path* in *holder*; ``None`` if it is missing."""
-    for name in path:
-        if isinstance(name, int):
-            holder = holder[name]
-        else:
-            view = _view(holder)
-            names = view if type(view) is dict else _find_layout(view).names.values()
-            holder = _get(view, name) if name in names else None
-    return holder
-
-
-def list_fields(holder: Any) -> Mapping[str, Any]:
-    """Return the fields of *holder* by name."""
-    view = _view(holder)
-    if isinstance(view, dict):
-        return view
-    kinds = ("__struct_fields__", "__dataclass_fields__")
-    names = next(filter(None, (getattr(type(view), kind, None) for kind in kinds)), None)
-    names = names or getattr(view, "__dict__", None)
-    if names is None and callable(getattr(type(view), "to_dict", None)):
-        return dict(view.to_dict())
-    return {name: _get(view, name) for name in names or ()}
+    return _classify(class_)
 
 
 def _is_list(value: Any) -> bool:
     """Return whether *value* is a sequence of items, which texts, rows and named tuples are not."""
-    class_: Any = type(value)
-    if class_ is list or class_ is tuple:
-        return True
-    if _is_array(value):
+    if (kind := _get_kind(value)) == "array":
         return bool(value.ndim == 1 and value.dtype.kind in "OUT")
-    is_text = issubclass(class_, str | bytes | bytearray | memoryview)
-    return issubclass(class_, Sequence) and not is_text and not _has_keys(class_)
+    return kind == "list"
 
 
-def _is_array(value: Any) -> bool:
-    """Return whether *value* is a numpy array. Its subclasses hold more than the values."""
-    class_ = type(value)
-    return (
-        hasattr(class_, "__array_interface__") and class_.__name__ == "ndarray" and value.ndim > 0
-    )
+def _is_column(value: Any) -> bool:
+    """Return whether *value* is a list, or an array of numbers or vectors."""
+    return _is_list(value) or (_get_kind(value) == "array" and value.ndim > 0)
 
 
 def _is_plain(value: Any) -> bool:
     """Return whether *value* is a list or a tuple without names."""
-    return isinstance(value, tuple | list) and not _has_keys(type(value))
+    return _get_kind(value) == "list" and isinstance(value, (tuple, list))
 
 
 def _is_number(value: Any) -> bool:
@@ -343,27 +242,191 @@ def convert_to_float(value: Any) -> float | None:
     return number if number is not None and isfinite(number) else None
 
 
+def _has_words(text: str) -> bool:
+    """Return whether *text* has spaces or CJK punctuation, and is therefore probably no id."""
+    return _SPACE.search(text) is not None
+
+
+def is_id(value: Any) -> bool:
+    """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
+    if isinstance(value, str):
+        return not _has_words(value)
+    if value is None or isinstance(value, bool) or hasattr(value, "__iter__"):
+        return False
+    return not _is_number(value) or hasattr(value, "__index__")
+
+
+def can_be_scores(column: Sequence[Any]) -> bool:
+    """Return whether *column* may contain scores: numbers that only rise or only fall.
+
+    A column of whole numbers is rejected, because these may be ids.
+    """
+    numbers = [number for number in map(convert_to_float, column) if number is not None]
+    if len(numbers) < len(column) or all(hasattr(value, "__index__") for value in column):
+        return False
+    return numbers == sorted(numbers, reverse=numbers[0] > numbers[-1])
+
+
+# --- the fields of any object ---------------------------------------------------------------------
+
+
+class Layout(NamedTuple):
+    """The fields that an object has, by what they hold, the most usual names first."""
+
+    ids: Sequence[Path]
+    document_ids: Sequence[Path]
+    scores: Sequence[Path]
+    texts: Sequence[Path]
+    metadata: Sequence[str]
+    names: Mapping[str, str]  # the own name of every field, by `_spell`
+    id: str  # the most usual names; "" if there is none
+    score: str
+    text: str
+    place: str
+
+
+def _find_layout(view: Any, named: tuple[tuple[str, str], ...] = ()) -> Layout:
+    """Return the layout of *view*. The fields in *named* are those that the settings name."""
+    class_: Any = type(view)
+    names = view if class_ is dict else _get(view, "__dict__") or ()
+    return _make_layout(class_, tuple(names), named)
+
+
+@lru_cache(1_024)
+def _make_layout(
+    class_: type[Any], names: tuple[Any, ...], named: tuple[tuple[str, str], ...]
+) -> Layout:
+    if class_ is not dict:
+        # OpenAPI models return ``None`` for any name, so only names that they declare count.
+        names = (*names, *(getattr(class_, "attribute_map", None) or dir(class_)))
+    spelled: dict[str, list[str]] = {}
+    for name in dict.fromkeys(name for name in names if isinstance(name, str)):
+        spelled.setdefault(_spell(name), []).append(name)
+
+    def pick(usual: Sequence[str]) -> list[str]:
+        similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in usual)
+        return list(chain(*similar))
+
+    settings, metadata = dict(named), pick(METADATA)
+
+    def find(kind: str, usual: Sequence[str]) -> list[Path]:
+        if kind not in settings:
+            return [(name,) for name in pick(usual)]
+        # A dot may be a part of the name, or lead to a field in another one.
+        paths = dict.fromkeys([(settings[kind],), tuple(settings[kind].split("."))])
+        return [*paths, *((holder, *path) for holder in metadata for path in paths)]
+
+    document_ids = [] if "id" in settings else find("", DOCUMENT_IDS)
+    paths = find("id", IDS), document_ids, find("score", SCORES), find("text", TEXTS)
+    own_names = {spelling: similar[0] for spelling, similar in spelled.items()}
+    id_, _, score, text = (str(it[0][0]) if it and not named else "" for it in paths)
+    return Layout(*paths, metadata, own_names, id_, score, text, (metadata or [""])[0])
+
+
+@lru_cache(4_096)
+def _spell(name: str) -> str:
+    """Return *name* without the differences between ``page_content`` and ``PageContent``."""
+    return re.sub("(?<=[^_])_(?=[^_])", "", name).lower()
+
+
+def _view(value: Any, stops_at: float = NEVER) -> Any:
+    """Return the fields of a mapping, row, named tuple or view as a dict, any other *value* itself.
+
+    A mapping of another library may be slow, endless or broken: the fields that were not read by
+    the moment *stops_at* are missing.
+    """
+    class_: Any = type(value)
+    if class_ is dict or (kind := _classify(class_)) in ("object", "text", "list", "array"):
+        return value
+    fields: dict[Any, Any] = {}
+    try:
+        if kind == "view":
+            return dict(value.to_dict())
+        if kind == "named tuple":
+            return dict(zip(value._fields, value, strict=True))
+        for name in islice(value.keys(), _MOST_FIELDS):
+            if monotonic() > stops_at:
+                break
+            fields[name] = value[name]
+    except Exception:
+        # The object comes from the user's code, so reading it may raise anything.
+        return fields
+    return fields
+
+
+def _get(holder: Any, *path: str | int) -> Any:
+    """Return the value at *path* in *holder*; ``None`` if it is missing or cannot be read."""
+    for name in path:
+        class_: Any = type(holder)
+        try:
+            if class_ is dict:
+                holder = holder.get(name)
+            elif isinstance(name, int):
+                holder = holder[name]
+            elif _classify(class_) != "mapping":
+                holder = getattr(holder, name, None)
+            else:
+                holder = holder.get(name) if isinstance(holder, Mapping) else holder[name]
+        except Exception:
+            # The object comes from the user's code, so reading it may raise anything.
+            return None
+    return holder
+
+
+def _find(holder: Any, paths: Sequence[Path]) -> Any:
+    """Return the first value at *paths* in *holder* that is not ``None``."""
+    for path in paths:
+        if (value := _get(holder, *path)) is not None:
+            return value
+    return None
+
+
+def _find_string(holder: Any, paths: Sequence[Path]) -> str | None:
+    value = _find(holder, paths)
+    return None if value is None else str(value) or None
+
+
+def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
+    """Return the path *usual* in the names of *holder*, and the value; () if there is none."""
+    path: Path = ()
+    for spelling in map(_spell, usual.split(".")):
+        if (name := _find_layout(_view(holder)).names.get(spelling)) is None:
+            return (), None
+        path, holder = (*path, name), _get(holder, name)
+    return path, holder
+
+
+def list_fields(holder: Any) -> Mapping[str, Any]:
+    """Return the fields of *holder* by name; none of a text or a list."""
+    view = _view(holder)
+    if type(view) is dict:
+        return view
+    class_: Any = type(view)
+    names = getattr(class_, "__struct_fields__", ()) or getattr(class_, "__dataclass_fields__", ())
+    return {name: _get(view, name) for name in names or _get(view, "__dict__") or ()}
+
+
 # --- one item -------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """Reads the passages of one response."""
+    """Reads the passages of one response.
+
+    Attributes:
+        is_late: Whether reading took too long, so that some fields are missing.
+    """
 
     def __init__(
-        self, options: KeywordEvidenceSettings, namespace: Any, deadline: Deadline | None
+        self,
+        options: KeywordEvidenceSettings,
+        namespace: Any = None,
+        deadline: Deadline | None = None,
     ) -> None:
-        self.fields, self.namespace = options.fields, str(namespace or DEFAULT_NAMESPACE)
-        self._deadline, self._stops_at = deadline, NEVER
-
-    @property
-    def is_late(self) -> bool:
-        """Whether reading took too long, so that some fields are missing."""
-        return self._stops_at != NEVER and monotonic() > self._stops_at
-
-    def _view(self, value: Any) -> Any:
-        if self._stops_at == NEVER and self._deadline is not None and isinstance(value, Mapping):
-            self._stops_at = max(self._deadline.at, monotonic() + _READING_SECONDS)
-        return _view(value, self._stops_at)
+        self._named, self._fields = tuple(options.fields.items()), options.fields
+        self._namespace, self.is_late = str(namespace or DEFAULT_NAMESPACE), False
+        self._stops_at = NEVER
+        if deadline is not None:
+            self._stops_at = max(deadline.at, monotonic() + _READING_SECONDS)
 
     def read_all(self, items: Sequence[Any]) -> list[Passage]:
         """Return the passages in *items*.
@@ -371,133 +434,92 @@ class _Reader:
         Raises:
             ResponseShapeError: An item is not a passage.
         """
-        names = _name_positions(items, self.fields.values())
-        passages = [self.read(item, names) for item in items]
+        names = _name_positions(items, self._fields.values())
+        passages = [self._read(item, names) for item in items]
         for passage in passages:
             if passage.text is None:
                 _check_without_text(passage)
-        if names and "id" not in self.fields:
-            keys = [(passage.key[0], _build_row_key(passage.item)) for passage in passages]
-            return [it._replace(key=key) for it, key in zip(passages, keys, strict=True)]
         return passages
 
-    def read(self, item: Any, names: Sequence[str] = ()) -> Passage:
+    def _read(self, item: Any, names: Sequence[str] = ()) -> Passage:
         """Return the passage in *item*. *names* are the names of its values, if it is a row."""
-        view = item
+        view, row_key = item, ""
         if type(item) is not dict:
             if isinstance(item, str):
-                key = (self.namespace, f"\0{item}")
+                key = (self._namespace, f"\0{item}")
                 return Passage(key, item, text=_join_text(item), text_field="")
+            if names and "id" not in self._fields:
+                row_key = _build_row_key(item)
             if not names and _is_plain(item):
                 names = _name_pair(item)
             view = dict(zip(names, item, strict=True)) if names else self._view(item)
-        layout = _find_layout(view)
-        is_plain = type(item) is dict and layout.is_plain and not self.fields
-        if is_plain and (plain := self._read_plain(item, layout)) is not None:
-            return plain
+        layout = _find_layout(view, self._named)
         passage = self._read_fields(item, view, layout)
         if passage.id is None or "node" in layout.names:
             is_pair = names[:1] == ("document",)
-            inner_name = "document" if is_pair else _find_inner(view, layout)
+            inner_name = "document" if is_pair else _find_inner(view)
             if inner_name is not None:
                 passage = self._read_inner(view, inner_name, passage)
         if names:
-            paths = passage.score_paths
-            paths = [(names.index(str(it)), *rest) for it, *rest in paths if it in names]
-            return passage._replace(score_paths=paths)
+            paths = [(names.index(it), *rest) for it, *rest in passage.score_paths if it in names]
+            key = (passage.key[0], row_key) if row_key else passage.key
+            passage = passage._replace(key=key, score_paths=paths)
         return passage
 
-    def _read_plain(self, item: dict[Any, Any], layout: Layout) -> Passage | None:
-        """Return the passage in a dict such as most functions return; ``None`` for other dicts.
-
-        `_read_fields` returns the same, but takes several times as long.
-        """
-        id_, score, metadata = item[layout.ids[0]], item[layout.scores[0][0]], None
-        if layout.metadata:
-            metadata = item[layout.metadata[0]]
-        elif layout.texts:
-            metadata = {name: it for name, it in item.items() if name not in _NOT_METADATA}
-        if type(id_) is not str or type(score) is not float or type(metadata) is not dict:
-            return None
-        view, text_layout = (item, layout) if layout.texts else (metadata, _find_layout(metadata))
-        text = view[text_layout.texts[0]] if text_layout.texts else None
-        if not id_ or not isfinite(score) or type(text) is not str or not text or text.isspace():
-            return None
-        field = text_layout.texts[0] if view is item else f"metadata.{text_layout.texts[0]}"
-        title = metadata.get("title", item.get("title"))
-        title = title if isinstance(title, str) else ""
-        key = (self.namespace, id_)
-        return Passage(key, item, id_, score, text, title, metadata, field, layout.scores)
-
-    def _read_inner(self, view: Any, name: str, outer: Passage) -> Passage:
-        """Return the passage in the field *name* of *view*, with what *outer* has beside it."""
-        inner = self.read(_get(view, name))
-        if inner.text is None:
-            key = outer.key if inner.id is None else inner.key
-            inner = inner._replace(key=key, text=outer.text, text_field=outer.text_field)
-        paths = outer.score_paths
-        if not paths and type(view) is dict:
-            # Next to a document, a computed distance has whatever name the database gave it.
-            paths = [(it,) for it, value in view.items() if _is_number(value)]
-        paths = [*paths, *[(name, *path) for path in inner.score_paths]]
-        return inner._replace(
-            item=outer.item,
-            score=_read_score(view, paths),
-            score_paths=paths,
-            title=inner.title or outer.title,
-            metadata=inner.metadata if name in outer.metadata else outer.metadata,
-        )
+    def _view(self, value: Any) -> Any:
+        view = _view(value, self._stops_at)
+        if view is not value and monotonic() > self._stops_at:
+            self.is_late = True
+        return view
 
     def _read_fields(self, item: Any, view: Any, layout: Layout) -> Passage:
         """Return the passage whose fields are those of *view*."""
-        place, metadata = self._find_metadata(view, layout)
-        layout = self._rename(layout, place) if self.fields else layout
-        text, text_field = _find_text(view, layout)
-        if text is None and metadata and (place is not None or type(view) is not dict):
-            inner = _find_layout(metadata)
-            text, text_field = _find_text(metadata, self._rename(inner) if self.fields else inner)
-            if place is not None and "text" not in self.fields:
-                text_field = f"metadata.{text_field}"
-        id_ = _first(view, layout.ids)
-        if id_ is None and "id" in self.fields:
-            id_ = _first(metadata, layout.ids)
-        id_ = None if id_ is None else str(id_) or None
-        key = id_ or ""
-        if id_ is None:
-            document_id = _first(view, layout.document_ids)
-            id_ = None if document_id is None else str(document_id)
+        # Most values are what is usual under the most usual name. The others are searched for.
+        get = view.get if type(view) is dict else partial(_get, view)
+        place: str | None = layout.place
+        metadata: Any = get(place) if place else _list_other_fields(view)
+        if place and (type(metadata) is not dict or not metadata):
+            place, metadata = self._find_metadata(view, layout)
+        source, inner, prefix = get, layout, ""
+        if place and not layout.text:
+            source, prefix = metadata.get, "metadata."
+            inner = _find_layout(metadata, self._named)
+        text, field = source(inner.text) if inner.text else None, inner.text
+        if type(text) is not str or not text or text.isspace():
+            text, field = _find_text(view, layout)
+            prefix = ""
+            if text is None and place:
+                text, field = _find_text(metadata, _find_layout(metadata, self._named))
+                prefix = "metadata."
+        id_ = get(layout.id) if layout.id else None
+        if type(id_) is not str or not id_:
+            id_ = _find_string(view, layout.ids)
+        key = id_
+        if key is None:
+            id_ = _find_string(view, layout.document_ids)
             key = f"{id_ or ''}\0{text or _print_fields(item, metadata)}"
-        scores = layout.scores
-        if not scores and "metadata" in layout.metadata and place != "metadata":
-            # In Weaviate, the metadata is an object with the scores.
-            numbers = _find_layout(_get(view, "metadata")).scores
-            scores = [("metadata", *path) for path in numbers]
-        namespace = _get(view, "namespace") if "namespace" in layout.names else None
+        score, scores = get(layout.score) if layout.score else None, layout.scores
+        if type(score) is not float or not isfinite(score):
+            if not scores and place != "metadata" and "metadata" in layout.metadata:
+                # In Weaviate, the metadata is an object with the scores.
+                paths = _find_layout(get("metadata")).scores
+                scores = [("metadata", *path) for path in paths]
+            score = _read_score(view, scores)
+        namespace = get("namespace") if "namespace" in layout.names else None
         title = metadata.get("title")
-        if "title" in layout.names and not isinstance(title, str):
-            title = _get(view, layout.names["title"])
+        if type(title) is not str and "title" in layout.names:
+            title = get(layout.names["title"])
         return Passage(
-            (str(namespace) if namespace else self.namespace, key),
+            (str(namespace) if namespace else self._namespace, key),
             item,
             id_,
-            _read_score(view, scores),
+            score,
             text,
             title if isinstance(title, str) else "",
             metadata,
-            None if text is None else text_field,
+            None if text is None else prefix + field,
             scores,
         )
-
-    def _rename(self, layout: Layout, place: str | None = None) -> Layout:
-        """Return *layout* with the names in the settings. The metadata are in the field *place*."""
-        if "id" in self.fields:
-            layout = layout._replace(ids=[self.fields["id"]], document_ids=())
-        if "text" in self.fields:
-            layout = layout._replace(texts=[self.fields["text"]])
-        if "score" in self.fields:
-            paths = [(self.fields["score"],), tuple(self.fields["score"].split("."))]
-            layout = layout._replace(scores=[*paths, *[(place or "", *path) for path in paths]])
-        return layout
 
     def _find_metadata(self, view: Any, layout: Layout) -> tuple[str | None, dict[Any, Any]]:
         """Return the name of the field with the metadata, and the metadata.
@@ -507,15 +529,38 @@ class _Reader:
         found: str | None = None
         for name in layout.metadata:
             value = _get(view, name)
-            if type(value) is dict and value:
-                return name, value
             if value is None or isinstance(value, Mapping):
-                found = found or name
                 if value:
                     return name, self._view(value)
+                found = found or name
         if found is not None:
             return found, {}
-        return None, {it: v for it, v in list_fields(view).items() if it not in _NOT_METADATA}
+        return None, _list_other_fields(view)
+
+    def _read_inner(self, view: Any, name: str, outer: Passage) -> Passage:
+        """Return the passage in the field *name* of *view*, with what *outer* has beside it."""
+        inner = self._read(_get(view, name))
+        if inner.text is None:
+            key = outer.key if inner.id is None else inner.key
+            inner = inner._replace(key=key, text=outer.text, text_field=outer.text_field)
+        paths = outer.score_paths
+        if not paths and type(view) is dict:
+            # Next to a document, a computed distance has whatever name the database gave it.
+            paths = [(it,) for it, value in view.items() if _is_number(value)]
+        paths = [*paths, *((name, *path) for path in inner.score_paths)]
+        return inner._replace(
+            item=outer.item,
+            score=_read_score(view, paths),
+            score_paths=paths,
+            title=inner.title or outer.title,
+            metadata=inner.metadata if name in outer.metadata else outer.metadata,
+        )
+
+
+def _list_other_fields(view: Any) -> dict[Any, Any]:
+    """Return the fields of *view* that serve as its metadata."""
+    fields = view if type(view) is dict else list_fields(view)
+    return {name: value for name, value in fields.items() if name not in _NOT_METADATA}
 
 
 def _print_fields(item: Any, metadata: Mapping[Any, Any]) -> str:
@@ -524,21 +569,14 @@ def _print_fields(item: Any, metadata: Mapping[Any, Any]) -> str:
     return repr(fields or item)
 
 
-def _first(view: Any, names: Sequence[str]) -> Any:
-    """Return the first value of *view* under *names* that is not ``None``."""
-    for name in names:
-        if (value := _get(view, name)) is not None:
-            return value
-    return None
-
-
-def _find_inner(view: Any, layout: Layout) -> str | None:
+def _find_inner(view: Any) -> str | None:
     """Return the name of the field of *view* that holds the whole passage, if any."""
-    if _get(view, "node") is not None:
+    layout = _find_layout(view)
+    if "node" in layout.names and _is_document(_get(view, "node")):
         return "node"
     if layout.ids or layout.document_ids:
         return None
-    if any(isinstance(_get(view, name), str) for name in layout.texts):
+    if any(isinstance(_get(view, *path), str) for path in layout.texts):
         return None
     fields = list_fields(view)
     candidates = (name for name in fields if name not in layout.metadata)
@@ -551,29 +589,21 @@ def _is_document(value: Any) -> bool:
         return False
     view = _view(value)
     layout = _find_layout(view)
-    return _first(view, (*layout.ids, *layout.document_ids, *layout.texts)) is not None
+    return _find(view, (*layout.ids, *layout.document_ids, *layout.texts)) is not None
 
 
 def _find_text(view: Any, layout: Layout) -> tuple[str | None, str]:
-    """Return the text of *view* and the name of its field.
-
-    The JSON in LlamaIndex's ``_node_content`` is read last.
-    """
-    for name in layout.texts:
-        value = _get(view, name)
-        if type(value) is not str or not value or value.isspace():
-            value = _join_text(value)
-        if value is not None:
-            return value, name
+    """Return the text of *view* and the name of its field."""
+    for path in layout.texts:
+        if (text := _join_text(_get(view, *path))) is not None:
+            return text, ".".join(map(str, path))
     if "_nodecontent" in layout.names:
+        # LlamaIndex stores a whole node as JSON.
         try:
             node = json.loads(_get(view, "_node_content"))
         except (TypeError, ValueError, RecursionError):
             return None, ""
-        if isinstance(node, dict):
-            # Without this field, a node that contains another node cannot recurse without end.
-            node.pop("_node_content", None)
-            return _find_text(node, _find_layout(node))[0], "_node_content"
+        return _join_text(node) if isinstance(node, dict) else None, "_node_content"
     return None, ""
 
 
@@ -587,21 +617,14 @@ def _join_text(value: Any, depth: int = 2) -> str | None:
         values: Any = () if value and _is_number(value[0]) else value[:_MOST_PARTS]
         return "\n".join(filter(None, (_join_text(it, depth - 1) for it in values))) or None
     view = _view(value)
-    texts = (_join_text(_get(view, name), depth - 1) for name in _find_layout(view).texts)
+    texts = (_join_text(_get(view, *it), depth - 1) for it in _find_layout(view).texts)
     return next(filter(None, texts), None)
 
 
-def _has_words(text: str) -> bool:
-    """Return whether *text* has spaces or CJK punctuation, and is therefore probably no id."""
-    return _SPACE.search(text) is not None
-
-
-def _read_score(item: Any, paths: Sequence[Path]) -> float | None:
-    """Return the first number at *paths* in *item*; ``None`` if it is not finite."""
+def _read_score(view: Any, paths: Sequence[Path]) -> float | None:
+    """Return the first number at *paths* in *view*; ``None`` if it is not finite."""
     for path in paths:
-        value = (
-            item.get(path[0]) if len(path) == 1 and type(item) is dict else _get_path(item, path)
-        )
+        value = _get(view, *path)
         if type(value) is float and isfinite(value):
             return value
         if _is_number(value):
@@ -629,10 +652,10 @@ def replace_score(passage: Passage, score: float) -> Any:
     """
     item = passage.item
     for path in () if passage.score == score else passage.score_paths:
-        if not _is_number(_get_path(item, path)):
+        if not _is_number(_get(item, *path)):
             continue
         try:
-            copied = _replace(item, path, score)
+            copied = _replace(item, path, lambda _: score)
         except ResponseShapeError:
             continue
         # If the class computes its score, the copy does not show the new score and is useless.
@@ -643,19 +666,14 @@ def replace_score(passage: Passage, score: float) -> Any:
 
 def estimate_chars(passage: Passage) -> int:
     """Estimate how many characters the texts and numbers of *passage* have in JSON."""
-    item, metadata, chars = passage.item, passage.metadata, 0
-    values = list(item.values()) if type(item) is dict else []
-    # Without separate metadata, the metadata repeat the fields of a dict.
-    if type(item) is not dict or any(value is metadata for value in values):
-        values += metadata.values()
-    if type(item) is not dict and not _is_plain(item) and not isinstance(item, str):
-        values += [_get(item, name) for name in _VECTORS]
-    if not any(value is passage.text for value in values):
-        values.append(passage.text)
-    for value in values:
+    own = () if _is_plain(passage.item) else list_fields(passage.item).values()
+    # The text, and without separate metadata the whole metadata, are fields of the item.
+    values = {id(value): value for value in (*own, *passage.metadata.values(), passage.text)}
+    chars = 0
+    for value in values.values():
         if isinstance(value, str):
             chars += len(value)
-        elif isinstance(value, list | tuple) or _is_array(value):
+        elif _is_column(value):
             # An embedding has about a thousand numbers, so they are not looked at one by one.
             chars += len(value) * _NUMBER_CHARS
         elif _is_number(value):
@@ -684,7 +702,7 @@ def _is_scored_pair(row: Sequence[Any]) -> bool:
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
 
-def _name_positions(items: Sequence[Any], named: Collection[str] = ()) -> Sequence[str]:
+def _name_positions(items: Any, named: Collection[str]) -> Sequence[str]:
     """Return the names of the values in *items*, which are plain rows such as (id, text, score).
 
     The names are ``id``, ``text``, ``score`` and ``metadata``. Any other value is named by its
@@ -692,33 +710,31 @@ def _name_positions(items: Sequence[Any], named: Collection[str] = ()) -> Sequen
     are no names if the items are something else: rows are lists or tuples of one type and length
     with a text, or with an id and metadata, and are not all pairs of document and score.
     """
-    if (
-        not len(items)
-        or not _is_plain(items[0])
-        or len({(type(row), len(row)) for row in items}) > 1
-    ):
+    first: Any = items[0] if len(items) else None
+    if not _is_plain(first) or not first:
         return ()
-    if not items[0] or all(map(_is_scored_pair, items)):
+    kinds = {(type(row), len(row)) if _is_plain(row) else None for row in items}
+    if len(kinds) > 1 or all(map(_is_scored_pair, items)):
         return ()
     columns = [[it for it in column if it is not None] for column in zip(*items, strict=True)]
     # A list of lists without a number may contain columns instead of rows.
-    if isinstance(items[0], list) and not any(map(_is_number, chain(*columns))):
+    if isinstance(first, list) and not any(map(_is_number, chain(*columns))):
         return ()
+    names = list(map(str, range(len(columns))))
     places: dict[str, list[int]] = {"metadata": [], "score": [], "text": []}
     for place, column in enumerate(columns):
-        if column and all(isinstance(value, str) for value in column):
-            places["text"].append(place)
-        elif column and all(isinstance(value, Mapping) for value in column):
-            places["metadata"].append(place)
-        elif can_be_scores(column):
-            places["score"] = [place]
+        places.setdefault(_classify_column(column), []).append(place)
     # The longest texts with spaces are the passages, or else the first words after the ids.
     worded = [place for place in places["text"] if any(map(_has_words, columns[place]))]
     worded.sort(key=lambda place: -sum(map(len, columns[place])))
-    places["text"] = worded or [it for it in places["text"] if it or len(columns) == 1]
-    names = list(map(str, range(len(columns))))
-    for name, found in places.items():
-        for place in found[:1]:
+    texts = worded or [place for place in places["text"] if place or len(columns) == 1]
+    chosen = (
+        ("metadata", places["metadata"][:1]),
+        ("text", texts[:1]),
+        ("score", places["score"][-1:]),
+    )
+    for name, found in chosen:
+        for place in found:
             names[place] = name
     if names[0] == "0" and all(map(is_id, columns[0])):
         names[0] = "id"
@@ -727,24 +743,15 @@ def _name_positions(items: Sequence[Any], named: Collection[str] = ()) -> Sequen
     return [str(place) if str(place) in named else name for place, name in enumerate(names)]
 
 
-def is_id(value: Any) -> bool:
-    """Return whether *value* may be an id: a whole number, a word, or an object such as a UUID."""
-    if isinstance(value, str):
-        return not _has_words(value)
-    if value is None or isinstance(value, bool) or hasattr(value, "__iter__"):
-        return False
-    return not _is_number(value) or hasattr(value, "__index__")
-
-
-def can_be_scores(column: Sequence[Any]) -> bool:
-    """Return whether *column* may contain scores: numbers that only rise or only fall.
-
-    A column of whole numbers is rejected, because these may be ids.
-    """
-    numbers = [number for number in map(convert_to_float, column) if number is not None]
-    if len(numbers) < len(column) or all(hasattr(value, "__index__") for value in column):
-        return False
-    return numbers == sorted(numbers, reverse=numbers[0] > numbers[-1])
+def _classify_column(column: Sequence[Any]) -> str:
+    """Return what the values of a *column* can be: ``text``, ``metadata`` or ``score``."""
+    if not column:
+        return ""
+    if all(isinstance(value, str) for value in column):
+        return "text"
+    if all(isinstance(value, Mapping) for value in column):
+        return "metadata"
+    return "score" if can_be_scores(column) else ""
 
 
 def _build_row_key(row: Sequence[Any]) -> str:
@@ -769,23 +776,28 @@ def find_shape(response: Any, options: KeywordEvidenceSettings = _USUAL) -> Shap
         ResponseShapeError: *response* contains no readable list of passages. The error names its
             type.
     """
-    if response is None:
-        return Shape(lambda _: (), lambda _, items: list(items) or None, "None")
-    path: Path | None = None
-    if _is_list(response):
-        # Milvus returns one list for each vector that it searches for.
-        inner: Any = response[0] if len(response) == 1 and not _is_array(response) else None
-        is_nested = _is_list(inner) and not _is_scored_pair(inner)
-        path = (0,) if is_nested and (not len(inner) or _is_document(inner[0])) else ()
-    elif not isinstance(response, str):
+    columns = _find_columns(response)
+    if not columns:
         path = _find_list_path(response, options)
-    columns, are_nested = _find_columns(response, path)
-    if columns:
-        return _build_columns_shape(columns, are_nested=are_nested)
-    if path is not None:
-        _reject_parallel_lists(response, path)
-        return _build_list_shape(path)
-    raise _build_unreadable_error(response)
+        columns = _find_scores_beside(response, path) or {path: ""}
+    return Shape(partial(_read_items, columns), partial(_rebuild, columns))
+
+
+def _read_items(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
+    """Return the items in the list of *response*, or dicts made of the values in its *columns*."""
+    lists = [_get(response, *path) for path in columns]
+    if "" not in columns.values():
+        return [dict(zip(columns.values(), row, strict=True)) for row in zip(*lists, strict=True)]
+    is_array = _get_kind(lists[0]) == "array"
+    return () if lists[0] is None else list(lists[0]) if is_array else lists[0]
+
+
+def _rebuild(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
+    """Return a copy of *response* with *items* in its list or *columns*."""
+    for path, field in columns.items():
+        values = [item.get(field) for item in items] if field else items
+        response = _replace(response, path, partial(_refill, items=values))
+    return response
 
 
 def _build_unreadable_error(response: Any) -> ResponseShapeError:
@@ -803,37 +815,32 @@ def _build_unreadable_error(response: Any) -> ResponseShapeError:
     return _build_shape_error(response, problem, advice)
 
 
-def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path | None:
-    """Return the path to the list of passages in *response*.
+def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
+    """Return the path to the list of passages in *response*; () if it is a list itself.
 
     The usual paths are tried in order. The first one with a list that is empty or contains passages
     is used. If there is none, the first known one with ``None`` or with another list is used.
+
+    Raises:
+        ResponseShapeError: *response* has no list under a usual name.
     """
-    fallback: Path | None = None
-    # A column of texts, or the data of an array, has the name of other libraries' lists.
-    is_array = hasattr(type(response), "__array__")
-    has_columns = is_array or _find_leading_column(response) is not None
+    if response is None:
+        return ()
+    if _is_list(response):
+        # Milvus returns one list for each vector that it searches for.
+        inner: Any = response[0] if len(response) == 1 else None
+        is_nested = _is_list(inner) and not _is_scored_pair(inner)
+        return (0,) if is_nested and (not len(inner) or _is_document(inner[0])) else ()
+    fallbacks = []
     for usual in ENVELOPES:
-        is_known = usual in _KNOWN_ENVELOPES
-        if has_columns and (not is_known or usual == "documents"):
-            continue
         path, value = _follow(response, usual)
         if _is_list(value) and _can_hold_passages(value, options):
             return path
-        if path and is_known and fallback is None and (value is None or _is_list(value)):
-            fallback = path
-    return fallback
-
-
-def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
-    """Return the path *usual* in the names of *holder*, and the value; () if there is none."""
-    path: Path = ()
-    for spelling in map(_spell, usual.split(".")):
-        view = _view(holder)
-        if (name := _find_layout(view).names.get(spelling)) is None:
-            return (), None
-        path, holder = (*path, name), _get(view, name)
-    return path, holder
+        if path and usual in _KNOWN_ENVELOPES and (value is None or _is_list(value)):
+            fallbacks.append(path)
+    if not fallbacks:
+        raise _build_unreadable_error(response)
+    return fallbacks[0]
 
 
 def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
@@ -841,149 +848,110 @@ def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -
     if not len(items) or isinstance(items[0], str):
         return not len(items) or any(isinstance(it, str) and _has_words(it) for it in items)
     try:
-        (passage,) = _Reader(options, None, None).read_all([items[0]])
+        (passage,) = _Reader(options).read_all([items[0]])
     except ResponseShapeError:
         return False
     return bool(passage.id or passage.text or measure_texts(passage.item, passage.metadata))
 
 
-def _reject_parallel_lists(response: Any, path: Path) -> None:
-    """Raise `ResponseShapeError` if a second list in *response* may describe the passages.
-
-    After reranking, the second list would no longer match the passages at *path*. A list counts as
-    such a list if it is as long as the list of passages, and if the passages are texts or the list
-    contains only numbers.
-    """
-    items = _get_path(response, path)
-    for name, value in list_fields(response).items() if len(path) == 1 and items else ():
-        is_parallel = name != path[0] and _is_list(value) and len(value) == len(items)
-        if is_parallel and (isinstance(items[0], str) or all(map(_is_number, value))):
-            problem = f"another list may run parallel to {path[0]!r} in a response of type"
-            raise _build_shape_error(response, problem)
-
-
-@cache
-def _build_list_shape(path: Path) -> Shape:
-    """Return the shape of responses with their items in the list at *path*."""
-
-    def read_items(response: Any) -> Sequence[Any]:
-        items = _get_path(response, path)
-        return () if items is None else list(items) if _is_array(items) else items
-
-    name = f"the list in {'.'.join(map(str, path))!r}" if path else "a list"
-    return Shape(read_items, lambda response, items: _refill_at(response, path, items), name)
-
-
 # --- columns: a list for each field, or a list with one list for each text of the query -----------
 
 
-def _find_leading_column(response: Any) -> Any:
-    """Return the ids or the metadata in *response*, if it is a mapping of columns as in Chroma."""
-    names = ("ids", "metadatas") if isinstance(response, Mapping) else ()
-    return next((column for name in names if _is_list(column := response.get(name))), None)
+def _find_columns(response: Any) -> Mapping[Path, str]:
+    """Return the paths to the columns in *response*, with the name of a field for each.
 
-
-def _find_columns(response: Any, path: Path | None) -> tuple[Mapping[Any, str], bool]:
-    """Return the columns in *response* with the name of a field for each, and if they are nested.
-
-    There are no columns if the passages are in the list at *path* without a list of scores beside.
+    Only a mapping has columns, as in Chroma, if its ids or metadata are a list.
 
     Raises:
         ResponseShapeError: *response* has the results of several queries, or columns of different
             lengths.
     """
-    if path is not None:
-        documents = path
-        scores: list[Path] = [(name,) for name in _NUMBERS]
-        if path == () and len(response) == 2 and _is_plain(response):
-            documents, scores = (0,), [(1,)]
-        elif len(getattr(type(response), "_fields", ())) == 2:
-            documents, scores = response._fields[:1], [response._fields[1:]]
-        passages = _get_path(response, documents)
-        for place in scores if len(documents) == 1 and _is_list(passages) else ():
-            numbers = _get_path(response, place)
-            is_pair = _is_numbers(numbers) and len(numbers) == len(passages)
-            if is_pair and not any(map(_is_number, passages)):
-                return {documents[0]: "document", place[0]: "score"}, False
-        return {}, False
-    if (first := _find_leading_column(response)) is None:
-        return {}, False
+    names = ("ids", "metadatas") if isinstance(response, Mapping) else ()
+    first = next((column for name in names if _is_list(column := response.get(name))), None)
+    others = (_follow(response, it)[1] for it in _KNOWN_ENVELOPES if it != "documents")
+    if first is None or any(map(_is_list, others)):
+        return {}
     is_nested = len(first) > 0 and _is_list(first[0])
     if is_nested and len(first) > 1:
         problem = "the results of several queries were found in a response of type"
         raise _build_shape_error(response, problem)
-    count, columns = len(first[0] if is_nested else first), {}
+    columns: dict[Path, str] = {}
     for name, value in response.items():
-        column = value
-        if is_nested:
-            column = value[0] if _is_list(value) and len(value) == 1 else None
-        is_column = (_is_list(column) or _is_array(column)) and len(column) == count
+        path = (name, 0) if is_nested else (name,)
+        column = _get(response, *path)
+        is_column = _is_column(column) and len(column) == len(first[0] if is_nested else first)
         # Chroma lists the columns that were asked for.
         if is_column and name != "included":
-            columns[name] = name[:-1] if name in _COLUMNS else name
+            columns[path] = name[:-1] if name in _COLUMNS else name
         elif name in _COLUMNS and value is not None:
             problem = f"{name!r} must be as long as the other columns in a response of type"
             raise _build_shape_error(response, problem)
-    return columns, is_nested
+    return columns
 
 
-def _is_numbers(value: Any) -> bool:
-    is_list = _is_list(value) or (_is_array(value) and value.ndim == 1)
-    return is_list and all(map(_is_number, value))
+def _find_scores_beside(response: Any, path: Path) -> Mapping[Path, str]:
+    """Return the columns as `_find_columns` does if there are scores beside the list at *path*.
 
-
-def _build_columns_shape(columns: Mapping[Any, str], *, are_nested: bool) -> Shape:
-    """Return the shape of responses with these *columns*. An item is a dict with their fields."""
-    paths = {(name, 0) if are_nested else (name,): field for name, field in columns.items()}
-
-    def read_items(response: Any) -> Sequence[Any]:
-        lists = [_get_path(response, path) for path in paths]
-        return [
-            dict(zip(paths.values(), values, strict=True)) for values in zip(*lists, strict=True)
-        ]
-
-    def rebuild(response: Any, items: Sequence[Any]) -> Any:
-        for path, field in paths.items():
-            response = _refill_at(response, path, [item.get(field) for item in items])
-        return response
-
-    return Shape(read_items, rebuild, "columns, as Chroma's" if "ids" in columns else "columns")
+    Raises:
+        ResponseShapeError: There are no scores, but another list that may describe the passages.
+            After reranking, this list would no longer match. A list counts as such a list if it is
+            as long, and if the passages are texts or the list contains only numbers.
+    """
+    own, is_pair = path[0] if path else 0, len(getattr(type(response), "_fields", ())) == 2
+    lists: Mapping[Any, Any] = list_fields(response) if len(path) == 1 else {}
+    if not path and _is_plain(response) and len(response) == 2:
+        lists, is_pair = dict(enumerate(response)), True
+    passages, columns = _get(response, own), dict[Path, str]({(own,): "document"})
+    for name, values in lists.items() if _is_list(passages) else ():
+        if name == own or not _is_column(values) or len(values) != len(passages):
+            continue
+        are_numbers = getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
+        are_scores = is_pair or name in _NUMBERS
+        if are_numbers and are_scores and not any(map(_is_number, passages)):
+            columns[name,] = "score"
+        elif path and len(values) and (are_numbers or isinstance(passages[0], str)):
+            columns[name,] = name
+    if len(columns) > 1 and "score" not in columns.values():
+        problem = f"another list may run parallel to {own!r} in a response of type"
+        raise _build_shape_error(response, problem)
+    return columns if len(columns) > 1 else {}
 
 
 # --- copies with another value --------------------------------------------------------------------
 
 
-def _refill_at(response: Any, path: Path, items: Sequence[Any]) -> Any:
-    """Return a copy of *response* with *items* in the list at *path*.
+def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
+    """Return a copy of *holder* with ``change(value)`` in place of the *value* at *path*.
 
     Raises:
         ResponseShapeError: No copy can be made.
     """
     try:
-        filled = _refill(_get_path(response, path), items)
+        if not path:
+            return change(holder)
+        name, *inner = path
+        copied = _copy_with(holder, name, _replace(_get(holder, name), inner, change))
     except ResponseShapeError:
         raise
     except Exception as error:
-        raise _build_shape_error(response, "no other passages fit in a copy of type") from error
-    return _replace(response, path, filled)
+        # The class of the holder may refuse a copy in any way.
+        raise _build_copy_error(holder) from error
+    if copied is holder or type(copied) is not type(holder):
+        raise _build_copy_error(holder)
+    return copied
 
 
 def _refill(container: Any, items: Sequence[Any]) -> Any:
     """Return *items* in a container of the type and with the attributes of *container*."""
     class_ = type(container)
-    if container is None or class_ is list or class_ is tuple:
+    if container is None or class_ in (list, tuple):
         return tuple(items) if class_ is tuple else list(items)
-    if _is_array(container):
-        # There is an array, so numpy is already loaded.
-        import numpy as np
-
-        # New texts may be longer than the old ones, and new numbers may not be whole.
-        dtype = container.dtype if container.dtype.kind in "fO" else None
-        array = np.array(items, dtype=dtype).reshape(len(items), *container.shape[1:])
-        return array if items else array.astype(container.dtype)
-    filled: Any = (
-        tuple.__new__(class_, items) if issubclass(class_, tuple) else copy.copy(container)
-    )
+    if _get_kind(container) == "array":
+        return _refill_array(container, items)
+    is_tuple = issubclass(class_, tuple)
+    filled: Any = tuple.__new__(class_, items) if is_tuple else copy.copy(container)
+    if filled is container:
+        raise _build_copy_error(container)
     if isinstance(filled, list):
         list.__setitem__(filled, slice(None), items)
     elif isinstance(filled, UserList):
@@ -992,14 +960,23 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
         filled.clear()
         filled.extend(items)
     for name, value in getattr(container, "__dict__", {}).items():
-        if not (name == "data" and isinstance(filled, UserList)):
-            vars(filled)[name] = _repeat_for_items(container, value, items)
-    if filled is container or len(filled) != len(items) or not all(map(is_, filled, items)):
-        raise _build_shape_error(container, "no other items fit in a copy of type")
+        if not isinstance(filled, UserList) or name != "data":
+            vars(filled)[name] = _realign(container, value, items)
+    if len(filled) != len(items) or not all(map(is_, filled, items)):
+        raise _build_copy_error(container)
     return filled
 
 
-def _repeat_for_items(container: Sequence[Any], value: Any, items: Sequence[Any]) -> Any:
+def _refill_array(array: Any, items: Sequence[Any]) -> Any:
+    # There is an array, so numpy is already loaded.
+    import numpy as np
+
+    # New texts may be longer than the old ones, and new numbers may not be whole.
+    dtype = array.dtype if array.dtype.kind in "fO" or not items else None
+    return np.array(items, dtype=dtype).reshape(len(items), *array.shape[1:])
+
+
+def _realign(container: Sequence[Any], value: Any, items: Sequence[Any]) -> Any:
     """Return an attribute of *container*, whose *value* may be a list parallel to its items.
 
     Milvus keeps the ids and distances of its hits in attributes of the list too.
@@ -1012,42 +989,24 @@ def _repeat_for_items(container: Sequence[Any], value: Any, items: Sequence[Any]
     raise _build_shape_error(container, "another list may run parallel to the items of type")
 
 
-def _replace(holder: Any, path: Path, value: Any) -> Any:
-    """Return a copy of *holder* with *value* at *path*. An empty path returns *value*.
-
-    Raises:
-        ResponseShapeError: No copy can be made.
-    """
-    if not path:
-        return value
-    name, *inner = path
-    value = _replace(_get_path(holder, (name,)), inner, value)
-    try:
-        if isinstance(name, int):
-            copied = _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
-        else:
-            copied = _copy_with_field(holder, name, value)
-    except ResponseShapeError:
-        raise
-    except Exception as error:
-        raise _build_shape_error(holder, f"{name!r} cannot be changed in a copy of type") from error
-    if copied is holder or type(copied) is not type(holder):
-        raise _build_shape_error(holder, f"{name!r} cannot be changed in a copy of type")
-    return copied
-
-
-def _copy_with_field(holder: Any, name: str, value: Any) -> Any:
+def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
+    """Return a copy of *holder* with *value* as its field *name*, or at the position *name*."""
     class_: Any = type(holder)
     if class_ is dict:
         return {**holder, name: value}
+    if isinstance(name, int):
+        return _refill(holder, [*holder[:name], value, *holder[name + 1 :]])
+    if isinstance(holder, tuple):
+        return holder._replace(**{name: value})  # type: ignore[attr-defined]
     if isinstance(holder, dict | UserDict):
         copied: Any = copy.copy(holder)
         copied[name] = value
         return copied
-    if isinstance(holder, tuple):
-        return holder._replace(**{name: value})  # type: ignore[attr-defined]
     if hasattr(class_, "__struct_fields__"):
         return class_(**{**list_fields(holder), name: value})
+    if _classify(class_) in ("mapping", "view"):
+        # A copy may share the dict, so a new object is built.
+        return class_({**list_fields(holder), name: value})
     attributes = getattr(holder, "__dict__", {})
     if isinstance(store := attributes.get("_data_store"), dict):
         # The copy module cannot copy the OpenAPI models of older SDKs.
@@ -1055,12 +1014,7 @@ def _copy_with_field(holder: Any, name: str, value: Any) -> Any:
         vars(copied).update(attributes, _data_store={**store, name: value})
         return copied
     descriptor = getattr_static(class_, name, None)
-    is_view = isinstance(descriptor, property) and name in list_fields(holder)
-    if _has_keys(class_) or is_view:
-        # A view of a dict, such as Pinecone's Document. A copy may share the dict, so a new one is
-        # built.
-        return class_({**list_fields(holder), name: value})
-    if hasattr(type(descriptor), "__set__") and not isinstance(descriptor, MemberDescriptorType):
+    if hasattr(type(descriptor), "__set__") and not ismemberdescriptor(descriptor):
         # Code of the class may write to data that a copy shares with the original.
         raise TypeError(name)
     copied = copy.copy(holder)
@@ -1080,15 +1034,15 @@ def remove_field(item: Any, field_name: str) -> Any:
     Raises:
         ResponseShapeError: No copy can be made.
     """
-    fields, class_ = dict(list_fields(item)), type(item)
+    fields = list_fields(item)
     if field_name not in fields:
         return item
-    del fields[field_name]
-    try:
-        return fields if class_ is dict else class_(fields)
-    except Exception as error:
-        problem = f"{field_name!r} cannot be left out of a copy of type"
-        raise _build_shape_error(item, problem) from error
+    kept = {name: value for name, value in fields.items() if name != field_name}
+    return kept if type(item) is dict else _replace(item, (), lambda _: type(item)(kept))
+
+
+def _build_copy_error(value: Any) -> ResponseShapeError:
+    return _build_shape_error(value, "no other passages fit in a copy of type")
 
 
 def _build_shape_error(value: Any, problem: str, advice: str = ADVICE) -> ResponseShapeError:
@@ -1103,16 +1057,10 @@ def _build_shape_error(value: Any, problem: str, advice: str = ADVICE) -> Respon
 
 def get_read_units(response: Any) -> float | None:
     """Return the read units that a response of Pinecone reports; ``None`` if it reports none."""
-    if isinstance(response, list | tuple):
+    units = None if _is_plain(response) else _follow(response, "usage.read_units")[1]
+    if (number := convert_to_float(units)) is None or number < 0:
         return None
-    try:
-        units = convert_to_float(_follow(response, "usage.read_units")[1])
-    except Exception:
-        # Reading a response may raise anything. Missing read units are no reason to lose it.
-        return None
-    if units is None or units < 0:
-        return None
-    return int(units) if units.is_integer() else units
+    return int(number) if number.is_integer() else number
 
 
 def has_text(passage: Passage) -> bool:
@@ -1127,13 +1075,13 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     Both are clauses for a message. They may name a field whose values look like text, but they
     never quote a value.
     """
+    lengths: Counter[str] = Counter()
+    for passage in passages:
+        lengths.update(measure_texts(passage.item, passage.metadata))
     name = "a common field name"
     if text_field is not None:
         name = f"keywordEvidence.fields.text {text_field!r}"
     problem = f"the passages have no text under {name}"
-    lengths: Counter[str] = Counter()
-    for passage in passages:
-        lengths.update(measure_texts(passage.item, passage.metadata))
     if lengths:
         longest = max(lengths, key=lambda field: (lengths[field], field))
         setting = f'config={{"keywordEvidence": {{"fields": {{"text": "{longest}"}}}}}}'
@@ -1144,10 +1092,8 @@ def describe_missing_text(passages: Sequence[Passage], text_field: str | None) -
     if any(passage.metadata for passage in passages):
         fix = "store the text in the metadata, or name its field in keywordEvidence.fields.text"
         return problem, fix
-    fix = (
-        "in Pinecone with include_metadata=True, or with include_fields=[...] in a document search"
-    )
-    return "the passages have neither a text nor metadata", f"request them: {fix}"
+    fix = "with include_metadata=True, or with include_fields=[...] in a document search"
+    return "the passages have neither a text nor metadata", f"request them: in Pinecone {fix}"
 
 
 def measure_texts(item: Any, metadata: Mapping[Any, Any]) -> dict[str, int]:
@@ -1158,15 +1104,12 @@ def measure_texts(item: Any, metadata: Mapping[Any, Any]) -> dict[str, int]:
 
 def flatten_fields(item: Any, metadata: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the fields of *item* and of its metadata by name. A dot joins nested names."""
-    own = {} if _is_plain(item) or isinstance(item, str) else list_fields(item)
-    leaves: dict[str, Any] = {}
-    for name, value in chain(own.items(), metadata.items()):
-        nested = {name: value}
+    fields = {**({} if _is_plain(item) else list_fields(item)), **metadata}
+    for name, value in [*fields.items()]:
         if isinstance(value, dict) and name not in METADATA:
-            nested = {f"{name}.{inner}": leaf for inner, leaf in value.items()}
-        leaves |= {
-            path: leaf
-            for path, leaf in nested.items()
-            if all(map(_FIELD_NAME.fullmatch, str(path).split("."))) and path not in _NOT_METADATA
-        }
-    return leaves
+            fields |= {f"{name}.{inner}": leaf for inner, leaf in value.items()}
+    return {
+        name: leaf
+        for name, leaf in fields.items()
+        if all(map(_FIELD_NAME.fullmatch, str(name).split("."))) and name not in _NOT_METADATA
+    }
