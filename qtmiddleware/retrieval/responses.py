@@ -288,7 +288,7 @@ class Layout(NamedTuple):
 def _find_layout(view: Any, named: tuple[tuple[str, str], ...] = ()) -> Layout:
     """Return the layout of *view*. The fields in *named* are those that the settings name."""
     class_: Any = type(view)
-    names = view if class_ is dict else _get(view, "__dict__") or ()
+    names = view if class_ is dict else getattr(view, "__dict__", ())
     return _make_layout(class_, tuple(names), named)
 
 
@@ -373,6 +373,13 @@ def _get(holder: Any, *path: str | int) -> Any:
     return holder
 
 
+def _get_attribute(holder: Any, name: str) -> Any:
+    try:
+        return getattr(holder, name, None)
+    except Exception:
+        return None
+
+
 def _find(holder: Any, paths: Sequence[Path]) -> Any:
     """Return the first value at *paths* in *holder* that is not ``None``."""
     for path in paths:
@@ -424,6 +431,7 @@ class _Reader:
     ) -> None:
         self._named, self._fields = tuple(options.fields.items()), options.fields
         self._namespace, self.is_late = str(namespace or DEFAULT_NAMESPACE), False
+        self._shared: dict[str, Any] = {}
         self._stops_at = NEVER
         if deadline is not None:
             self._stops_at = max(deadline.at, monotonic() + _READING_SECONDS)
@@ -453,7 +461,7 @@ class _Reader:
             if not names and _is_plain(item):
                 names = _name_pair(item)
             view = dict(zip(names, item, strict=True)) if names else self._view(item)
-        layout = _find_layout(view, self._named)
+        layout = self._find_layout(view, "item")
         passage = self._read_fields(item, view, layout)
         if passage.id is None or "node" in layout.names:
             is_pair = names[:1] == ("document",)
@@ -466,6 +474,16 @@ class _Reader:
             passage = passage._replace(key=key, score_paths=paths)
         return passage
 
+    def _find_layout(self, view: Any, place: str) -> Layout:
+        """Return the layout of *view*, which neighbours with the same keys share."""
+        if type(view) is not dict:
+            return _find_layout(view, self._named)
+        keys, layout = self._shared.get(place, (None, None))
+        if layout is None or view.keys() != keys:
+            layout = _find_layout(view, self._named)
+            self._shared[place] = view.keys(), layout
+        return layout
+
     def _view(self, value: Any) -> Any:
         view = _view(value, self._stops_at)
         if view is not value and monotonic() > self._stops_at:
@@ -475,7 +493,7 @@ class _Reader:
     def _read_fields(self, item: Any, view: Any, layout: Layout) -> Passage:
         """Return the passage whose fields are those of *view*."""
         # Most values are what is usual under the most usual name. The others are searched for.
-        get = view.get if type(view) is dict else partial(_get, view)
+        get = view.get if type(view) is dict else partial(_get_attribute, view)
         place: str | None = layout.place
         metadata: Any = get(place) if place else _list_other_fields(view)
         if place and (type(metadata) is not dict or not metadata):
@@ -483,7 +501,7 @@ class _Reader:
         source, inner, prefix = get, layout, ""
         if place and not layout.text:
             source, prefix = metadata.get, "metadata."
-            inner = _find_layout(metadata, self._named)
+            inner = self._find_layout(metadata, "metadata")
         text, field = source(inner.text) if inner.text else None, inner.text
         if type(text) is not str or not text or text.isspace():
             text, field = _find_text(view, layout)
@@ -1057,7 +1075,11 @@ def _build_shape_error(value: Any, problem: str, advice: str = ADVICE) -> Respon
 
 def get_read_units(response: Any) -> float | None:
     """Return the read units that a response of Pinecone reports; ``None`` if it reports none."""
-    units = None if _is_plain(response) else _follow(response, "usage.read_units")[1]
+    try:
+        units = None if _is_plain(response) else _follow(response, "usage.read_units")[1]
+    except Exception:
+        # Reading a response may raise anything. Missing read units are no reason to lose it.
+        return None
     if (number := convert_to_float(units)) is None or number < 0:
         return None
     return int(number) if number.is_integer() else number
