@@ -431,7 +431,7 @@ class _Reader:
     ) -> None:
         self._named, self._fields = tuple(options.fields.items()), options.fields
         self._namespace, self.is_late = str(namespace or DEFAULT_NAMESPACE), False
-        self._shared: dict[str, Any] = {}
+        self._shared: dict[str, tuple[Collection[Any], Layout]] = {}
         self._stops_at = NEVER
         if deadline is not None:
             self._stops_at = max(deadline.at, monotonic() + _READING_SECONDS)
@@ -478,11 +478,10 @@ class _Reader:
         """Return the layout of *view*, which neighbours with the same keys share."""
         if type(view) is not dict:
             return _find_layout(view, self._named)
-        keys, layout = self._shared.get(place, (None, None))
-        if layout is None or view.keys() != keys:
-            layout = _find_layout(view, self._named)
-            self._shared[place] = view.keys(), layout
-        return layout
+        shared = self._shared.get(place)
+        if shared is None or view.keys() != shared[0]:
+            shared = self._shared[place] = view.keys(), _find_layout(view, self._named)
+        return shared[1]
 
     def _view(self, value: Any) -> Any:
         view = _view(value, self._stops_at)

@@ -16,10 +16,15 @@ from typing import Any, Final, Literal
 
 from qtmiddleware.errors import WrapError
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.fields import read_field, read_parameters
+from qtmiddleware.runtime.fields import (
+    BUNDLE,
+    read_field,
+    read_parameters,
+    read_value_at_path,
+    replace_value_at_path,
+)
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY
-from qtmiddleware.wrapping.nested import BUNDLE, read_value_at_path, replace_value_at_path
 
 QUERIES: Final = (
     *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
@@ -355,13 +360,11 @@ class Arguments:
                 return source, self.args[index]
         if parameters.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
-            for position, value in enumerate(self.args):
-                if isinstance(value, str):
-                    return position, value
-            if clauses.are_clauses(held) and not binding.is_named:
+            texts = [place for place in enumerate(self.args) if isinstance(place[1], str)]
+            if not texts and clauses.are_clauses(held) and not binding.is_named:
                 return SCORE_BY, held
             if self.args:
-                return len(self.args) - 1, self.args[-1]
+                return (*texts, (len(self.args) - 1, self.args[-1]))[0]
         default = parameters.read_default(binding.path[0])
         if null or default is not None:
             return null or binding.path[0], None if null else default

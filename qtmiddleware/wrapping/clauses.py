@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from qtmiddleware.errors import WrapError
-from qtmiddleware.runtime.fields import read_field
-from qtmiddleware.wrapping.nested import replace_value_at_path
+from qtmiddleware.runtime.fields import read_field, replace_value_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
