@@ -292,223 +292,140 @@ def at(*path: str) -> Callable[[Any], Any]:
 
 
 Case = tuple[Callable[[], Any], Callable[[Any], Any], list[Any], list[Any]]
+Make = Callable[[str, str, float], Any]
+
+
+def a_list(make: Make, ids: list[Any] = IDS, scores: list[Any] = SCORES) -> Case:
+    """A function that returns a list of what *make* makes."""
+    return lambda: each(make), same, ids, scores
+
+
+def under(path: str, make: Make, ids: list[Any] = IDS, scores: list[Any] = SCORES) -> Case:
+    """A function that returns a dict with such a list at *path*."""
+    return lambda: nest(path, each(make)), at(*path.split(".")), ids, scores
+
+
+def holding(
+    path: str, build: Callable[[], Any], ids: list[Any] = IDS, scores: list[Any] = SCORES
+) -> Case:
+    """A function that returns what *build* builds, with its items at *path*."""
+    return build, at(*path.split(".")) if path else same, ids, scores
+
+
+def nest(name: str, items: Any) -> dict[str, Any]:
+    *outer, last = name.split(".")
+    response: dict[str, Any] = {last: items, "took": 3}
+    for key in reversed(outer):
+        response = {key: response, "took": 3}
+    return response
+
+
+UUIDS = [str(UUID(int=ord(i))) for i in IDS]
 SHAPES: dict[str, Case] = {
     # Pinecone
-    "document search": (
-        lambda: SearchDocumentsResponse(
-            matches=each(lambda i, t, s: PineconeDocument({"_id": i, "_score": s, "text": t})),
-            namespace="ns",
-        ),
-        at("matches"), IDS, SCORES,
-    ),
-    "query": (
-        lambda: QueryResponse(
-            matches=each(lambda i, t, s: ScoredVector(id=i, score=s, metadata={"text": t})),
-            namespace="ns",
-        ),
-        at("matches"), IDS, SCORES,
-    ),
-    "search": (
-        lambda: SearchRecordsResponse(
-            result=SearchResult(
-                hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))
-            ),
-            usage=SearchUsage(read_units=6),
-        ),
-        at("result", "hits"), IDS, SCORES,
-    ),
-    "search, as JSON": (
-        lambda: {
-            "result": {"hits": each(lambda i, t, s: {"_id": i, "_score": s, "fields": {"body": t}})}
-        },
-        at("result", "hits"), IDS, SCORES,
-    ),
-    "documents with keys()": (
-        lambda: {"matches": each(lambda i, t, s: KeyedDocument({"_id": i, "_score": s, "body": t}))},
-        at("matches"), IDS, SCORES,
-    ),
-    "query, of older SDKs": (
-        lambda: OpenApiResponse(
-            matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})),
-            namespace="ns",
-        ),
-        at("matches"), IDS, SCORES,
-    ),
-    "an assistant's context": (assistant_context, at("snippets"), NONE, SCORES),
+    "document search": holding("matches", lambda: SearchDocumentsResponse(
+        matches=each(lambda i, t, s: PineconeDocument({"_id": i, "_score": s, "text": t})), namespace="ns")),
+    "query": holding("matches", lambda: QueryResponse(
+        matches=each(lambda i, t, s: ScoredVector(id=i, score=s, metadata={"text": t})), namespace="ns")),
+    "search": holding("result.hits", lambda: SearchRecordsResponse(
+        result=SearchResult(hits=each(lambda i, t, s: Hit(id_=i, score_=s, fields={"chunk_text": t}))),
+        usage=SearchUsage(read_units=6))),
+    "search, as JSON": under("result.hits", lambda i, t, s: {"_id": i, "_score": s, "fields": {"body": t}}),
+    "documents with keys()": under("matches", lambda i, t, s: KeyedDocument({"_id": i, "_score": s, "body": t})),
+    "query, of older SDKs": holding("matches", lambda: OpenApiResponse(
+        matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})), namespace="ns")),
+    "an assistant's context": holding("snippets", assistant_context, NONE),
     # other services
-    "OpenAI's vector stores": (
-        lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list"),
-        at("data"), IDS, SCORES,
-    ),
-    "Bedrock": (lambda: {"retrievalResults": each(bedrock)}, at("retrievalResults"), NONE, SCORES),
-    "Kendra": (
-        lambda: {"ResultItems": each(lambda i, t, s: {"Id": i, "Content": t, "DocumentTitle": "x"})},
-        at("ResultItems"), IDS, NONE,
-    ),
+    "OpenAI's vector stores": holding(
+        "data", lambda: SyncPage[VectorStoreSearchResponse](data=each(vector_store), object="list")),
+    "Bedrock": under("retrievalResults", bedrock, NONE),
+    "Kendra": under("ResultItems", lambda i, t, s: {"Id": i, "Content": t, "DocumentTitle": "x"}, IDS, NONE),
     "Milvus": (
-        lambda: [
-            MilvusHits(
-                each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}}))
-            )
-        ],
-        lambda found: found[0], IDS, SCORES,
-    ),
-    "Azure's pages": (
-        lambda: {
-            "@odata.count": 3,
-            "value": each(
-                lambda i, t, s: {
-                    "@search.score": 1.0, "@search.rerankerScore": s, "id": i, "content": t,
-                    "@search.captions": [{"text": "cats"}],
-                }
-            ),
-        },
-        at("value"), IDS, SCORES,
-    ),
-    "Vertex": (
-        lambda: {"results": each(lambda i, t, s: {"chunk": {"id": i, "content": t}, "relevanceScore": s})},
-        at("results"), IDS, SCORES,
-    ),
-    "a reranker's results": (
-        lambda: {"results": each(lambda i, t, s: {"relevance_score": s, "document": {"text": t}})},
-        at("results"), NONE, SCORES,
-    ),
-    "Elasticsearch": (
-        lambda: {
-            "hits": {"hits": each(lambda i, t, s: {"_id": i, "_score": s, "_source": {"passage": t}})},
-            "took": 1,
-        },
-        at("hits", "hits"), IDS, SCORES,
-    ),
-    "Qdrant": (
-        lambda: Model(results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t}))),
-        at("results"), IDS, SCORES,
-    ),
-    "Weaviate": (
-        lambda: SimpleNamespace(
-            objects=each(
-                lambda i, t, s: WeaviateObject(
-                    UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}
-                )
-            )
-        ),
-        at("objects"), [str(UUID(int=ord(i))) for i in IDS], [1 - s for s in SCORES],
-    ),
-    "Chroma's query": (
-        lambda: chroma(distances=RISING), lambda found: found["documents"][0], IDS, RISING,
-    ),
-    "Chroma's get": (lambda: chroma(nested=False), at("documents"), IDS, NONE),
+        lambda: [MilvusHits(each(lambda i, t, s: MilvusHit({"id": i, "distance": s, "entity": {"text": t}})))],
+        lambda found: found[0], IDS, SCORES),
+    "Azure's pages": under("value", lambda i, t, s: {
+        "@search.score": 1.0, "@search.rerankerScore": s, "id": i, "content": t, "@search.captions": [{"text": "cats"}]}),
+    "Vertex": under("results", lambda i, t, s: {"chunk": {"id": i, "content": t}, "relevanceScore": s}),
+    "a reranker's results": under("results", lambda i, t, s: {"relevance_score": s, "document": {"text": t}}, NONE),
+    "Elasticsearch": under("hits.hits", lambda i, t, s: {"_id": i, "_score": s, "_source": {"passage": t}}),
+    "Qdrant": holding("results", lambda: Model(
+        results=each(lambda i, t, s: QdrantPoint(id=i, score=s, payload={"text": t})))),
+    "Weaviate": holding("objects", lambda: SimpleNamespace(objects=each(
+        lambda i, t, s: WeaviateObject(UUID(int=ord(i)), WeaviateMetadata(distance=1 - s), {"text": t}))),
+        UUIDS, RISING),
+    "Chroma's query": (lambda: chroma(distances=RISING), lambda found: found["documents"][0], IDS, RISING),
+    "Chroma's get": holding("documents", lambda: chroma(nested=False), IDS, NONE),
     # frameworks
-    "LangChain": (
-        lambda: each(lambda i, t, s: LangChainDocument(page_content=t, id=i)), same, IDS, NONE,
-    ),
-    "LangChain, with scores": (
-        lambda: each(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)), same, IDS, SCORES,
-    ),
-    "LangChain's chain": (
-        lambda: {
-            "result": "the answer",
-            "source_documents": each(lambda i, t, s: LangChainDocument(page_content=t)),
-        },
-        at("source_documents"), NONE, NONE,
-    ),
-    "LlamaIndex": (
-        lambda: each(lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s)),
-        same, IDS, SCORES,
-    ),
-    "LlamaIndex, packed": (
-        lambda: each(
-            lambda i, t, s: {
-                "id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}
-            }
-        ),
-        same, IDS, SCORES,
-    ),
-    "Haystack": (
-        lambda: {"documents": each(lambda i, t, s: HaystackDocument(id=i, content=t, score=s))},
-        at("documents"), IDS, SCORES,
-    ),
+    "LangChain": a_list(lambda i, t, s: LangChainDocument(page_content=t, id=i), IDS, NONE),
+    "LangChain, with scores": a_list(lambda i, t, s: (LangChainDocument(page_content=t, id=i), s)),
+    "LangChain's chain": holding("source_documents", lambda: {
+        "result": "the answer", "source_documents": each(lambda i, t, s: LangChainDocument(page_content=t))}, NONE, NONE),
+    "LlamaIndex": a_list(lambda i, t, s: NodeWithScore(node=TextNode(id_=i, text=t), score=s)),
+    "LlamaIndex, packed": a_list(
+        lambda i, t, s: {"id": i, "score": s, "metadata": {"_node_content": json.dumps({"text": t})}}),
+    "Haystack": under("documents", lambda i, t, s: HaystackDocument(id=i, content=t, score=s)),
     # databases
-    "sqlite3": (lambda: sqlite_rows(ROWS), same, IDS, SCORES),
-    "SQLAlchemy, columns": (
-        lambda: sqlalchemy_rows(ROWS, Chunk.id, Chunk.content), same, IDS, SCORES,
-    ),
-    "SQLAlchemy, an object and a number": (lambda: sqlalchemy_rows(ROWS, Chunk), same, IDS, SCORES),
-    "psycopg2": (lambda: [DictRow(row) for row in ROWS], same, IDS, SCORES),
-    "asyncpg": (
-        lambda: each(lambda i, t, s: Record(id=i, content=t, distance=s)), same, IDS, SCORES,
-    ),
-    "rows under a name": (lambda: Lazy(sqlite_rows(ROWS)), at("rows"), IDS, SCORES),
-    "a named tuple around a document": (
-        lambda: [Scored(LangChainDocument(page_content=t, id=i), s) for i, t, s in ROWS],
-        same, IDS, SCORES,
-    ),
-    "hits with nothing but a payload": (
-        lambda: each(lambda i, t, s: PayloadHit(s, {"body": t})), same, NONE, SCORES,
-    ),
-    "columns in capitals": (
-        lambda: each(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}), same, IDS, SCORES,
-    ),
+    "sqlite3": holding("", lambda: sqlite_rows(ROWS)),
+    "SQLAlchemy, columns": holding("", lambda: sqlalchemy_rows(ROWS, Chunk.id, Chunk.content)),
+    "SQLAlchemy, an object and a number": holding("", lambda: sqlalchemy_rows(ROWS, Chunk)),
+    "psycopg2": a_list(lambda i, t, s: DictRow([i, t, s])),
+    "asyncpg": a_list(lambda i, t, s: Record(id=i, content=t, distance=s)),
+    "rows under a name": holding("rows", lambda: Lazy(sqlite_rows(ROWS))),
+    "a named tuple around a document": a_list(lambda i, t, s: Scored(LangChainDocument(page_content=t, id=i), s)),
+    "hits with nothing but a payload": a_list(lambda i, t, s: PayloadHit(s, {"body": t}), NONE),
+    "columns in capitals": a_list(lambda i, t, s: {"ID": i, "CHUNK_TEXT": t, "SCORE": s}),
+    "a node's name in a field": a_list(lambda i, t, s: {"id": i, "node": "worker-1", "text": t, "score": s}),
     # one's own items
-    "a mapping of one's own": (lambda: list(map(UserDict, dicts())), same, IDS, SCORES),
-    "an ordered dict": (lambda: list(map(OrderedDict, dicts())), same, IDS, SCORES),
-    "frozen dataclass": (lambda: each(Frozen), same, IDS, SCORES),
-    "named tuple": (lambda: [Named(*row) for row in ROWS], same, IDS, SCORES),
-    "struct": (lambda: each(Struct), same, IDS, SCORES),
-    "pydantic's first models": (
-        lambda: each(lambda i, t, s: OldModel(id=i, text=t, score=s)), same, IDS, SCORES,
-    ),
-    "slots": (lambda: each(Slotted), same, IDS, SCORES),
-    "a namespace": (
-        lambda: each(lambda i, t, s: SimpleNamespace(id=i, text=t, relevance_score=s)),
-        same, IDS, SCORES,
-    ),
-    "texts": (lambda: list(TEXTS), same, NONE, NONE),
-    "items of several kinds": (
-        lambda: [dicts()[0], Frozen(*ROWS[1]), ("c", 0.25, {"text": TEXTS[2]})], same, IDS, SCORES,
-    ),
+    "a mapping of one's own": holding("", lambda: list(map(UserDict, dicts()))),
+    "an ordered dict": holding("", lambda: list(map(OrderedDict, dicts()))),
+    "frozen dataclass": a_list(Frozen),
+    "named tuple": a_list(Named),
+    "struct": a_list(Struct),
+    "pydantic's first models": a_list(lambda i, t, s: OldModel(id=i, text=t, score=s)),
+    "slots": a_list(Slotted),
+    "a namespace": a_list(lambda i, t, s: SimpleNamespace(id=i, text=t, relevance_score=s)),
+    "texts": holding("", lambda: list(TEXTS), NONE, NONE),
+    "items of several kinds": holding("", lambda: [("a", 0.75, {"text": TEXTS[0]}), Frozen(*ROWS[1]), dicts()[2]]),
     # containers
-    "a tuple": (lambda: tuple(dicts()), same, IDS, SCORES),
-    "a deque": (lambda: deque(dicts()), same, IDS, SCORES),
-    "a user list": (lambda: UserList(dicts()), same, IDS, SCORES),
-    "a list with attributes": (lambda: Hits(dicts(), total=97), same, IDS, SCORES),
-    "a tuple of one's own": (lambda: Rows(dicts()), same, IDS, SCORES),
-    "a list of one's own inside": (lambda: {"results": Hits(dicts(), 7)}, at("results"), IDS, SCORES),
+    "a tuple": holding("", lambda: tuple(dicts())),
+    "a deque": holding("", lambda: deque(dicts())),
+    "a user list": holding("", lambda: UserList(dicts())),
+    "a list with attributes": holding("", lambda: Hits(dicts(), total=97)),
+    "a tuple of one's own": holding("", lambda: Rows(dicts())),
+    "a list of one's own inside": holding("results", lambda: {"results": Hits(dicts(), 7)}),
     "an array of texts": (lambda: np.array(TEXTS), list, NONE, NONE),
     "an array of dicts": (lambda: np.array(dicts(), dtype=object), list, IDS, SCORES),
-    "a read-only mapping": (
-        lambda: MappingProxyType({"matches": dicts(), "namespace": "ns"}), at("matches"), IDS, SCORES,
-    ),
-    "a dict with attributes": (lambda: Attributes(matches=dicts()), at("matches"), IDS, SCORES),
+    "a read-only mapping": holding("matches", lambda: MappingProxyType({"matches": dicts(), "namespace": "ns"})),
+    "a dict with attributes": holding("matches", lambda: Attributes(matches=dicts())),
     # a list of passages and a list of scores
     "(documents, scores)": (lambda: (TEXTS, SCORES), lambda found: found[0], NONE, SCORES),
     "[documents, array]": (
-        lambda: [TEXTS, np.array(SCORES, dtype="float32")], lambda found: found[0], NONE, SCORES,
-    ),
-    "a pair by name": (lambda: Pair(dicts(), SCORES), at("docs"), IDS, SCORES),
-    "scores beside": (lambda: Found(dicts(), SCORES), at("documents"), IDS, SCORES),
+        lambda: [TEXTS, np.array(SCORES, dtype="float32")], lambda found: found[0], NONE, SCORES),
+    "a pair by name": holding("docs", lambda: Pair(dicts(), SCORES)),
+    "scores beside": holding("documents", lambda: Found(dicts(), SCORES)),
     # plain tuples
-    "(id, score, metadata)": (
-        lambda: each(lambda i, t, s: (i, s, {"text": t})), same, IDS, SCORES,
-    ),
-    "(text, score)": (lambda: each(lambda i, t, s: (t, s)), same, NONE, SCORES),
-    "(id, text, score)": (lambda: each(lambda i, t, s: (i, t, s)), same, IDS, SCORES),
-    "[id, text, score]": (lambda: each(lambda i, t, s: [i, t, s]), same, IDS, SCORES),
-    "(number, text)": (lambda: each(lambda i, t, s: (ord(i), t)), same, ["97", "98", "99"], NONE),
-    "(uuid, text, distance)": (
-        lambda: [(UUID(int=n), t, d) for n, (t, d) in enumerate(zip(TEXTS, RISING, strict=True))],
-        same, [str(UUID(int=n)) for n in range(3)], RISING,
-    ),
-    "(id, title, text, page, price, score)": (
-        lambda: each(lambda i, t, s: (i, "cats", t, 7, {"a": 9.5, "b": 2.5, "c": 7.5}[i], s)),
-        same, IDS, SCORES,
-    ),
-    "(id, metadata, score)": (lambda: each(lambda i, t, s: (i, {"text": t}, s)), same, IDS, SCORES),
-    "(id, text, embedding, score)": (
-        lambda: each(lambda i, t, s: (i, t, [0.5, 0.5], s)), same, IDS, SCORES,
-    ),
-    "(text, id, score)": (lambda: each(lambda i, t, s: (t, i, s)), same, NONE, SCORES),
+    "(id, score, metadata)": a_list(lambda i, t, s: (i, s, {"text": t})),
+    "(text, score)": a_list(lambda i, t, s: (t, s), NONE),
+    "(id, text, score)": a_list(lambda i, t, s: (i, t, s)),
+    "[id, text, score]": a_list(lambda i, t, s: [i, t, s]),
+    "(number, text)": a_list(lambda i, t, s: (ord(i), t), ["97", "98", "99"], NONE),
+    "(uuid, text, distance)": a_list(lambda i, t, s: (UUID(int=ord(i)), t, 1 - s), UUIDS, RISING),
+    "(id, title, text, page, price, score)": a_list(
+        lambda i, t, s: (i, "cats", t, 7, {"a": 9.5, "b": 2.5, "c": 7.5}[i], s)),
+    "(id, metadata, score)": a_list(lambda i, t, s: (i, {"text": t}, s)),
+    "(id, text, embedding, score)": a_list(lambda i, t, s: (i, t, [0.5, 0.5], s)),
+    "(text, id, score)": a_list(lambda i, t, s: (t, i, s), NONE),
 }  # fmt: skip
+
+
+def test_lists_beside_passages_and_their_scores_stay_beside_them() -> None:
+    response = {"documents": TEXTS, "sources": list("xyz"), "scores": SCORES}
+    found = qtm.middleware(lambda query: response)(QUESTION)
+    assert found == {
+        "documents": [TEXTS[place] for place in ORDER],
+        "sources": ["y", "x", "z"],
+        "scores": [SCORES[place] for place in ORDER],
+    }
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -569,14 +486,6 @@ def repr_deeply(value: Any) -> str:
 ENVELOPES = re.findall(
     r"`([\w.]+)`", re.search(r"a list under (.*?) \|", PAGE.read_text(encoding="utf-8")).group(1)
 )
-
-
-def nest(name: str, items: Any) -> dict[str, Any]:
-    *outer, last = name.split(".")
-    response: dict[str, Any] = {last: items, "took": 3}
-    for key in reversed(outer):
-        response = {key: response, "took": 3}
-    return response
 
 
 @pytest.mark.parametrize("name", ENVELOPES)
@@ -869,30 +778,21 @@ def test_a_single_passage_is_read_like_several(response: Any) -> None:
     assert (found.response, found.status, len(found.matches)) == (response, "full", 1)
 
 
-@pytest.mark.parametrize("place", ["beside", "in the metadata", "beside metadata", "of a node"])
-def test_a_title_counts_wherever_it_stands(place: str) -> None:
-    rows: list[Any] = [
-        {
-            "id": str(n),
-            "score": 0.9 - n / 100,
-            "title": f"Clause 9.{n}",
-            "text": f"Paid in {n} days.",
-        }
-        for n in range(60)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda i, title, text: {"id": i, "title": title, "text": text},
+        lambda i, title, text: {"id": i, "title": title, "text": text, "metadata": {"lang": "en"}},
+        lambda i, title, text: {"id": i, "text": text, "metadata": {"title": title}},
+        lambda i, title, text: {"node": {"id": i, "title": title, "text": text}},
+    ],
+)
+def test_a_title_counts_wherever_it_stands(make: Callable[[str, str, str], Any]) -> None:
+    titles = [f"Clause 9.{n}" if n != 20 else "Termination" for n in range(60)]
+    rows = [
+        {**make(str(n), title, f"Paid in {n} days."), "score": 0.9 - n / 100}
+        for n, title in enumerate(titles)
     ]
-    rows[20]["title"] = "Termination"
-    for row in rows if place == "beside metadata" else ():
-        row["metadata"] = {"lang": "en"}
-    for row in rows if place == "in the metadata" else ():
-        row["metadata"] = {"title": row.pop("title")}
-    if place == "of a node":
-        rows = [
-            {
-                "node": {"id": it["id"], "title": it["title"], "text": it["text"]},
-                "score": it["score"],
-            }
-            for it in rows
-        ]
     found = qtm.middleware(lambda query, top_k=4: rows[:top_k]).retrieve("Rules on termination?")
     assert found.matches[0].id == "20"
 
