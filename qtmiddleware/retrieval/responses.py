@@ -484,9 +484,11 @@ class _Reader:
         return shared[1]
 
     def _view(self, value: Any) -> Any:
+        # Only mappings of other libraries can be slow.
+        if type(value) is dict or not isinstance(value, Mapping):
+            return _view(value)
         view = _view(value, self._stops_at)
-        if view is not value and monotonic() > self._stops_at:
-            self.is_late = True
+        self.is_late = self.is_late or monotonic() > self._stops_at
         return view
 
     def _read_fields(self, item: Any, view: Any, layout: Layout) -> Passage:
@@ -952,9 +954,9 @@ def _replace(holder: Any, path: Path, change: Callable[[Any], Any]) -> Any:
         raise
     except Exception as error:
         # The class of the holder may refuse a copy in any way.
-        raise _build_copy_error(holder) from error
+        raise _build_shape_error(holder) from error
     if copied is holder or type(copied) is not type(holder):
-        raise _build_copy_error(holder)
+        raise _build_shape_error(holder)
     return copied
 
 
@@ -968,7 +970,7 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
     is_tuple = issubclass(class_, tuple)
     filled: Any = tuple.__new__(class_, items) if is_tuple else copy.copy(container)
     if filled is container:
-        raise _build_copy_error(container)
+        raise _build_shape_error(container)
     if isinstance(filled, list):
         list.__setitem__(filled, slice(None), items)
     elif isinstance(filled, UserList):
@@ -980,7 +982,7 @@ def _refill(container: Any, items: Sequence[Any]) -> Any:
         if not isinstance(filled, UserList) or name != "data":
             vars(filled)[name] = _realign(container, value, items)
     if len(filled) != len(items) or not all(map(is_, filled, items)):
-        raise _build_copy_error(container)
+        raise _build_shape_error(container)
     return filled
 
 
@@ -1058,11 +1060,9 @@ def remove_field(item: Any, field_name: str) -> Any:
     return kept if type(item) is dict else _replace(item, (), lambda _: type(item)(kept))
 
 
-def _build_copy_error(value: Any) -> ResponseShapeError:
-    return _build_shape_error(value, "no other passages fit in a copy of type")
-
-
-def _build_shape_error(value: Any, problem: str, advice: str = ADVICE) -> ResponseShapeError:
+def _build_shape_error(
+    value: Any, problem: str = "no other passages fit in a copy of type", advice: str = ADVICE
+) -> ResponseShapeError:
     """Return the error for *value*, which it names by its type and never quotes."""
     class_ = type(value)
     shape = f"{class_.__module__}.{class_.__qualname__}".removeprefix("builtins.")
