@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -32,21 +33,13 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError, convert_to_model_error
 from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
-from qtmiddleware.protocols import Prompt, StreamingModel
+from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
-from qtmiddleware.retrieval.pipeline import build_retrieval_flow
+from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.question import record_cost
+from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.observing import Observation, describe_model
-from qtmiddleware.runtime.steps import (
-    Ask,
-    Flow,
-    Outcome,
-    Together,
-    gather_flows,
-    observe_flow,
-    observe_steps,
-)
+from qtmiddleware.runtime.services import Services
 from qtmiddleware.types import (
     Answer,
     Citation,
@@ -116,29 +109,30 @@ class AnswerFlow:
         self._errors: list[ModelError] = []
         self._sub_answers: tuple[SubAnswer, ...] = ()
 
-    def build_flow(self) -> Flow[Answer]:
-        """Return a flow that produces the whole answer, without streaming.
+    async def answer(self, services: Services) -> Answer:
+        """Return the whole answer, without streaming.
 
-        The flow raises `ModelError` if the model gives no answer. Exceptions from the wrapped
-        function pass through.
+        Raises `ModelError` if the model gives no answer. Exceptions from the wrapped function pass
+        through.
         """
-        return observe_flow(self._run_answer_steps(), self.observation)
+        with self.observation:
+            await self.retrieve_passages(services)
+            draft = await self.build_draft(services)
+            if isinstance(draft, Answer):
+                return self.observation.keep_result(draft)
+            deadline = self.start_call(draft)
+            ask = partial(self.within(services).ask, draft.prompt, deadline, self.chat)
+            (outcome,) = await services.io.gather([ask], deadline, 1)
+            reader = AnswerReader(draft.matches)
+            if outcome.has_succeeded:
+                reader.read_whole_answer(outcome.get().text)
+            return self.observation.keep_result(self.finish_answer(draft, outcome, reader))
 
-    def _run_answer_steps(self) -> Flow[Answer]:
-        yield from self.retrieve_passages()
-        draft = yield from self.build_draft()
-        if isinstance(draft, Answer):
-            return draft
-        deadline = self.start_call(draft)
-        (outcome,) = yield Together(
-            (Ask(draft.prompt, Deadline(deadline.at), self.chat),), deadline, 1
-        )
-        reader = AnswerReader(draft.matches)
-        if outcome.has_succeeded:
-            reader.read_whole_answer(outcome.value.text)
-        return self.finish_answer(draft, outcome, reader)
+    def within(self, services: Services) -> Services:
+        """Return *services* for calls that are parts of this answer."""
+        return services.within(self.observation, self._settings.limits.max_concurrency)
 
-    def retrieve_passages(self) -> Flow[Retrieval]:
+    async def retrieve_passages(self, services: Services) -> Retrieval:
         """Retrieve passages for the question and, in a synthesis, for its sub-queries."""
         request = self._request
         if self._is_synthesis:
@@ -146,19 +140,16 @@ class AnswerFlow:
             request = replace(request, settings=_enable_sub_queries(self._settings))
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = yield from build_retrieval_flow(request, sub_responses=self._responses)
+            self.retrieval = await retrieve(request, services, sub_responses=self._responses)
             # The retrieval succeeded, so the answer goes on: do not end its observation here.
             stack.pop_all()
         return self.retrieval
 
-    def build_draft(self) -> Flow[Draft | Answer]:
+    async def build_draft(self, services: Services) -> Draft | Answer:
         """Return the input of the model call that writes the answer.
 
         Returns the finished answer if no call is needed, for example because there are no passages.
         """
-        return observe_steps(self._build_draft(), self.observation)
-
-    def _build_draft(self) -> Flow[Draft | Answer]:
         retrieval = self._required_retrieval
         if retrieval.is_unsure and self._settings.answer.if_unsure == "decline":
             retrieval.trace.note(
@@ -170,7 +161,7 @@ class AnswerFlow:
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
-            draft = yield from self._build_synthesis_draft(questions)
+            draft = await self._build_synthesis_draft(questions, services)
             if draft is not None:
                 return draft
         passages = select_passages(retrieval.matches, self._settings.answer.context_chars)
@@ -192,7 +183,7 @@ class AnswerFlow:
         self._asked_stage = draft.stage
         return Deadline.after(self._settings.answer.timeout_ms / 1e3)
 
-    def finish_answer(self, draft: Draft, outcome: Outcome, reader: AnswerReader) -> Answer:
+    def finish_answer(self, draft: Draft, outcome: Outcome[Reply], reader: AnswerReader) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
         If the call that combines sub-answers failed, return the sub-answer that cites the most
@@ -227,19 +218,12 @@ class AnswerFlow:
             self._degradations.append(
                 Degradation("citations", "invented", f"{reader.invented_count} removed")
             )
-        if outcome.value.truncated:
+        if outcome.get().truncated:
             self._degradations.append(Degradation(draft.stage, "truncated"))
         # The model may write only the word that says that there is no answer.
         text = reader.text or _build_no_answer_sentence(self._request.original)
         return self._build_answer(
             text, reader.citations, draft.passages, is_answered=reader.is_answered
-        )
-
-    def make_call_observation(self, draft: Draft) -> Observation:
-        """Return the observation that reports the streamed model call for *draft*."""
-        description = describe_model(self.chat) if self.observation.is_observed else {}
-        return self.observation.make_child(
-            "model", draft.prompt.mode, content=draft.prompt, **description
         )
 
     def abandon_answer(self) -> None:
@@ -267,13 +251,15 @@ class AnswerFlow:
             raise RuntimeError("passages have not been retrieved yet")
         return self.retrieval
 
-    def _build_synthesis_draft(self, sub_queries: tuple[str, ...]) -> Flow[Draft | None]:
+    async def _build_synthesis_draft(
+        self, sub_queries: tuple[str, ...], services: Services
+    ) -> Draft | None:
         """Answer *sub_queries*, and return the draft of the call that combines the sub-answers.
 
         Returns ``None`` if fewer than ``fusion.minSuccesses`` sub-queries have an answer. The
         caller then answers the question as a whole.
         """
-        sub_answers = yield from self._answer_sub_queries(sub_queries)
+        sub_answers = await self._answer_sub_queries(sub_queries, self.within(services))
         self._sub_answers = tuple(answer for answer, _ in sub_answers)
         # A sub-query without an answer in its passages is not a failure, but it adds nothing to the
         # synthesis.
@@ -286,19 +272,25 @@ class AnswerFlow:
         prompt = self._build_prompt(SYNTHESIS, {"sub_answers": build_sub_answer_entries(joined)})
         return Draft("synthesis", prompt, passages, joined)
 
-    def _answer_sub_queries(
-        self, sub_queries: Sequence[str]
-    ) -> Flow[list[tuple[SubAnswer, PromptPassages]]]:
+    async def _answer_sub_queries(
+        self, sub_queries: Sequence[str], services: Services
+    ) -> list[tuple[SubAnswer, PromptPassages]]:
         """Answer each of *sub_queries* from the passages found for it, with one model call each.
 
         Returns each sub-answer with its passages, in the order of *sub_queries*.
         """
         settings, trace = self._settings, self._required_retrieval.trace
         began = perf_counter()
-        limit = settings.limits.max_concurrency
-        searches = [self._search_sub_query(sub_query) for sub_query in sub_queries]
+        traces = [Trace(read_price=settings.store.read_price) for _ in sub_queries]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
-        matches = yield from gather_flows(searches, max_steps=limit, deadline=deadline)
+        retrievals = await services.gather(
+            [
+                partial(self._search_sub_query, sub_query, services, sub_trace)
+                for sub_query, sub_trace in zip(sub_queries, traces, strict=True)
+            ],
+            deadline,
+        )
+        matches = list(map(self._read_sub_search, retrievals, traces))
         passages = [
             part_matches
             if part_matches is None
@@ -308,18 +300,19 @@ class AnswerFlow:
         # The answers' time begins after the searches, so that slow searches do not use it up.
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
         asks = {
-            index: Ask(
+            index: partial(
+                services.ask,
                 SUB_ANSWER.build_prompt(
                     settings, sub_queries[index], (), {"passages": part_passages.entries}
                 ),
-                Deadline(deadline.at),
+                deadline,
                 self.chat,
             )
             for index, part_passages in enumerate(passages)
             if part_passages is not None and part_passages.matches
         }
-        outcomes = (yield Together(tuple(asks.values()), deadline, limit)) if asks else ()
-        outcome_by_index = dict(zip(asks, outcomes, strict=True))
+        replies = await services.gather(tuple(asks.values()), deadline)
+        outcome_by_index = dict(zip(asks, replies, strict=True))
         answers = [
             (
                 self._build_sub_answer(sub_query, part_passages, outcome_by_index.get(index)),
@@ -332,8 +325,10 @@ class AnswerFlow:
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
-    def _search_sub_query(self, sub_query: str) -> Flow[tuple[Match, ...] | None]:
-        """Return the passages found for *sub_query*, or ``None`` if the search failed.
+    async def _search_sub_query(
+        self, sub_query: str, services: Services, trace: Trace
+    ) -> Retrieval | None:
+        """Return the retrieval of *sub_query*, or ``None`` if its search has failed before.
 
         Usually, the retrieval has already searched for the sub-query, and this method reads the
         response of that search. If the sub-query equals the user's question, this method searches.
@@ -354,18 +349,20 @@ class AnswerFlow:
             hooks=(),
             settings=replace(self._settings, transformation_type="none"),
         )
-        trace = Trace(read_price=self._settings.store.read_price)
-        try:
-            retrieval = yield from build_retrieval_flow(
-                request, original_outcome=outcome, trace=trace
-            )
-        except Exception as error:
-            self._degradations.append(
-                Degradation("sub_answers", "search_failed", type(error).__name__)
-            )
+        return await retrieve(request, services, original_outcome=outcome, trace=trace)
+
+    def _read_sub_search(
+        self, outcome: Outcome[Retrieval | None], trace: Trace
+    ) -> tuple[Match, ...] | None:
+        """Return the passages found for a sub-query, or ``None`` if the search failed."""
+        self._required_retrieval.trace.add_searches(trace)
+        if not outcome.has_succeeded:
+            error = "TimeoutError" if outcome.late else type(outcome.error).__name__
+            self._degradations.append(Degradation("sub_answers", "search_failed", error))
             return None
-        finally:
-            self._required_retrieval.trace.add_searches(trace)
+        retrieval = outcome.get()
+        if retrieval is None:
+            return None
         self._degradations.extend(
             degradation
             for degradation in retrieval.degradations
@@ -374,7 +371,7 @@ class AnswerFlow:
         return retrieval.matches
 
     def _build_sub_answer(
-        self, sub_query: str, passages: PromptPassages | None, outcome: Outcome | None
+        self, sub_query: str, passages: PromptPassages | None, outcome: Outcome[Reply] | None
     ) -> SubAnswer:
         """Return the sub-answer to *sub_query*, read from the *outcome* of the model call.
 
@@ -395,7 +392,7 @@ class AnswerFlow:
         error = _record_model_call("sub_answer", outcome, self._required_retrieval.trace)
         reader = AnswerReader(passages.matches)
         if error is None:
-            reader.read_whole_answer(outcome.value.text)
+            reader.read_whole_answer(outcome.get().text)
             error = reader.error
         if error is not None:
             self._errors.append(error)
@@ -407,7 +404,7 @@ class AnswerFlow:
             self._degradations.append(
                 Degradation("citations", "invented", f"{reader.invented_count} in a sub-answer")
             )
-        if outcome.value.truncated:
+        if outcome.get().truncated:
             self._degradations.append(Degradation("sub_answers", "truncated"))
         return SubAnswer(
             sub_query,
@@ -471,13 +468,13 @@ def _enable_sub_queries(settings: Settings) -> Settings:
     return replace(settings, transformation_type="decompose" if type_ == "none" else "combined")
 
 
-def _record_model_call(stage: str, outcome: Outcome, trace: Trace) -> ModelError | None:
+def _record_model_call(stage: str, outcome: Outcome[Reply], trace: Trace) -> ModelError | None:
     """Record a model call's cost and status in *trace*.
 
     Returns the call's error, or ``None`` if the call succeeded.
     """
     if outcome.has_succeeded:
-        reply = outcome.value
+        reply = outcome.get()
         record_cost(trace, reply)
         status = ("degraded", "truncated") if reply.truncated else ("ok", "")
         trace.record_stage(stage, outcome.seconds, *status, began=outcome.began or None)

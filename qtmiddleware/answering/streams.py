@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
-from contextlib import aclosing, closing
+from abc import abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from time import perf_counter
 from typing import Self
 
@@ -11,8 +12,9 @@ from qtmiddleware.answering.flow import AnswerFlow, Draft
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.runtime.drivers import Performer, Piece, arun, astream_reply, run, stream_reply
-from qtmiddleware.runtime.steps import Outcome
+from qtmiddleware.runtime.io import IO, Outcome, Tasks, Threads, run
+from qtmiddleware.runtime.services import Performer, Services
+from qtmiddleware.runtime.streaming import Piece, stream_reply
 from qtmiddleware.types import Answer, Retrieval
 
 
@@ -41,7 +43,7 @@ class _StreamedReply:
         # in the reply.
         return "" if self._raw else self.reader.feed(piece.text)
 
-    def build_outcome(self) -> Outcome:
+    def build_outcome(self) -> Outcome[Reply]:
         """Return the outcome of the model call: the whole reply, or the error."""
         seconds = perf_counter() - self._began
         if self.error is not None:
@@ -50,13 +52,17 @@ class _StreamedReply:
 
 
 class _BaseStream:
-    """The base class of `AnswerStream` and `AsyncAnswerStream`. Stores the shown text."""
+    """The base class of `AnswerStream` and `AsyncAnswerStream`."""
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
         self._answer_flow = answer_flow
         self._performer = performer
         self._shown: list[str] = []
         self._answer: Answer | None = None
+        self._pieces = self._iterate_pieces()
+
+    @abstractmethod
+    def _make_io(self) -> IO: ...
 
     @property
     def answer(self) -> Answer:
@@ -77,18 +83,42 @@ class _BaseStream:
         """
         return "".join(self._shown)
 
+    async def _retrieve_passages(self) -> Retrieval:
+        """Return the retrieval for the question, which is made once."""
+        flow = self._answer_flow
+        services = Services(self._make_io(), self._performer)
+        return flow.retrieval or await flow.retrieve_passages(services)
+
+    async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
+        """Yield the pieces that can be shown, and store the whole answer at the end."""
+        flow = self._answer_flow
+        with flow.observation as observation:
+            await self._retrieve_passages()
+            services = flow.within(Services(self._make_io(), self._performer))
+            draft = await flow.build_draft(services)
+            if isinstance(draft, Answer):
+                answer = draft
+            else:
+                reply, deadline = _StreamedReply(draft), flow.start_call(draft)
+                reading = stream_reply(flow.chat, draft.prompt, deadline, services)
+                try:
+                    async with aclosing(reading) as pieces:
+                        async for piece in pieces:
+                            if text := reply.feed(piece):
+                                yield self._record_shown_text(text)
+                    if text := reply.reader.flush_held_text():
+                        yield self._record_shown_text(text)
+                except ModelError as error:
+                    # `finish_answer` decides whether a sub-answer can replace the failed answer.
+                    reply.error = error
+                answer = flow.finish_answer(draft, reply.build_outcome(), reply.reader)
+            self._answer = observation.keep_result(answer)
+        if not self._shown:
+            yield self._record_shown_text(answer.text)
+
     def _record_shown_text(self, text: str) -> str:
-        """Record that *text* is shown, and return *text*."""
         self._shown.append(text)
         return text
-
-    def _store_answer_and_get_unshown_text(self, answer: Answer) -> str:
-        """Store the finished *answer*, and return the text that is still to be shown.
-
-        Return the whole text if no piece was shown yet, else ``""``.
-        """
-        self._answer = answer
-        return "" if self._shown else self._record_shown_text(answer.text)
 
 
 class AnswerStream(_BaseStream):
@@ -101,8 +131,10 @@ class AnswerStream(_BaseStream):
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
         super().__init__(answer_flow, performer)
-        self._retrieval = run(answer_flow.retrieve_passages(), performer)
-        self._pieces = self._iterate_pieces()
+        self._retrieval = run(self._retrieve_passages())
+
+    def _make_io(self) -> IO:
+        return Threads(self._performer.bulkhead)
 
     @property
     def retrieval(self) -> Retrieval:
@@ -113,43 +145,14 @@ class AnswerStream(_BaseStream):
         return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
-
-    def _iterate_pieces(self) -> Generator[str, None, None]:
-        """Yield the pieces that can be shown, and store the whole answer at the end."""
-        answer_flow = self._answer_flow
-        with answer_flow.observation as observation:
-            draft = run(answer_flow.build_draft(), self._performer)
-            if isinstance(draft, Answer):
-                answer = observation.keep_result(draft)
-            else:
-                reply, deadline, call = (
-                    _StreamedReply(draft),
-                    answer_flow.start_call(draft),
-                    answer_flow.make_call_observation(draft),
-                )
-                reading = stream_reply(
-                    answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
-                )
-                try:
-                    with closing(reading) as pieces:
-                        for piece in pieces:
-                            if text := reply.feed(piece):
-                                yield self._record_shown_text(text)
-                    if text := reply.reader.flush_held_text():
-                        yield self._record_shown_text(text)
-                except ModelError as error:
-                    # `finish_answer` decides whether a sub-answer can replace the failed answer.
-                    reply.error = error
-                answer = observation.keep_result(
-                    answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
-                )
-        if text := self._store_answer_and_get_unshown_text(answer):
-            yield text
+        try:
+            return run(self._pieces.asend(None))
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
-        self._pieces.close()
+        run(self._pieces.aclose())
         self._answer_flow.abandon_answer()
 
     def __enter__(self) -> Self:
@@ -165,9 +168,8 @@ class AsyncAnswerStream(_BaseStream):
     The stream calls the function and the model only when you enter it or iterate over it.
     """
 
-    def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
-        super().__init__(answer_flow, performer)
-        self._pieces = self._iterate_pieces()
+    def _make_io(self) -> IO:
+        return Tasks(self._performer.bulkhead)
 
     @property
     def retrieval(self) -> Retrieval | None:
@@ -180,50 +182,13 @@ class AsyncAnswerStream(_BaseStream):
     async def __anext__(self) -> str:
         return await anext(self._pieces)
 
-    async def _retrieve_passages_once(self) -> None:
-        if self._answer_flow.retrieval is None:
-            await arun(self._answer_flow.retrieve_passages(), self._performer)
-
-    async def _iterate_pieces(self) -> AsyncGenerator[str, None]:
-        """Yield the pieces that can be shown, and store the whole answer at the end."""
-        answer_flow = self._answer_flow
-        with answer_flow.observation as observation:
-            await self._retrieve_passages_once()
-            draft = await arun(answer_flow.build_draft(), self._performer)
-            if isinstance(draft, Answer):
-                answer = observation.keep_result(draft)
-            else:
-                reply, deadline, call = (
-                    _StreamedReply(draft),
-                    answer_flow.start_call(draft),
-                    answer_flow.make_call_observation(draft),
-                )
-                reading = astream_reply(
-                    answer_flow.chat, draft.prompt, deadline, self._performer.bulkhead, call
-                )
-                try:
-                    async with aclosing(reading) as pieces:
-                        async for piece in pieces:
-                            if text := reply.feed(piece):
-                                yield self._record_shown_text(text)
-                    if text := reply.reader.flush_held_text():
-                        yield self._record_shown_text(text)
-                except ModelError as error:
-                    # `finish_answer` decides whether a sub-answer can replace the failed answer.
-                    reply.error = error
-                answer = observation.keep_result(
-                    answer_flow.finish_answer(draft, reply.build_outcome(), reply.reader)
-                )
-        if text := self._store_answer_and_get_unshown_text(answer):
-            yield text
-
     async def aclose(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
         await self._pieces.aclose()
         self._answer_flow.abandon_answer()
 
     async def __aenter__(self) -> Self:
-        await self._retrieve_passages_once()
+        await self._retrieve_passages()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -26,7 +26,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.integrations import require_package
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.runtime.drivers import run_in_thread
+from qtmiddleware.runtime.threads import run_in_thread
 from qtmiddleware.types import Match, Retrieval, Variant
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_log import TextWriter, build_record

@@ -4,27 +4,18 @@
                      └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
                      Retrieval
 
-The flow is a generator. It yields one step at a time and receives the step's outcome, so that the
-same code serves synchronous and asynchronous callers. Every fallback is an ordinary ``if`` in this
-file. If the model or the search for a variant fails or is late, the flow continues with the
-passages that the question itself found. The flow raises only the errors of the search for the
-question, unchanged.
+Every fallback is an ordinary ``if`` or ``try`` in this file. If the model or the search for a
+variant fails or is late, the flow continues with the passages that the question itself found. The
+flow raises only the errors of the search for the question, unchanged.
 
-The search for the question always starts first. `_Pipeline._improve_retrieval` chooses one of four
-orders for the other work:
+The search for the question starts first, in the caller's own thread or task. The other work (the
+model, the searches for its texts, a keyword search by `hybrid.textFields`) runs beside it, or after
+it in these cases:
 
-==============  ================================================================================
-usual           During this search, the model is asked, and then the variants are searched.
-*learns*        During this search, only the model is asked. Used for a new function that takes
-                vectors or has a known problem. Its first response shows whether to search variants.
-*gated*         After this search, the gate decides from the result whether to ask the model. Used
-                with the escalation mode ``auto``.
-*alone*         During this search, nothing else runs. Used if the model is not asked and there are
-                no variants yet.
-==============  ================================================================================
-
-A keyword search (`hybrid.textFields`) also runs during the search for the question, unless the flow
-*learns*. If the caller has already searched for the question, all other work follows.
+- The escalation mode ``auto``: the gate decides from the passages whether to ask the model.
+- The first call of a function that takes vectors or has a known problem: its first response shows
+  whether to search variants. The model is asked beside the search.
+- Without a free place: `limits.maxConcurrency` counts the search for the question too.
 """
 
 from __future__ import annotations
@@ -86,16 +77,9 @@ from qtmiddleware.retrieval.searching import (
     select_variants_and_notes,
 )
 from qtmiddleware.retrieval.transform_stage import TransformStage
+from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.steps import (
-    Beside,
-    Flow,
-    Outcome,
-    Search,
-    Tell,
-    gather_flows,
-    observe_flow,
-)
+from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import (
     Deadline,
     Decision,
@@ -117,17 +101,19 @@ if TYPE_CHECKING:
 logger: Final = get_logger("qtmiddleware")
 
 
-def build_retrieval_flow(
+async def retrieve(
     request: Call,
+    services: Services,
     *,
     sub_responses: dict[str, Any] | None = None,
-    original_outcome: Outcome | None = None,
+    original_outcome: Outcome[Any] | None = None,
     trace: Trace | None = None,
-) -> Flow[Retrieval]:
-    """Return the flow that retrieves the passages for *request*.
+) -> Retrieval:
+    """Retrieve the passages for *request*.
 
     Args:
         request: The query, its settings and the state of the function.
+        services: Calls the function, the model and the hooks.
         sub_responses: A dict that receives the response to each searched variant, by the variant's
             text. Pass a dict to answer sub-queries separately. If the model then returns at least
             two sub-queries, only the sub-queries and the standalone form are searched.
@@ -136,63 +122,52 @@ def build_retrieval_flow(
         trace: The trace to write to; ``None`` for a new trace.
 
     Raises:
-        Exception: The error of the search for the question, raised by the flow. The flow raises no
-            other errors.
+        Exception: The error of the search for the question, unchanged. There are no other errors.
     """
     observation = request.observation.make_child(
         "retrieval", top_k=request.top_k, content=request.original
     )
-    flow = observe_flow(
-        _Pipeline(request, sub_responses, original_outcome, trace).run(),
-        observation,
-        request.models,
-    )
-    return _run_flow_and_call_hooks(flow, request) if request.hooks else flow
+    services = services.within(observation, request.settings.limits.max_concurrency, request.models)
+    pipeline = _Pipeline(request, services, sub_responses, original_outcome, trace)
+    with observation:
+        retrieval = observation.keep_result(await pipeline.run())
+    for hook in request.hooks:
+        try:
+            await services.tell(hook, retrieval)
+        except Exception as error:
+            retrieval = _record_failed_hook(request, retrieval, error)
+    return retrieval
 
 
-def build_transform_flow(request: Call) -> Flow[Transformation]:
-    """Return the flow that asks the model for a transformation, without any search.
+async def transform(request: Call, services: Services) -> Transformation:
+    """Ask the model for a transformation of *request*, without any search.
 
     If the model fails, the transformation is empty.
     """
     observation = request.observation.make_child("transform", content=request.original)
-    return observe_flow(_Pipeline(request).run_transform(), observation, request.models)
+    services = services.within(observation, request.settings.limits.max_concurrency, request.models)
+    with observation:
+        return observation.keep_result(await _Pipeline(request, services).run_transform())
 
 
-def _run_flow_and_call_hooks(flow: Flow[Retrieval], request: Call) -> Flow[Retrieval]:
-    """Run *flow*, pass the result to each hook of *request*, and return the result.
-
-    If a hook raises an error or takes too long, a degradation is added to the result before the
-    next hook runs.
-    """
-    retrieval = yield from flow
-    for hook in request.hooks:
-        try:
-            yield Tell(hook, retrieval)
-        except Exception as error:
-            outcome = (
-                Outcome(late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
-            )
-            degradation = Degradation("hook", outcome.reason, outcome.detail)
-            retrieval = add_degradation(retrieval, degradation)
-            request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
-            # The text of the hook's error may quote the question.
-            if logger.isEnabledFor(logging.DEBUG):
-                query_id, error_type = retrieval.trace.query_id, type(error).__name__
-                message = format_error(error)
-                logger.debug(
-                    "on_retrieval failed: %s",
-                    message,
-                    event="hook_failed",
-                    query_id=query_id,
-                    error=error_type,
-                )
+def _record_failed_hook(request: Call, retrieval: Retrieval, error: Exception) -> Retrieval:
+    """Return *retrieval* with a degradation for a hook that raised *error*."""
+    outcome = Outcome[None](late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+    degradation = Degradation("hook", outcome.reason, outcome.detail)
+    retrieval = add_degradation(retrieval, degradation)
+    request.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
+    # The text of the hook's error may quote the question.
+    if logger.isEnabledFor(logging.DEBUG):
+        query_id, error_type = retrieval.trace.query_id, type(error).__name__
+        message = format_error(error)
+        logger.debug(
+            "on_retrieval failed: %s",
+            message,
+            event="hook_failed",
+            query_id=query_id,
+            error=error_type,
+        )
     return retrieval
-
-
-def _run_flow_as_list(flow: Flow[Any]) -> Flow[list[Any]]:
-    """Run *flow*, and return a list that contains only the flow's result."""
-    return [(yield from flow)]
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -233,11 +208,13 @@ class _Pipeline:
     def __init__(
         self,
         request: Call,
+        services: Services,
         sub_responses: dict[str, Any] | None = None,
-        original_outcome: Outcome | None = None,
+        original_outcome: Outcome[Any] | None = None,
         trace: Trace | None = None,
     ) -> None:
         self.request = request
+        self.services = services
         self.settings = request.settings
         self.learned = request.learned
         self.trace = trace or Trace(read_price=self.settings.store.read_price)
@@ -270,19 +247,19 @@ class _Pipeline:
         self._anchors: Anchors | None = None
         self._times: Times | None = None
 
-    def run(self) -> Flow[Retrieval]:
+    async def run(self) -> Retrieval:
         """Run the whole flow and return its result.
 
         If qtmiddleware itself fails, the flow returns the function's result without any changes.
         """
         if self.request.problem is not None:
             self.degradations.append(self.request.problem)
-            return (yield from self._call_function_unchanged())
+            return await self._call_function_unchanged()
         if self.settings.shadow is not None:
             self.trace.note("original", "shadow mode: the plain function's result")
-            return (yield from self._call_function_unchanged())
+            return await self._call_function_unchanged()
         try:
-            return (yield from self._improve_retrieval())
+            return await self._improve_retrieval()
         except Exception as error:
             if error is self._search_error:
                 # The error's traceback holds this frame and so `self`, which must not hold it.
@@ -290,10 +267,10 @@ class _Pipeline:
                 raise
             self._record_internal_error(error)
         self.original = replace(self.original, text=self.request.original)
-        response = yield from self._perform_search(Search(self.original.text, None))
+        response = await self._perform_search(Search(self.original.text, None))
         return self._build_unchanged_retrieval(response, self.original)
 
-    def run_transform(self) -> Flow[Transformation]:
+    async def run_transform(self) -> Transformation:
         """Ask the model for a transformation and return it, without searching.
 
         Failures are added to the notes of the transformation.
@@ -302,13 +279,13 @@ class _Pipeline:
         try:
             stage, transformation = self._prepare_stage_and_transformation()
             if stage is not None:
-                transformation = yield from stage.run(self._find_llm_deadline())
+                transformation = await stage.run(self.services, self._find_llm_deadline())
         except Exception as error:
             self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
         return replace(transformation, notes=transformation.notes + notes)
 
-    def _improve_retrieval(self) -> Flow[Retrieval]:
+    async def _improve_retrieval(self) -> Retrieval:
         """Search, ask the model, rerank the passages, and return the result.
 
         The order of these steps depends on the request; the module's docstring lists all orders.
@@ -328,36 +305,37 @@ class _Pipeline:
         learns = self.learned.is_new and (
             self.request.embedder is not None or bool(self.learned.problem)
         )
-        search_width, flows = self.request.search_width, list[Flow[Any]]()
-        if self._original_outcome is None and not learns and keyword_results is None:
-            flows.append(
-                self._search_by_keywords(
-                    search_width, self.deadline if stage is None else self._find_llm_deadline()
-                )
-            )
+        search_width = self.request.search_width
+        beside = list[Work[Any]]()
+        places = 0 if self._original_outcome is not None else self.services.limit - 1
         alone = stage is None and (learns or transformation.is_empty)
-        if not (self._original_outcome is not None or gated or alone):
-            flows.append(
-                self._ask_model_and_search(
-                    stage, transformation, search_width, should_search=not learns
+        asks_beside = places > 0 and not gated and not alone
+        if keyword_results is None and not learns and places > asks_beside:
+            deadline = self.deadline if stage is None else self._find_llm_deadline()
+            beside.append(partial(self._search_by_keywords, search_width, deadline))
+            places -= 1
+        if asks_beside:
+            beside.append(
+                partial(
+                    self._ask_model_and_search,
+                    self.services.with_limit(places),
+                    stage,
+                    transformation,
+                    search_width,
+                    should_search=not learns,
                 )
             )
             # If the stage stayed set, the model would be asked a second time after the search.
             stage = None
-        if flows:
-            response, results = yield from self._perform_original_search_and_run_flows(
-                flows, search_width
-            )
-            keyword_results = (
-                results.pop(0) if keyword_results is None and not learns else keyword_results
-            )
-            transformation, variants = results[0] if results else (transformation, None)
-        else:
-            response = yield from self._perform_original_search()
+        response, results = await self._perform_original_search(beside)
+        if asks_beside:
+            transformation, variants = results.pop()
+        if results:
+            keyword_results = results.pop()
         try:
-            original_result = yield from self._read_original_response(response)
+            original_result = await self._read_original_response(response)
         except ResponseShapeError as error:
-            return (yield from self._return_unreadable_response(error))
+            return await self._return_unreadable_response(error)
         self.learned.is_unreadable = False
         if original_result.is_cut:
             self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
@@ -366,14 +344,16 @@ class _Pipeline:
             original_result.ranking.passages if self.request.uses_keyword_evidence else ()
         )
         if stage is not None and (not gated or self._should_ask_model(original_result)):
-            transformation = yield from stage.run(self._find_llm_deadline())
+            transformation = await stage.run(self.services, self._find_llm_deadline())
         if keyword_results is None:
-            keyword_results = yield from self._search_by_keywords(
+            keyword_results = await self._search_by_keywords(
                 self.request.search_width, self.deadline
             )
         self._record_rejected_keyword_search()
         variants = variants or (
-            yield from self._collect_variant_results(transformation, self.request.search_width)
+            await self._collect_variant_results(
+                self.services, transformation, self.request.search_width
+            )
         )
         transformation, choice = variants.transformation, variants.choice
         others = [*self._align_score_direction(keyword_results, original_result), *variants.results]
@@ -385,15 +365,15 @@ class _Pipeline:
         standing = self._measure_confidence(fusion, evidence, choice.question_keywords)
         self._record_text_presence(fusion, ranked)
         if self.request.uses_reranker:
-            ranked, rerank_scores = yield from rerank_candidates(
-                ranked, self.request, self.deadline, self.trace, self.degradations
+            ranked, rerank_scores = await rerank_candidates(
+                ranked, self.request, self.services, self.deadline, self.trace, self.degradations
             )
         try:
             response, matches = build_response_and_matches(
                 [original_result, *others], fusion, ranked, rerank_scores, self.request
             )
         except ResponseShapeError as error:
-            return (yield from self._return_unreadable_response(error))
+            return await self._return_unreadable_response(error)
         return self._build_retrieval(
             response,
             matches=matches,
@@ -495,46 +475,34 @@ class _Pipeline:
 
     # --- the original's own search, and the model -------------------------------------------------
 
-    def _perform_original_search(self) -> Flow[Any]:
-        """Search for the question and return the response.
+    async def _perform_original_search(self, beside: Sequence[Work[Any]]) -> tuple[Any, list[Any]]:
+        """Search for the question while *beside* runs; return the response and the results.
 
         If the caller has already made this search, its response is returned without another search.
         """
         if self._original_outcome is not None:
-            return self._original_outcome.value
-        began, search_width = perf_counter(), self.request.search_width
-        response = yield from self._perform_search(self._build_original_search(search_width))
-        self._record_original_search(began, perf_counter() - began, search_width)
-        return response
-
-    def _perform_original_search_and_run_flows(
-        self, flows: Sequence[Flow[Any]], search_width: int | None
-    ) -> Flow[tuple[Any, list[Any]]]:
-        """Search for the question while *flows* run; return the response and the flows' results.
-
-        Args:
-            flows: The flows to run during the search.
-            search_width: How many passages the search asks for.
-        """
-        limit = self.settings.limits.max_concurrency
-        flow = (
-            gather_flows(flows, max_steps=limit) if len(flows) > 1 else _run_flow_as_list(flows[0])
-        )
-        outcome, beside = yield Beside(self._build_original_search(search_width), flow, limit)
-        self.trace.count_search(self._original_search.calls, self._original_search.reads)
-        self._record_original_search(outcome.began, outcome.seconds, search_width)
-        if outcome.error is not None:
-            self._search_error = outcome.error
+            return self._original_outcome.value, []
+        search_width = self.request.search_width
+        search = self._build_original_search(search_width)
+        running = [self.services.io.start(work) for work in beside]
+        try:
+            began = perf_counter()
             try:
-                raise outcome.error
-            finally:
-                # The error's traceback holds this frame, so the frame must not hold the error.
-                del outcome
-        if beside.error is not None:
-            raise beside.error
-        return outcome.value, beside.value
+                response = await self.services.search(search)
+            except Exception as error:
+                self._search_error = error
+                raise
+            seconds = perf_counter() - began
+            results = [await work.get() for work in running]
+        finally:
+            for work in running:
+                await work.cancel()
+        # Recorded only now, because the work beside the search writes to the same trace.
+        self.trace.count_search(search.calls, search.reads)
+        self._record_original_search(began, seconds, search_width)
+        return response, results
 
-    def _read_original_response(self, response: Any) -> Flow[SearchResult]:
+    async def _read_original_response(self, response: Any) -> SearchResult:
         """Return the passages in *response*, the one to the question.
 
         If a search for many passages brought fewer than the caller asked for, or what cannot be
@@ -564,7 +532,7 @@ class _Pipeline:
             response.close()
         own_search = Search(self.query.text, None, weight=self.original.weight)
         try:
-            self._response = yield from self._perform_search(own_search)
+            self._response = await self._perform_search(own_search)
             self._is_widened = False
         except Exception:
             if result is None:
@@ -604,16 +572,17 @@ class _Pipeline:
             self.trace.note(TEXT_CLAUSE, reason)
         return reason is None and bool(self._keywords)
 
-    def _search_by_keywords(
+    async def _search_by_keywords(
         self, search_width: int | None, deadline: Deadline
-    ) -> Flow[list[SearchResult]]:
+    ) -> list[SearchResult]:
         """Search the text fields for the question's keywords.
 
         Returns a list with one result, or an empty list if the search fails.
         """
-        results, self._keyword_search_error = yield from search_by_keywords(
+        results, self._keyword_search_error = await search_by_keywords(
             self._keywords,
             self.request,
+            self.services,
             search_width=search_width or self.request.top_k,
             deadline=deadline,
             trace=self.trace,
@@ -657,33 +626,35 @@ class _Pipeline:
             result.ranking = replace(result.ranking, scores=scores)
         return results
 
-    def _ask_model_and_search(
+    async def _ask_model_and_search(
         self,
+        services: Services,
         stage: TransformStage | None,
         transformation: Transformation,
         search_width: int | None,
         *,
         should_search: bool,
-    ) -> Flow[tuple[Transformation, _VariantResults | None]]:
+    ) -> tuple[Transformation, _VariantResults | None]:
         """Ask the model, search the variants, and return the transformation and the results.
 
         Args:
+            services: Calls the model and the function.
             stage: The stage that asks the model; ``None`` to use *transformation* instead.
             transformation: A transformation from the cache.
             search_width: How many passages each search asks for.
             should_search: Whether to search the variants. If false, the results are ``None``.
         """
         if stage is not None:
-            transformation = yield from stage.run(self._find_llm_deadline())
+            transformation = await stage.run(services, self._find_llm_deadline())
         return transformation, (
-            (yield from self._collect_variant_results(transformation, search_width))
+            await self._collect_variant_results(services, transformation, search_width)
             if should_search
             else None
         )
 
-    def _collect_variant_results(
-        self, transformation: Transformation, search_width: int | None
-    ) -> Flow[_VariantResults]:
+    async def _collect_variant_results(
+        self, services: Services, transformation: Transformation, search_width: int | None
+    ) -> _VariantResults:
         """Choose and search the variants of *transformation*, and return their results.
 
         Each search asks for *search_width* passages. The standalone form is not searched if the
@@ -691,7 +662,7 @@ class _Pipeline:
         """
         if not self._is_follow_up and transformation.standalone:
             transformation = replace(transformation, standalone=None)
-        variants, results = yield from self._search_variants(transformation, search_width)
+        variants, results = await self._search_variants(services, transformation, search_width)
         return _VariantResults(transformation, variants, results)
 
     def _build_original_search(self, search_width: int | None) -> Search:
@@ -710,13 +681,13 @@ class _Pipeline:
         )
         return self._original_search
 
-    def _perform_search(self, search: Search) -> Flow[Any]:
+    async def _perform_search(self, search: Search) -> Any:
         """Perform *search*, count its calls of the function, and return the response.
 
         Errors of the function pass through unchanged.
         """
         try:
-            return (yield search)
+            return await self.services.search(search)
         except Exception as error:
             # `run` tells this error, which it raises, from an error of qtmiddleware's own code.
             self._search_error = error
@@ -763,9 +734,9 @@ class _Pipeline:
 
     # --- after the model --------------------------------------------------------------------------
 
-    def _search_variants(
-        self, transformation: Transformation, search_width: int | None
-    ) -> Flow[tuple[_VariantChoice, list[SearchResult]]]:
+    async def _search_variants(
+        self, services: Services, transformation: Transformation, search_width: int | None
+    ) -> tuple[_VariantChoice, list[SearchResult]]:
         """Choose and search the variants of *transformation*; return the choice and the results.
 
         If fewer searches succeed than ``fusion.minSuccesses``, the list of results is empty.
@@ -782,9 +753,10 @@ class _Pipeline:
         )
         self.trace.notes.extend(notes)
         evidence_variants, searched = self._choose_evidence_and_searched_variants(variants)
-        results = yield from search_variants(
+        results = await search_variants(
             searched,
             self.request,
+            services,
             search_width=search_width,
             deadline=self.deadline,
             trace=self.trace,
@@ -1096,7 +1068,7 @@ class _Pipeline:
 
     # --- the result of the unchanged call, if nothing can be improved -----------------------------
 
-    def _call_function_unchanged(self) -> Flow[Retrieval]:
+    async def _call_function_unchanged(self) -> Retrieval:
         """Call the wrapped function exactly as the caller did, and return its result.
 
         Used in shadow mode, and for queries that are not text, blank or too long.
@@ -1107,7 +1079,7 @@ class _Pipeline:
         # function as it is.
         is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
         self._original_search = Search(query if is_text else None, None)
-        response = yield from self._perform_search(self._original_search)
+        response = await self._perform_search(self._original_search)
         self._record_original_search(began, perf_counter() - began, None)
         return self._build_unchanged_retrieval(response, *((self.original,) if is_text else ()))
 
@@ -1116,12 +1088,12 @@ class _Pipeline:
         matches = read_matches(self.original, response, self.request)
         return self._build_retrieval(response, matches=matches, variants=variants)
 
-    def _return_unreadable_response(self, error: ResponseShapeError) -> Flow[Retrieval]:
+    async def _return_unreadable_response(self, error: ResponseShapeError) -> Retrieval:
         """Return a result with the function's own response, which cannot be read or rebuilt."""
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         self.learned.is_unreadable = True
         if self._is_widened:
-            self._response = yield from self._perform_search(Search(self.query.text, None))
+            self._response = await self._perform_search(Search(self.query.text, None))
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations = [
             degradation

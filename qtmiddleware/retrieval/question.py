@@ -11,7 +11,7 @@ from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing import Span, find_protected_spans
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.runtime.steps import Ask, Outcome
+from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.transforms import (
     GlossaryTerms,
     build_prompts,
@@ -22,7 +22,7 @@ from qtmiddleware.transforms import (
     parse_transformation,
 )
 from qtmiddleware.transforms.anchors import Anchors
-from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
+from qtmiddleware.types import Degradation, Message, Trace, Transformation
 
 
 class Question:
@@ -108,15 +108,8 @@ class Question:
             transformation, [field for prompt in prompts for field in prompt.fields]
         )
 
-    def build_ask_steps(self, deadline: Deadline) -> list[Ask]:
-        """Return one step per prompt. Each step asks the model and ends at *deadline*.
-
-        Each step has its own copy of *deadline*, so that it can be cancelled separately.
-        """
-        return [Ask(prompt, deadline.copy()) for prompt in self.prompts]
-
     def read_replies_and_prepare_next_round(
-        self, outcomes: Sequence[Outcome], trace: Trace
+        self, outcomes: Sequence[Outcome[Reply]], trace: Trace
     ) -> bool:
         """Read the replies of this round, and build the prompts of the next round, if there is one.
 
@@ -142,14 +135,16 @@ class Question:
         )
         return bool(self.prompts)
 
-    def _read_reply(self, prompt: Prompt, outcome: Outcome, trace: Trace) -> Transformation | None:
+    def _read_reply(
+        self, prompt: Prompt, outcome: Outcome[Reply], trace: Trace
+    ) -> Transformation | None:
         """Return the transformation in the reply to *prompt*.
 
         If there is no usable reply, a degradation is recorded and ``None`` is returned.
         """
         stage, error = f"transform.{prompt.mode}", _find_model_error(outcome)
         if error is None:
-            reply = outcome.value
+            reply = outcome.get()
             record_cost(trace, reply)
             try:
                 transformation = parse_transformation(prompt, reply)
@@ -244,7 +239,7 @@ def record_cost(trace: Trace, reply: Reply) -> None:
     )
 
 
-def _find_model_error(outcome: Outcome) -> ModelError | None:
+def _find_model_error(outcome: Outcome[Reply]) -> ModelError | None:
     """Return the failure in *outcome* as a `ModelError`; ``None`` if the model replied."""
     if outcome.late:
         return ModelError("timeout")

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.fusion import FusedList
 from qtmiddleware.retrieval.responses import convert_to_float
-from qtmiddleware.runtime.steps import Flow, Outcome, Rerank, Together
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.services import Services
 from qtmiddleware.types import Deadline, Degradation, Trace
 
 STAGE: Final = "rerank"
 
 
-def rerank_candidates(
+async def rerank_candidates(
     fused_list: FusedList,
     request: Call,
+    services: Services,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
-) -> Flow[tuple[FusedList, list[float | None]]]:
+) -> tuple[FusedList, list[float | None]]:
     """Rerank the first candidates of *fused_list*; return the new list and the reranker's scores.
 
     - No candidate is removed. A candidate without text keeps its position and has the score
@@ -36,8 +39,10 @@ def rerank_candidates(
         if len(candidates) > 1:
             trace.note(STAGE, "no candidate has a text; order kept")
         return fused_list, []
-    step = Rerank(request.original, [texts[place] or "" for place in places])
-    (outcome,) = yield Together((step,), deadline, 1)
+    candidate_texts = [texts[place] or "" for place in places]
+    (outcome,) = await services.gather(
+        [partial(services.rerank, request.original, candidate_texts)], deadline
+    )
     scores = _read_rerank_scores(outcome, len(places), trace, degradations)
     if scores is None:
         return fused_list, []
@@ -51,7 +56,7 @@ def rerank_candidates(
 
 
 def _read_rerank_scores(
-    outcome: Outcome, passage_count: int, trace: Trace, degradations: list[Degradation]
+    outcome: Outcome[Any], passage_count: int, trace: Trace, degradations: list[Degradation]
 ) -> list[float] | None:
     """Return the reranker's scores in *outcome*, one per passage.
 

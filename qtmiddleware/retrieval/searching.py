@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from weakref import ref
@@ -25,7 +26,8 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.retrieval.call import EVIDENT, Call
 from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_response
-from qtmiddleware.runtime.steps import Embed, Flow, Outcome, Search, Together
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.services import Search, Services
 from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
 
 # Notes in the trace on a variant that is not searched separately.
@@ -198,15 +200,16 @@ def select_sub_query_texts(transformation: Transformation) -> Transformation:
     )
 
 
-def search_variants(
+async def search_variants(
     variants: Sequence[Variant],
     request: Call,
+    services: Services,
     *,
     search_width: int | None,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
-) -> Flow[list[SearchResult]]:
+) -> list[SearchResult]:
     """Search *variants* at the same time, and return the responses that could be read.
 
     Searches that fail or are late are recorded as degradations. If the wrapped function takes
@@ -215,6 +218,7 @@ def search_variants(
     Args:
         variants: The variants to search.
         request: The query, its settings and the function's known limits.
+        services: Calls the function and the embedder.
         search_width: How many passages each search asks for; ``None`` for as many as the caller
             asked for.
         deadline: The deadline of the searches.
@@ -223,17 +227,15 @@ def search_variants(
     """
     if not variants:
         return []
-    limit = request.settings.limits.max_concurrency
     vectors: Sequence[Any] = [None] * len(variants)
     if request.embedder is not None:
-        (embedded,) = yield Together(
-            (Embed([variant.text for variant in variants]),), deadline, limit
-        )
+        texts = [variant.text for variant in variants]
+        (embedded,) = await services.gather([partial(services.embed, texts)], deadline)
         if not embedded.has_succeeded:
             degradations.append(_record_failed_stage("embed", embedded, trace))
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
-        vectors = embedded.value
+        vectors = embedded.get()
         # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
             degradations.append(
@@ -244,7 +246,7 @@ def search_variants(
     # Nothing is known yet about whether the function allows so many passages.
     narrow_by = None if request.learned.widening.is_proven else deadline
     widths = {"sub_query": request.settings.fusion.sub_query_top_k or search_width}
-    steps = [
+    searches = [
         Search(
             variant.text,
             widths.get(variant.kind, search_width),
@@ -255,24 +257,29 @@ def search_variants(
         )
         for variant, vector in zip(variants, vectors, strict=True)
     ]
-    outcomes = yield Together(steps, deadline, limit)
-    for step in steps:
-        trace.count_search(step.calls, step.reads)
-    if seconds := max([step.embed_seconds for step in steps]):
+    outcomes = await services.gather(
+        [partial(services.search, search) for search in searches], deadline
+    )
+    for search in searches:
+        trace.count_search(search.calls, search.reads)
+    if seconds := max([search.embed_seconds for search in searches]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_search_results(variants, steps, outcomes, request, deadline, trace, degradations)
+    return _read_search_results(
+        variants, searches, outcomes, request, deadline, trace, degradations
+    )
 
 
-def search_by_keywords(
+async def search_by_keywords(
     keywords: str,
     request: Call,
+    services: Services,
     *,
     search_width: int | None,
     deadline: Deadline,
     trace: Trace,
     degradations: list[Degradation],
-) -> Flow[tuple[list[SearchResult], BaseException | None]]:
+) -> tuple[list[SearchResult], BaseException | None]:
     """Search the text fields of *request* for *keywords*.
 
     The keywords are sent as a text clause, the keyword part of a hybrid search.
@@ -289,23 +296,23 @@ def search_by_keywords(
         / (hybrid.vector_weight or 1.0)
     )
     variant = Variant(TEXT_CLAUSE, keywords, weight)
-    step = Search(
+    search = Search(
         keywords, search_width, fields=request.text_fields, kind=variant.kind, weight=weight
     )
     began = perf_counter()
-    outcomes = yield Together((step,), deadline, request.settings.limits.max_concurrency)
-    trace.count_search(step.calls, step.reads)
+    outcomes = await services.gather([partial(services.search, search)], deadline)
+    trace.count_search(search.calls, search.reads)
     trace.record_stage("search.text_clause", perf_counter() - began, began=began)
     results = _read_search_results(
-        (variant,), (step,), outcomes, request, deadline, trace, degradations
+        (variant,), (search,), outcomes, request, deadline, trace, degradations
     )
     return results, outcomes[0].error
 
 
 def _read_search_results(
     variants: Sequence[Variant],
-    steps: Sequence[Search],
-    outcomes: Sequence[Outcome],
+    searches: Sequence[Search],
+    outcomes: Sequence[Outcome[Any]],
     request: Call,
     deadline: Deadline,
     trace: Trace,
@@ -316,7 +323,7 @@ def _read_search_results(
     Failed searches and unreadable responses are recorded in *degradations*.
     """
     results: list[SearchResult] = []
-    for variant, step, outcome in zip(variants, steps, outcomes, strict=True):
+    for variant, search, outcome in zip(variants, searches, outcomes, strict=True):
         if outcome.has_succeeded:
             try:
                 options = request.settings.keyword_evidence
@@ -325,7 +332,7 @@ def _read_search_results(
                     outcome.value,
                     request.shape,
                     options=options,
-                    initial_rankings=step.initial,
+                    initial_rankings=search.initial,
                     deadline=deadline,
                 )
                 results.append(result)
@@ -336,7 +343,7 @@ def _read_search_results(
     return results
 
 
-def _record_failed_stage(stage_name: str, outcome: Outcome, trace: Trace) -> Degradation:
+def _record_failed_stage(stage_name: str, outcome: Outcome[Any], trace: Trace) -> Degradation:
     """Record the failed stage in *trace*, and return a degradation with the failure's reason."""
     trace.record_stage(stage_name, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
     return Degradation(stage_name, outcome.reason, outcome.detail)

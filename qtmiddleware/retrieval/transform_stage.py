@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.preprocessing import Span
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.runtime.cache import hash_key
+from qtmiddleware.runtime.services import Services
 from qtmiddleware.runtime.single_flight import Role
-from qtmiddleware.runtime.steps import Flow, Join, Together
 from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
 
 if TYPE_CHECKING:
@@ -80,16 +81,18 @@ class TransformStage:
             self._trace.cache_hits += 1
         return remembered
 
-    def run(self, llm_deadline: Deadline) -> Flow[Transformation]:
+    async def run(self, services: Services, llm_deadline: Deadline) -> Transformation:
         """Return the transformation; an empty one if the model does not reply by *llm_deadline*."""
-        transformation, degradations = yield from self._get_shared_or_new_transformation(
-            llm_deadline
+        transformation, degradations = await self._get_shared_or_new_transformation(
+            services, llm_deadline
         )
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    def _get_shared_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
+    async def _get_shared_or_new_transformation(
+        self, services: Services, llm_deadline: Deadline
+    ) -> Result:
         """Return the model's transformation and the degradations.
 
         If a model call for an identical question is running, wait for its result instead of asking
@@ -97,28 +100,28 @@ class TransformStage:
         """
         flights, key = self._cache.flights, self._key
         if key is None or not self._request.can_share_reply:
-            return (yield from self._get_cached_or_new_transformation(llm_deadline))
+            return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
         while True:
             role, flight = flights.join_flight(key, llm_deadline.at + _GRACE)
             if role is Role.NESTED:
-                return (yield from self._get_cached_or_new_transformation(llm_deadline))
+                return await self._get_cached_or_new_transformation(services, llm_deadline)
             if role is Role.LEADER:
                 shared: Result | None = None
                 try:
-                    result = yield from self._get_cached_or_new_transformation(llm_deadline)
+                    result = await self._get_cached_or_new_transformation(services, llm_deadline)
                     if not any(degradation.reason in _LEADERS_OWN for degradation in result[1]):
                         shared = result
                     return result
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land_flight(key, flight, shared)
-            (outcome,) = yield Together([Join(flight)], llm_deadline, 1)
-            if outcome.value is not None:
+            landed: Result | None = await services.io.join(flight.result, llm_deadline)
+            if landed is not None:
                 self._trace.cache_hits += 1
                 self._record_skipped_model_call("shared")
-                return outcome.value  # type: ignore[no-any-return]
+                return landed
             if llm_deadline.passed:
                 self._record_skipped_model_call("shared")
                 return NOTHING, (
@@ -127,7 +130,9 @@ class TransformStage:
                     ),
                 )
 
-    def _get_cached_or_new_transformation(self, llm_deadline: Deadline) -> Flow[Result]:
+    async def _get_cached_or_new_transformation(
+        self, services: Services, llm_deadline: Deadline
+    ) -> Result:
         """Return the transformation from a cache or from the model, with the degradations.
 
         A transformation from the model is cached if there are no degradations.
@@ -135,19 +140,19 @@ class TransformStage:
         # Since the first lookup, another request may have filled the cache.
         remembered = self.find_cached_transformation(should_count_lookup=False)
         if remembered is None:
-            remembered = yield from self._read_from_shared_cache(llm_deadline)
+            remembered = await self._read_from_shared_cache(services, llm_deadline)
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
         if (error := self._request.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
-        limit = self._request.settings.limits.max_concurrency
         needs_more = True
         while needs_more:
-            outcomes = yield Together(
-                self._question.build_ask_steps(llm_deadline), llm_deadline, limit
-            )
+            asks = [
+                partial(services.ask, prompt, llm_deadline) for prompt in self._question.prompts
+            ]
+            outcomes = await services.gather(asks, llm_deadline)
             needs_more = (
                 self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
                 and not llm_deadline.passed
@@ -159,7 +164,8 @@ class TransformStage:
         if self._key is not None and not transformation.is_empty and not degradations:
             self._cache.local.put(self._key, transformation)
             if self._cache.shared is not None:
-                yield from self._cache.shared.write(
+                await self._cache.shared.write(
+                    services.io,
                     hash_key(self._key),
                     transformation,
                     self._request.settings.cache.ttl_seconds,
@@ -168,7 +174,9 @@ class TransformStage:
                 )
         return transformation, degradations
 
-    def _read_from_shared_cache(self, llm_deadline: Deadline) -> Flow[Transformation | None]:
+    async def _read_from_shared_cache(
+        self, services: Services, llm_deadline: Deadline
+    ) -> Transformation | None:
         """Return the transformation in the shared cache, and copy it to this process's cache.
 
         Returns ``None`` if there is no shared cache or no transformation that can be used.
@@ -176,8 +184,8 @@ class TransformStage:
         shared = self._cache.shared
         if shared is None or self._key is None:
             return None
-        transformation = yield from shared.read(
-            hash_key(self._key), llm_deadline, self._degradations
+        transformation = await shared.read(
+            services.io, hash_key(self._key), llm_deadline, self._degradations
         )
         if transformation is None:
             return None

@@ -14,8 +14,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Cache
 from qtmiddleware.runtime.forking import make_lock
+from qtmiddleware.runtime.io import IO
 from qtmiddleware.runtime.single_flight import SingleFlight
-from qtmiddleware.runtime.steps import Flow, Outcome, Recall, Together
 from qtmiddleware.types import Deadline, Degradation, Transformation
 
 V = TypeVar("V")
@@ -146,14 +146,14 @@ class SharedCache:
         self.pause_seconds = pause_seconds
         self._paused_until = 0.0
 
-    def read(
-        self, key: str, deadline: Deadline, degradations: list[Degradation]
-    ) -> Flow[Transformation | None]:
+    async def read(
+        self, io: IO, key: str, deadline: Deadline, degradations: list[Degradation]
+    ) -> Transformation | None:
         """Return the transformation stored under *key*; ``None`` if there is none.
 
         Problems are added to *degradations*.
         """
-        value = yield from self._call(partial(self._cache.get, key), deadline, degradations)
+        value = await self._call(io, partial(self._cache.get, key), deadline, degradations)
         if value is None:
             return None
         transformation = decode_transformation(value, key)
@@ -161,14 +161,15 @@ class SharedCache:
             degradations.append(Degradation("cache", "unreadable"))
         return transformation
 
-    def write(
+    async def write(
         self,
+        io: IO,
         key: str,
         transformation: Transformation,
         ttl_seconds: int,
         deadline: Deadline,
         degradations: list[Degradation],
-    ) -> Flow[None]:
+    ) -> None:
         """Store *transformation* under *key* for *ttl_seconds*, unless it is too long.
 
         Problems are added to *degradations*.
@@ -176,19 +177,18 @@ class SharedCache:
         value = encode_transformation(transformation, key)
         if len(value) <= MAX_CHARS:
             call = partial(self._cache.set, key, value, ttl_seconds)
-            yield from self._call(call, deadline, degradations)
+            await self._call(io, call, deadline, degradations)
 
-    def _call(
-        self, call: partial[Any], deadline: Deadline, degradations: list[Degradation]
-    ) -> Flow[Any]:
+    async def _call(
+        self, io: IO, call: partial[Any], deadline: Deadline, degradations: list[Degradation]
+    ) -> Any:
         """Return the result of *call*; ``None`` if it fails, is late or is not made."""
         if monotonic() < self._paused_until:
             return None
         seconds = min(MAX_SECONDS, deadline.remaining() / 4)
-        outcome: Outcome
-        # The step's own limit only ends an awaitable that nobody waits for any more.
-        recall = Recall(call, 2 * MAX_SECONDS)
-        (outcome,) = yield Together([recall], deadline.sooner(seconds), 1)
+        # The call's own limit only ends an awaitable that nobody waits for any more.
+        recall = partial(io.call, call, 2 * MAX_SECONDS)
+        (outcome,) = await io.gather([recall], deadline.sooner(seconds), 1)
         if outcome.has_succeeded:
             return outcome.value
         # A question with little time left says nothing about the cache.

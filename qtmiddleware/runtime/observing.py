@@ -12,17 +12,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 from time import perf_counter, time
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
+from qtmiddleware.runtime.io import Ending, on_abandon
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
-Ending = Literal["failed", "late", "cancelled"]
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -118,6 +118,7 @@ class Observation:
             self.operation = replace(self.operation, began=time())
             self._began = perf_counter()
             self._running.append(self.operation)
+            on_abandon(self.end)
             for observer in self._observers:
                 observer.notify(self.operation)
         return self

@@ -40,7 +40,7 @@ def _is_interpreter_ending() -> bool:
     return sys.is_finalizing() or not threading.main_thread().is_alive()
 
 
-class Threads:
+class ThreadPool:
     """A pool of daemon threads. It starts a new thread if none is idle, so that no task waits.
 
     An idle thread ends after 10 seconds.
@@ -111,7 +111,12 @@ class Threads:
                     return
 
 
-_threads: Final = Threads()
+_threads: Final = ThreadPool()
+
+
+def start_thread(task: Callable[[], None]) -> None:
+    """Start *task* in a daemon thread that no middleware's limit counts."""
+    _threads.start(task)
 
 
 class Bulkhead:

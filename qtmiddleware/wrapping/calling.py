@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -17,14 +17,14 @@ from qtmiddleware.errors import SetupWarning, WrapError, is_outage, is_rate_limi
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.call import Call, build_paging_warning
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import build_retrieval_flow
+from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.result import hide_field
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units
-from qtmiddleware.runtime.drivers import Bulkhead, arun, run, run_in_thread
+from qtmiddleware.runtime.io import IO, FunctionStopped
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.observing import Observation
-from qtmiddleware.runtime.steps import Flow, FunctionStopped, Rerank, Search, observe_embedding
+from qtmiddleware.runtime.services import Flow, Search, arun, observe_embedding, run
+from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
@@ -125,11 +125,11 @@ class Caller:
 
     def retrieve(self) -> Retrieval:
         """Return the finished retrieval."""
-        return self.finish_retrieval(self.drive(build_retrieval_flow(self.call)))
+        return self.finish_retrieval(self.drive(partial(retrieve, self.call)))
 
     async def aretrieve(self) -> Retrieval:
         """Return the finished retrieval, without blocking the event loop."""
-        return self.finish_retrieval(await self.adrive(build_retrieval_flow(self.call)))
+        return self.finish_retrieval(await self.adrive(partial(retrieve, self.call)))
 
     def make_shadow(self) -> Caller:
         """Return a caller that really changes the results, tells no hook and has no shadow."""
@@ -138,15 +138,6 @@ class Caller:
         return replace(self, call=call, is_shadowed=False)
 
     # --- what the flow has done for it ------------------------------------------------------------
-
-    @property
-    def can_await_calls(self) -> bool:
-        """Whether the caller's event loop can await this call's searches or embeddings.
-
-        The loop awaits searches if the function is asynchronous. The loop awaits all embeddings,
-        because the embedding client's connections belong to the loop.
-        """
-        return self.function.is_async or self.call.embedder is not None
 
     @property
     def bulkhead(self) -> Bulkhead:
@@ -158,7 +149,7 @@ class Caller:
         """The model that transforms questions."""
         return self.engine.model
 
-    def search(self, search: Search) -> Any:
+    async def search(self, search: Search, io: IO) -> Any:
         """Call the function for the text of *search*, and return its response.
 
         The first call may request more passages or another field than the caller's call. If it
@@ -166,15 +157,14 @@ class Caller:
         addition. Later calls also omit the addition. Exceptions from the last attempt pass through.
         """
         query: Any = search.text
-        if self._should_embed_text(search):
+        if self.call.embedder is not None and query is not None and not search.fields:
             query = search.vector
             if query is None:
-                with self._time_embedding(search) as observation:
-                    query = observation.keep_result(self.embed((search.text or "",)))[0]
+                query = await self._embed_text(search, io)
         first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
         while True:
             try:
-                response = self._run_search(search, query, attempt)
+                response = await self._run_search(search, query, attempt, io)
             except Exception as error:
                 next_attempt = self._find_next_attempt(search, attempt, error)
                 if next_attempt is None:
@@ -184,60 +174,32 @@ class Caller:
                 self._record_rejections(search, attempt, first_attempt)
                 return response
 
-    async def asearch(self, search: Search) -> Any:
-        """Call the function as `search` does, but await its response."""
-        query: Any = search.text
-        if self._should_embed_text(search):
-            query = search.vector
-            if query is None:
-                with self._time_embedding(search) as observation:
-                    query = observation.keep_result(await self.aembed((search.text or "",)))[0]
-        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
-        while True:
-            try:
-                response = await self._arun_search(search, query, attempt)
-            except Exception as error:
-                next_attempt = self._find_next_attempt(search, attempt, error)
-                if next_attempt is None:
-                    raise
-                attempt = next_attempt
-            else:
-                self._record_rejections(search, attempt, first_attempt)
-                return response
+    async def embed(self, texts: Sequence[str], io: IO) -> Vectors:
+        """Return one vector per text."""
+        embedder, limit = self.call.embedder, self.call.settings.limits.max_concurrency
+        if embedder is None:
+            raise WrapError("embed= must be set to turn texts into vectors")
+        # A loop awaits all embeddings, because the embedding client's connections belong to it.
+        vectors: Vectors = (
+            await embedder.aembed(texts, limit) if io.can_await else embedder.embed(texts, limit)
+        )
+        return vectors
 
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text. An asynchronous embedder runs in a background event loop."""
-        return self._embedder.embed(texts, self.call.settings.limits.max_concurrency)
-
-    async def aembed(self, texts: Sequence[str]) -> Vectors:
-        """Return one vector per text. A synchronous embedder runs in a thread."""
-        return await self._embedder.aembed(texts, self.call.settings.limits.max_concurrency)
-
-    def rerank(self, step: Rerank) -> Sequence[float]:
-        """Return the reranker's score for each text of *step*. Higher is better."""
+    def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+        """Return the reranker's score for each of *texts*. Higher is better."""
         if self.engine.reranker is None:
             raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
-        return self.engine.reranker.rerank(step.query, step.texts)
+        return self.engine.reranker.rerank(query, texts)
 
     # --- one search -------------------------------------------------------------------------------
 
-    def _should_embed_text(self, search: Search) -> bool:
-        """Return whether the function gets a vector instead of the text of *search*."""
-        return self.call.embedder is not None and search.text is not None and not search.fields
-
-    @property
-    def _embedder(self) -> CallableEmbedder:
-        if self.call.embedder is None:
-            raise WrapError("embed= must be set to turn texts into vectors")
-        return self.call.embedder  # type: ignore[no-any-return]
-
-    @contextmanager
-    def _time_embedding(self, search: Search) -> Iterator[Observation]:
+    async def _embed_text(self, search: Search, io: IO) -> Sequence[float]:
         began = perf_counter()
         texts = (search.text or "",)
         with observe_embedding(search.observation, self.call.embedder, texts) as observation:
-            yield observation
+            vectors = observation.keep_result(await self.embed(texts, io))
         search.embed_seconds = perf_counter() - began
+        return vectors[0]
 
     def _find_next_attempt(
         self, search: Search, attempt: _Attempt, error: Exception
@@ -287,24 +249,22 @@ class Caller:
             search.top_k = None
             learned.widening.stop()
 
-    def _run_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+    async def _run_search(self, search: Search, query: Any, attempt: _Attempt, io: IO) -> Any:
+        if not self.function.is_async:
+            return await io.blocking(partial(self._block, search, query, attempt))
+        with RunningCall(search) as call:
+            call.fn = self.function.fn
+            response = await make_awaitable(self._call_function(search, query, attempt))
+            record_read_units(response)
+            return response
+
+    def _block(self, search: Search, query: Any, attempt: _Attempt) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
             try:
                 response = self._call_function(search, query, attempt)
             except StopIteration as error:
                 raise FunctionStopped(error) from None
-            record_read_units(response)
-            return response
-
-    async def _arun_search(self, search: Search, query: Any, attempt: _Attempt) -> Any:
-        if not self.function.is_async:
-            # `partial`, because a lambda would create a closure cell for each of these variables
-            # even if the function is awaited.
-            return await run_in_thread(partial(self._run_search, search, query, attempt))
-        with RunningCall(search) as call:
-            call.fn = self.function.fn
-            response = await make_awaitable(self._call_function(search, query, attempt))
             record_read_units(response)
             return response
 

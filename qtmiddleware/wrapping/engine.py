@@ -20,10 +20,10 @@ from qtmiddleware.providers.llms import has_language_model, make_language_model,
 from qtmiddleware.providers.rerankers import make_reranker
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.drivers import Bulkhead
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 from qtmiddleware.runtime.observing import make_root_observation
+from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from threading import Thread, current_thread
 from typing import (
     TYPE_CHECKING,
@@ -34,14 +35,13 @@ from qtmiddleware.protocols import (
 from qtmiddleware.retrieval.call import Call, validate_clock, validate_query
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import build_transform_flow
+from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.runtime.drivers import ModelOnly, arun, run
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.observing import validate_hook
-from qtmiddleware.runtime.steps import Flow, gather_flows
-from qtmiddleware.types import Answer, Transformation
+from qtmiddleware.runtime.services import Flow, ModelOnly, Services, arun, run
+from qtmiddleware.types import Answer, Deadline, Transformation
 from qtmiddleware.wrapping.binding import (
     Binding,
     PageArgument,
@@ -559,8 +559,9 @@ class QueryMiddleware:
         }
         performer = ModelOnly(engine.model, engine.bulkhead)
         if is_one:
-            return build_transform_flow(calls[texts[0]]), performer
-        return _transform_queries(texts, calls, engine.settings.limits.max_concurrency), performer
+            return partial(transform, calls[texts[0]]), performer
+        limit = engine.settings.limits.max_concurrency
+        return partial(_transform_queries, texts, calls, limit), performer
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
@@ -612,16 +613,15 @@ class QueryMiddleware:
         await self.aclose()
 
 
-def _transform_queries(
-    queries: Sequence[str], calls: Mapping[str, Call], concurrency: int
-) -> Flow[list[Transformation]]:
+async def _transform_queries(
+    queries: Sequence[str], calls: Mapping[str, Call], concurrency: int, services: Services
+) -> list[Transformation]:
     """Transform *queries*, at most *concurrency* at once. Return one result per query, in order.
 
     *calls* holds the call for each distinct query.
     """
-    distinct, results = list(calls.values()), []
-    for start in range(0, len(distinct), concurrency):
-        flows = [build_transform_flow(call) for call in distinct[start : start + concurrency]]
-        results += yield from gather_flows(flows, max_steps=concurrency)
+    works = [partial(transform, call, services) for call in calls.values()]
+    outcomes = await services.io.gather(works, Deadline(), concurrency)
+    results = [outcome.get() for outcome in outcomes]
     results_by_query = dict(zip(calls, results, strict=True))
     return [results_by_query[query] for query in queries]

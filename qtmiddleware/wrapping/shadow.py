@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.pipeline import build_retrieval_flow
+from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Retrieval
@@ -90,9 +90,9 @@ class ShadowRuns:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        retrieve = partial(copy_context().run, self._retrieve, caller, finish)
+        task_in_thread = partial(copy_context().run, self._retrieve, caller, finish)
         try:
-            caller.bulkhead.start(retrieve)
+            caller.bulkhead.start(task_in_thread)
         except ModelError:
             self._count_end("dropped")
 
@@ -104,11 +104,11 @@ class ShadowRuns:
 
     def _retrieve(self, caller: Caller, finish: Finish) -> None:
         with self._count_outcome():
-            finish(caller, caller.drive(build_retrieval_flow(caller.call)))
+            finish(caller, caller.drive(partial(retrieve, caller.call)))
 
     async def _aretrieve(self, caller: Caller, finish: Finish) -> None:
         with self._count_outcome():
-            finish(caller, await caller.adrive(build_retrieval_flow(caller.call)))
+            finish(caller, await caller.adrive(partial(retrieve, caller.call)))
 
     @contextmanager
     def _count_outcome(self) -> Iterator[None]:

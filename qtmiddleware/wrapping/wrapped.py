@@ -28,8 +28,8 @@ from qtmiddleware.retrieval.call import Call, build_query_error, find_query_prob
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.searching import is_nested_call
-from qtmiddleware.runtime.drivers import acall_all, call_all
 from qtmiddleware.runtime.observing import is_inside_hook
+from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
@@ -208,13 +208,13 @@ class Wrapped(Generic[P, R]):
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
         flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
-        return caller.drive(flow.build_flow())
+        return caller.drive(flow.answer)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
         flow, caller = self._prepare_answer(args, kwargs)
-        return await caller.adrive(flow.build_flow())
+        return await caller.adrive(flow.answer)
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from qtmiddleware.runtime.forking import register_fork_reset
-from qtmiddleware.runtime.threads import Threads
+from qtmiddleware.runtime.threads import ThreadPool
 
 MAX_WAITING: Final = 2048
 """The maximum number of queued tasks. The SDK's batch processor has the same limit."""
@@ -31,7 +31,7 @@ class Outbox:
 
     def __init__(self, count_dropped_task: Callable[[], None]) -> None:
         self._count_dropped_task = count_dropped_task
-        self._threads = Threads()
+        self._threads = ThreadPool()
         self.reset_state()
         register_fork_reset(self)
 

@@ -18,9 +18,10 @@ from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.call import Call, validate_query
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import build_transform_flow
+from qtmiddleware.retrieval.pipeline import transform as transform_question
 from qtmiddleware.runtime.circuit_breaker import Breaker
-from qtmiddleware.runtime.drivers import Bulkhead, ModelOnly, run
+from qtmiddleware.runtime.services import ModelOnly, run
+from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Deadline, Transformation
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -109,7 +110,7 @@ def transform_stream(
                 model=paced,
                 observation=engine.observation,
             )
-            transformation = run(build_transform_flow(call), ModelOnly(paced, bulkhead))
+            transformation = run(partial(transform_question, call), ModelOnly(paced, bulkhead))
             failure = _find_failure_reason(transformation)
             done.put(Transformed(question, transformation, tuple(paced.replies), failure))
         # In this thread nobody else would notice an interrupt or exit.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.errors import (
@@ -16,8 +17,8 @@ from qtmiddleware.errors import (
 from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
 from qtmiddleware.providers.llms.governed import is_builtin_model
-from qtmiddleware.runtime.drivers import ModelOnly, run
-from qtmiddleware.runtime.steps import Ask, Flow, Outcome, Together
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.services import ModelOnly, Services, run
 from qtmiddleware.transforms.json_reading import read_json
 from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
 from qtmiddleware.transforms.replies import READ_CHARS, strip_thoughts
@@ -340,21 +341,21 @@ class PromptRunner:
         return [
             self._read_outcome(outcome)
             for batch in batches
-            for outcome in run(self._ask_concurrently(batch), self._performer)
+            for outcome in run(partial(self._ask_concurrently, batch), self._performer)
         ]
 
-    def _ask_concurrently(self, prompts: Sequence[Prompt]) -> Flow[list[Outcome]]:
+    async def _ask_concurrently(
+        self, prompts: Sequence[Prompt], services: Services
+    ) -> list[Outcome[Reply]]:
         """Send all *prompts* at the same time, and return their outcomes in the same order."""
         deadline = Deadline.after(self._timeout)
-        # Each prompt has its own deadline object, because cancelling one must not cancel all.
-        asks = [Ask(prompt, Deadline(deadline.at)) for prompt in prompts]
-        outcomes: list[Outcome] = yield Together(asks, deadline, len(asks))
-        return outcomes
+        asks = [partial(services.ask, prompt, deadline) for prompt in prompts]
+        return await services.io.gather(asks, deadline, len(asks))
 
-    def _read_outcome(self, outcome: Outcome) -> Reply | ModelError:
+    def _read_outcome(self, outcome: Outcome[Reply]) -> Reply | ModelError:
         """Return the reply or the error in *outcome*, and add the reply's cost to `cost_usd`."""
         if outcome.has_succeeded:
-            reply: Reply = outcome.value
+            reply = outcome.get()
             # Other clients may pass on a missing content as None, whatever the type says.
             if not isinstance(reply.text, str):
                 return ModelError("empty", "the language model's answer is empty")

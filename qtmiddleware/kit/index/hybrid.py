@@ -36,8 +36,8 @@ from qtmiddleware.retrieval.searching import (
     record_unmerged_list,
 )
 from qtmiddleware.runtime.background_loop import is_async
-from qtmiddleware.runtime.drivers import Bulkhead, get_current_bulkhead
 from qtmiddleware.runtime.logs import get_logger
+from qtmiddleware.runtime.threads import Bulkhead, get_current_bulkhead
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")

@@ -19,9 +19,8 @@ from qtmiddleware.providers.errors import convert_function_error, require_second
 from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.providers.llms.replies import read_answer
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
-from qtmiddleware.runtime.drivers import run_in_thread
 from qtmiddleware.runtime.fields import read_parameters
-from qtmiddleware.runtime.threads import Overloaded
+from qtmiddleware.runtime.threads import Overloaded, run_in_thread
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]

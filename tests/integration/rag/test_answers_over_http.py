@@ -13,7 +13,7 @@ from werkzeug import Response
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime.drivers import streaming
+from qtmiddleware.runtime import streaming
 from tests.support.completions import chunks, stream
 from tests.support.model_server import ModelServer, Said, failure
 

@@ -95,7 +95,7 @@ def test_many_interrupts_at_any_moment_leave_the_middleware_usable() -> None:
 def test_an_interrupt_at_any_line_around_the_search_leaves_the_middleware_usable() -> None:
     printed = python(
         """
-        from qtmiddleware.wrapping import invocation
+        from qtmiddleware.wrapping import calling
 
         wrapped = qtm.QueryMiddleware({**CONFIG, "transformationType": "none"}).wrap(search)
         expected = wrapped.retrieve(QUERY).status
@@ -104,7 +104,7 @@ def test_an_interrupt_at_any_line_around_the_search_leaves_the_middleware_usable
             passed = 0
             def trace(frame, event, argument):
                 nonlocal passed
-                if frame.f_code.co_filename != invocation.__file__:
+                if frame.f_code.co_filename != calling.__file__:
                     return None
                 passed += 1
                 if passed == number:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from threading import Event
 from time import monotonic
@@ -16,7 +17,9 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.runtime.drivers import Bulkhead, astream_reply, stream_reply
+from qtmiddleware.runtime.io import Tasks, Threads, run
+from qtmiddleware.runtime.services import ModelOnly, Services
+from qtmiddleware.runtime.streaming import Piece, stream_reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
 from tests.support.answer_world import (
@@ -34,6 +37,21 @@ from tests.support.waiting import PATIENCE
 
 PROMPT = Prompt("answer", "1", "", "", (), QUERY)
 SYNC = Way("sync")
+
+
+def awaited(model: Any, deadline: Deadline) -> AsyncGenerator[Piece, None]:
+    """The pieces of *model*'s reply for an asynchronous caller."""
+    performer = ModelOnly(model)
+    return stream_reply(model, PROMPT, deadline, Services(Tasks(performer.bulkhead), performer))
+
+
+def read(model: Any, deadline: Deadline) -> Iterator[Piece]:
+    """The pieces of *model*'s reply for a blocking caller."""
+    performer = ModelOnly(model)
+    pieces = stream_reply(model, PROMPT, deadline, Services(Threads(performer.bulkhead), performer))
+    with suppress(StopAsyncIteration):
+        while True:
+            yield run(pieces.asend(None))
 
 
 @every_stream
@@ -262,12 +280,7 @@ async def test_a_model_that_cancels_itself_keeps_nobody_waiting() -> None:
             yield "Jaco "
             raise asyncio.CancelledError
 
-    pieces = astream_reply(
-        Cancelling("never said"),
-        Prompt("answer", "1", "", "", (), QUERY),
-        Deadline.after(600),
-        Bulkhead(),
-    )
+    pieces = awaited(Cancelling("never said"), Deadline.after(600))
     assert await anext(pieces) == "Jaco "
     with pytest.raises(ModelError) as caught:
         await anext(pieces)
@@ -283,7 +296,7 @@ def test_a_slow_listener_gets_everything() -> None:
             said.set()
 
     deadline = Deadline.after(30)
-    pieces = stream_reply(Quick(""), PROMPT, deadline, Bulkhead())
+    pieces = read(Quick(""), deadline)
     assert next(pieces) == "a"
     assert said.wait(20)
     deadline.cancel()
@@ -300,7 +313,7 @@ async def test_a_slow_listener_gets_everything_in_a_loop() -> None:
             said.set()
 
     deadline = Deadline.after(30)
-    pieces = astream_reply(Quick(""), PROMPT, deadline, Bulkhead())
+    pieces = awaited(Quick(""), deadline)
     assert await anext(pieces) == "a"
     await said.wait()
     deadline.cancel()
@@ -319,21 +332,21 @@ def test_a_model_that_blocks_its_thread_holds_nobody() -> None:
 
     try:
         deadline = Deadline.after(PATIENCE)
-        pieces = stream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
+        pieces = read(Stuck(""), deadline)
         assert next(pieces) == "Jaco"
         deadline.at = monotonic() + 0.1
         with pytest.raises(ModelError, match="in time"):
             next(pieces)
 
-        async def awaited() -> None:
+        async def give_up() -> None:
             deadline = Deadline.after(PATIENCE)
-            apieces = astream_reply(Stuck(""), PROMPT, deadline, Bulkhead())
+            apieces = awaited(Stuck(""), deadline)
             assert await anext(apieces) == "Jaco"
             deadline.at = monotonic() + 0.1
             with pytest.raises(ModelError, match="in time"):
                 await anext(apieces)
 
-        asyncio.run(awaited())
+        asyncio.run(give_up())
     finally:
         released.set()
 

@@ -12,8 +12,8 @@ from qtmiddleware.errors import REASONS, ModelError
 from qtmiddleware.preprocessing import find_protected_spans
 from qtmiddleware.protocols import Reply
 from qtmiddleware.retrieval.question import Question
-from qtmiddleware.runtime.steps import Outcome
-from qtmiddleware.types import Deadline, Degradation, Message, Trace, Transformation
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.types import Degradation, Message, Trace, Transformation
 
 QUERY = "What did Acme pay for order A-113 in 2023?"
 HISTORY = (Message("user", "Tell me about Acme."), Message("assistant", "Acme is a customer."))
@@ -95,12 +95,6 @@ def test_no_instruction_holds_a_word_of_the_user() -> None:
         for prompt in Question(QUERY, HISTORY, settings(kind)).prompts:
             assert "Acme" not in prompt.system
             assert json.loads(prompt.user)["query"] == QUERY
-
-
-def test_every_question_has_a_deadline_of_its_own() -> None:
-    asks = Question(QUERY, (), settings("all")).build_ask_steps(Deadline.after(30.0))
-    asks[0].deadline.cancel()
-    assert [ask.deadline.passed for ask in asks] == [True, False, False]
 
 
 # --- what is remembered ---------------------------------------------------------------------------

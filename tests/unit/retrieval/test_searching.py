@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import sleep
 from typing import Any
 
 import pytest
@@ -11,9 +13,9 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.responses import SearchResult
 from qtmiddleware.retrieval.searching import RunningCall, search_variants
-from qtmiddleware.runtime.steps import Embed, Outcome, Search, Together
+from qtmiddleware.runtime.io import IO
+from qtmiddleware.runtime.services import ModelOnly, Search, run
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
 
 ENGINE = qtm.QueryMiddleware().engine
@@ -22,137 +24,152 @@ VARIANTS = (
     Variant("sub_query", "two", 0.5),
     Variant("sub_query", "three", 0.5),
 )
+NAMES = {"one": "a", "two": "b", "three": "c"}
 
 
 def rows(name: str) -> list[dict[str, Any]]:
     return [{"id": name, "score": 0.5}]
 
 
-class Played:
-    """The flow of the variants' searches, answered from a script; keeps the steps it asked for."""
+def found(text: str) -> Any:
+    return rows(NAMES[text])
+
+
+def hanging(*_: Any) -> Any:
+    sleep(0.3)
+
+
+class Function(ModelOnly):
+    """A wrapped function that answers with *respond*, and an embedder; keeps its searches."""
+
+    def __init__(self, respond: Callable[[str], Any], embed: Callable[..., Any]) -> None:
+        super().__init__(None)
+        self._respond, self._embed = respond, embed
+        self.searches: list[Search] = []
+
+    async def search(self, search: Search, io: IO) -> Any:  # type: ignore[override]
+        self.searches.append(search)
+        with RunningCall(search):
+            return self._respond(search.text or "")
+
+    async def embed(self, texts: Sequence[str], io: IO) -> Any:  # type: ignore[override]
+        return self._embed(texts)
+
+
+class Searched:
+    """The variants, searched by a function that answers with *respond*."""
 
     def __init__(
         self,
-        *answers: Sequence[Outcome],
-        embeds: bool = False,
+        respond: Callable[[str], Any] = found,
+        *,
+        variants: Sequence[Variant] = VARIANTS,
+        embed: Callable[..., Any] | None = None,
         width: int | None = 50,
         sub_query_top_k: int | None = None,
+        seconds: float = 60.0,
     ) -> None:
         self.trace, self.degradations = Trace(), list[Degradation]()
-        self.steps: list[Together] = []
+        self.function = Function(respond, embed or hanging)
         settings = Settings(
             limits=LimitSettings(max_concurrency=3),
             fusion=FusionSettings(sub_query_top_k=sub_query_top_k),
         )
-        embedder = object() if embeds else None
+        embedder = embed and object()
         call = Call("q", (), settings, Learned(), ENGINE, embedder=embedder)
-        self.deadline = Deadline.after(60.0)
-        flow = search_variants(
-            VARIANTS,
+        flow = partial(
+            search_variants,
+            variants,
             call,
             search_width=width,
-            deadline=self.deadline,
+            deadline=Deadline.after(seconds),
             trace=self.trace,
             degradations=self.degradations,
         )
-        self.lists = self._played(flow, answers)
-
-    def _played(self, flow: Any, answers: Sequence[Sequence[Outcome]]) -> list[SearchResult]:
-        step = next(flow)
-        for answer in answers:
-            self.steps.append(step)
-            for leaf in step.steps:
-                if isinstance(leaf, Search):
-                    with RunningCall(leaf):
-                        pass
-            try:
-                step = flow.send(answer)
-            except StopIteration as stop:
-                return list(stop.value)
-        raise AssertionError(f"more was asked for: {step}")
+        self.lists = run(lambda services: flow(services.with_limit(3)), self.function)
 
     @property
     def kinds(self) -> list[str]:
-        return [found.ranking.variant.text for found in self.lists]
+        return [result.ranking.variant.text for result in self.lists]
 
-
-def good(*names: str) -> list[Outcome]:
-    return [Outcome(rows(name), seconds=0.001) for name in names]
+    def widths(self) -> dict[str | None, int | None]:
+        return {search.text: search.top_k for search in self.function.searches}
 
 
 def test_nothing_to_search_asks_for_nothing() -> None:
-    call = Call("q", (), Settings(), Learned(), ENGINE)
-    flow = search_variants(
-        (), call, search_width=None, deadline=Deadline(), trace=Trace(), degradations=[]
-    )
-    with pytest.raises(StopIteration) as stop:
-        next(flow)
-    assert stop.value.value == []
+    searched = Searched(variants=())
+    assert (searched.lists, searched.function.searches) == ([], [])
 
 
-def test_all_are_searched_in_one_step_within_the_limits() -> None:
-    played = Played(good("a", "b", "c"))
-    (together,) = played.steps
-    searches = [step for step in together.steps if isinstance(step, Search)]
-    assert [(step.text, step.top_k, step.vector) for step in searches] == [
-        ("one", 50, None), ("two", 50, None), ("three", 50, None),
-    ]  # fmt: skip
-    assert (together.limit, together.deadline) == (3, played.deadline)
-    assert played.kinds == ["one", "two", "three"]
-    assert [list(found.ranking.keys) for found in played.lists] == [
+def test_all_are_searched_with_the_width_and_come_back_in_order() -> None:
+    searched = Searched()
+    assert searched.widths() == {"one": 50, "two": 50, "three": 50}
+    assert searched.kinds == ["one", "two", "three"]
+    assert [list(result.ranking.keys) for result in searched.lists] == [
         [("__default__", name)] for name in "abc"
     ]
-    assert (played.degradations, played.trace.searches) == ([], 3)
+    assert (searched.degradations, searched.trace.searches) == ([], 3)
 
 
 def test_sub_queries_may_bring_fewer_than_the_others() -> None:
-    (together,) = Played(good("a", "b", "c"), sub_query_top_k=2).steps
-    assert [step.top_k for step in together.steps if isinstance(step, Search)] == [50, 2, 2]
+    assert Searched(sub_query_top_k=2).widths() == {"one": 50, "two": 2, "three": 2}
+
+
+def failing(text: str) -> Any:
+    if text == "two":
+        raise KeyError("secret")
+    return found(text)
 
 
 @pytest.mark.parametrize(
-    ("outcome", "reason", "detail"),
+    ("respond", "reason", "detail"),
     [
-        (Outcome(error=KeyError("secret")), "failed", "KeyError"),
-        (Outcome(late=True), "timeout", ""),
-        (Outcome(42), "failed", "ResponseShapeError"),
+        (failing, "failed", "KeyError"),
+        (lambda text: hanging() if text == "two" else found(text), "timeout", ""),
+        (lambda text: 42 if text == "two" else found(text), "failed", "ResponseShapeError"),
     ],
 )
-def test_one_that_fails_is_told_and_left_out(outcome: Outcome, reason: str, detail: str) -> None:
-    first, _, last = good("a", "b", "c")
-    played = Played([first, outcome, last])
-    assert played.kinds == ["one", "three"]
-    assert played.degradations == [Degradation("search.sub_query", reason, detail)]
+def test_one_that_fails_is_told_and_left_out(
+    respond: Callable[[str], Any], reason: str, detail: str
+) -> None:
+    searched = Searched(respond, seconds=0.15 if reason == "timeout" else 60.0)
+    assert searched.kinds == ["one", "three"]
+    assert searched.degradations == [Degradation("search.sub_query", reason, detail)]
     assert ("search.sub_query", "degraded", reason) in [
-        (it.name, it.status, it.detail) for it in played.trace.stages
+        (stage.name, stage.status, stage.detail) for stage in searched.trace.stages
     ]
 
 
 def test_a_search_that_found_nothing_has_not_failed() -> None:
-    played = Played([Outcome([]), Outcome(None), *good("c")])
-    assert played.kinds == ["one", "two", "three"]
-    assert played.degradations == []
+    searched = Searched(lambda text: {"one": [], "two": None}.get(text, rows("c")))
+    assert searched.kinds == ["one", "two", "three"]
+    assert searched.degradations == []
 
 
 def test_vectors_are_had_in_one_batch_before_the_searches() -> None:
-    vectors = [[1.0], [2.0], [3.0]]
-    played = Played([Outcome(vectors)], good("a", "b", "c"), embeds=True, width=None)
-    first, second = played.steps
-    (embed,) = first.steps
-    assert isinstance(embed, Embed)
-    assert list(embed.texts) == ["one", "two", "three"]
-    searches = [step for step in second.steps if isinstance(step, Search)]
-    assert [step.vector for step in searches] == vectors
-    assert {step.top_k for step in searches} == {None}
+    batches: list[list[str]] = []
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        batches.append(list(texts))
+        return [[float(len(batches[0]))] for _ in texts]
+
+    searched = Searched(embed=embed, width=None)
+    assert batches == [["one", "two", "three"]]
+    assert [search.vector for search in searched.function.searches] == [[3.0]] * 3
+    assert set(searched.widths().values()) == {None}
+
+
+def refused(_: Any) -> Any:
+    raise RuntimeError
 
 
 @pytest.mark.parametrize(
-    "outcome",
-    [Outcome(error=RuntimeError()), Outcome(late=True), Outcome([[1.0]]), Outcome(None)],
+    "embed",
+    [refused, hanging, lambda _: [[1.0]], lambda _: None],
     ids=["error", "late", "too few", "None"],
 )
-def test_without_vectors_nothing_is_searched(outcome: Outcome) -> None:
-    played = Played([outcome], embeds=True)
-    assert played.lists == []
-    assert [it.stage for it in played.degradations] == ["embed"]
-    assert played.trace.searches == 0
+def test_without_vectors_nothing_is_searched(embed: Callable[..., Any]) -> None:
+    searched = Searched(embed=embed, seconds=0.1 if embed is hanging else 60.0)
+    assert (searched.lists, searched.function.searches) == ([], [])
+    assert [degradation.stage for degradation in searched.degradations] == ["embed"]
+    assert searched.trace.searches == 0

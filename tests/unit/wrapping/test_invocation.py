@@ -13,8 +13,6 @@ from typing import Any, Final
 import pytest
 
 import qtmiddleware as qtm
-from qtmiddleware.runtime.drivers import ModelOnly
-from qtmiddleware.runtime.steps import Embed, Search
 from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import (
     PASSAGES,
@@ -415,15 +413,6 @@ def test_a_text_in_front_of_a_score_is_read_as_a_text() -> None:
 
 
 # --- asking the model alone -----------------------------------------------------------------------
-
-
-def test_a_world_of_the_model_alone_searches_and_embeds_nothing() -> None:
-    world = ModelOnly(ScriptedModel("x"))
-    with pytest.raises(qtm.WrapError):
-        world.search(Search("x"))
-    with pytest.raises(qtm.WrapError):
-        world.embed(Embed(["x"]).texts)
-    assert world.can_await_calls
 
 
 @pytest.mark.parametrize("awaited", [False, True])

@@ -22,9 +22,8 @@ from qtmiddleware.kit.index.ingestion.context_prompt import (
 from qtmiddleware.kit.index.ingestion.ledger import Ledger
 from qtmiddleware.kit.index.ingestion.reading import hash_text
 from qtmiddleware.protocols import LanguageModel, Prompt
-from qtmiddleware.runtime.drivers import ModelOnly, run
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.steps import Flow, Recall, Together
+from qtmiddleware.runtime.services import ModelOnly, Services, run
 from qtmiddleware.types import Deadline
 
 MOST_FAILURES: Final = 5
@@ -197,17 +196,21 @@ class Contexts:
         # Equal chunks of equal documents share a key, so each context is asked for once.
         prompts = list({chunk.key: chunk.prompt for chunk in chunks}.values())
         if prompts and not self._writer.has_given_up:
-            self.written += run(self._complete_prompts(prompts), ModelOnly(None))
+            self.written += run(partial(self._complete_prompts, prompts), ModelOnly(None))
 
-    def _complete_prompts(self, prompts: list[Prompt]) -> Flow[int]:
+    async def _complete_prompts(self, prompts: list[Prompt], services: Services) -> int:
         """Ask the model to answer *prompts*, and return the number of contexts that it wrote."""
         rounds = -(-len(prompts) // self._limit)
         # Each call has its own time limit. This deadline is for a model that ignores the limit.
         budget = Deadline.after(rounds * self._settings.limits.llm_timeout_ms / 1e3)
         # Each context is saved as soon as it arrives, so that a killed run loses only the calls in
         # progress.
-        steps = [Recall(partial(self._writer.write_context, prompt, budget)) for prompt in prompts]
-        outcomes = yield Together(steps, budget, self._limit)
+        io = services.io
+        calls = [
+            partial(io.call, partial(self._writer.write_context, prompt, budget))
+            for prompt in prompts
+        ]
+        outcomes = await io.gather(calls, budget, self._limit)
         for outcome in outcomes:
             if outcome.late:
                 self._writer.count_timeout()

@@ -13,7 +13,7 @@ import pytest
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime import threads
-from qtmiddleware.runtime.threads import Bulkhead, Threads
+from qtmiddleware.runtime.threads import Bulkhead, ThreadPool
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -25,7 +25,7 @@ def complaints() -> Iterator[list[Any]]:
     threading.excepthook = before
 
 
-def done_in(pool: Threads) -> threading.Thread:
+def done_in(pool: ThreadPool) -> threading.Thread:
     """The thread in which the pool performs a task; fails where it performs none."""
     ran: list[threading.Thread] = []
     done = threading.Event()
@@ -40,14 +40,14 @@ def done_in(pool: Threads) -> threading.Thread:
 
 
 def test_a_thousand_tasks_grow_to_few_threads() -> None:
-    pool = Threads()
+    pool = ThreadPool()
     used = {done_in(pool) for _ in range(1_000)}
     assert len(used) < 40
     assert all(it.daemon and it.name == "qtmiddleware" for it in used)
 
 
 def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
-    pool, together, done = Threads(), threading.Barrier(32), threading.Semaphore(0)
+    pool, together, done = ThreadPool(), threading.Barrier(32), threading.Semaphore(0)
 
     def task() -> None:
         together.wait(PATIENCE)
@@ -61,7 +61,7 @@ def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
 
 def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
-    pool = Threads()
+    pool = ThreadPool()
     thread = done_in(pool)
     thread.join(PATIENCE)
     assert not thread.is_alive()
@@ -69,7 +69,7 @@ def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_never_waits_for_those_that_hang() -> None:
-    pool, release = Threads(), threading.Event()
+    pool, release = ThreadPool(), threading.Event()
     for _ in range(300):
         pool.start(lambda: release.wait(PATIENCE * 4) and None)
     done_in(pool)
@@ -78,7 +78,7 @@ def test_a_task_never_waits_for_those_that_hang() -> None:
 
 
 def test_a_task_that_ends_badly_costs_the_pool_nothing(complaints: list[Any]) -> None:
-    pool, bulkhead = Threads(), Bulkhead(1)
+    pool, bulkhead = ThreadPool(), Bulkhead(1)
 
     def exits() -> None:
         raise SystemExit
@@ -93,7 +93,7 @@ def test_a_task_that_ends_badly_costs_the_pool_nothing(complaints: list[Any]) ->
 
 def test_many_callers_lose_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0005)
-    pool, done = Threads(), threading.Semaphore(0)
+    pool, done = ThreadPool(), threading.Semaphore(0)
 
     def caller() -> None:
         for _ in range(200):
@@ -167,7 +167,7 @@ def test_where_the_system_gives_no_thread_a_bulkhead_refuses(
 
     performed: list[bool] = []
     bulkhead = Bulkhead(4)
-    monkeypatch.setattr(threads, "_threads", Threads())
+    monkeypatch.setattr(threads, "_threads", ThreadPool())
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ModelError) as refused:
         bulkhead.start(lambda: performed.append(True))
@@ -180,7 +180,7 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool = Threads()
+    pool = ThreadPool()
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         assert done_in(pool) is threading.current_thread()
@@ -191,24 +191,34 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
 
 PROLOGUE = """
 import asyncio, atexit, os, sys, threading, time, warnings
+from functools import partial
 from qtmiddleware.types import Deadline
-from qtmiddleware.runtime.drivers import Bulkhead, arun, run
-from qtmiddleware.runtime.steps import Beside, Search, Together
+from qtmiddleware.runtime.io import Tasks, Threads, run
+from qtmiddleware.runtime.threads import Bulkhead
 
-class World:
-    can_await_calls = False
-    model = None
-    bulkhead = Bulkhead()
-    def search(self, step):
-        return step.text.upper()
+bulkhead = Bulkhead()
 
-def together(*texts, deadline=None):
-    outcomes = yield Together([Search(it) for it in texts], deadline or Deadline(), 8)
-    return [it.value for it in outcomes]
+def search(text):
+    if text == "hang":
+        time.sleep(600)
+    return text.upper()
 
-def flow(first, *texts):
-    own, beside = yield Beside(Search(first), together(*texts), 8)
-    return [own.value, *beside.value]
+async def together(io, *texts, deadline=None):
+    works = [partial(io.blocking, partial(search, text)) for text in texts]
+    outcomes = await io.gather(works, deadline or Deadline(), 8)
+    return [outcome.value for outcome in outcomes]
+
+async def retrieve(make_io, first, *texts):
+    io = make_io(bulkhead)
+    beside = io.start(partial(together, io, *texts))
+    own = await io.blocking(partial(search, first))
+    return [own, *await beside.get()]
+
+def block(*texts):
+    return run(retrieve(Threads, *texts))
+
+def await_all(*texts):
+    return asyncio.run(retrieve(Tasks, *texts))
 """
 
 
@@ -229,17 +239,17 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
     printed = python(
         """
         warnings.simplefilter("ignore", DeprecationWarning)
-        assert run(flow("a", "b", "c"), World()) == ["A", "B", "C"]
-        World.bulkhead.in_use = World.bulkhead.limit
+        assert block("a", "b", "c") == ["A", "B", "C"]
+        bulkhead.in_use = bulkhead.limit
         child = os.fork()
         if child == 0:
-            ok = World.bulkhead.in_use == 0
-            ok = ok and run(flow("d", "e", "f"), World()) == ["D", "E", "F"]
-            ok = ok and asyncio.run(arun(flow("g", "h"), World())) == ["G", "H"]
+            ok = bulkhead.in_use == 0
+            ok = ok and block("d", "e", "f") == ["D", "E", "F"]
+            ok = ok and await_all("g", "h") == ["G", "H"]
             os._exit(0 if ok else 1)
         assert os.waitpid(child, 0)[1] == 0
-        World.bulkhead.in_use = 0
-        assert run(flow("i", "j"), World()) == ["I", "J"]
+        bulkhead.in_use = 0
+        assert block("i", "j") == ["I", "J"]
         print("fine")
         """
     )
@@ -251,46 +261,42 @@ def test_a_retrieval_while_the_interpreter_ends_works(warm: bool) -> None:
     printed = python(
         f"""
         if {warm}:
-            run(flow("x", "y", "z"), World())
+            block("x", "y", "z")
 
         @atexit.register
         def last():
-            print(run(flow("a", "b", "c"), World()))
-            print(asyncio.run(arun(flow("d", "e"), World())))
+            print(block("a", "b", "c"))
+            print(await_all("d", "e"))
         """
     )
     assert printed == "['A', 'B', 'C']\n['D', 'E']\n"
 
 
-@pytest.mark.parametrize(
-    "call", ["run({}, Hanging())", "asyncio.run(arun({}, Hanging()))"], ids=["run", "arun"]
-)
-def test_a_step_that_hangs_does_not_keep_the_process_from_ending(call: str) -> None:
-    performed = call.format('together("hang", "ok", deadline=Deadline.after(seconds))')
+@pytest.mark.parametrize("way", ["Threads", "Tasks"])
+def test_work_that_hangs_does_not_keep_the_process_from_ending(way: str) -> None:
     printed = python(
         f"""
-        class Hanging(World):
-            def search(self, step):
-                if step.text == "hang":
-                    time.sleep(600)
-                return step.text
+        async def hanging(seconds):
+            return await together(
+                {way}(bulkhead), "hang", "ok", deadline=Deadline.after(seconds)
+            )
 
         for seconds in (0.2, 2, 20):
-            found = {performed}
+            found = run(hanging(seconds)) if {way} is Threads else asyncio.run(hanging(seconds))
             if found[1]:
                 break
         print(found)
         """
     )
-    assert printed == "[None, 'ok']\n"
+    assert printed == "[None, 'OK']\n"
 
 
 def test_hundreds_of_retrievals_leave_few_threads() -> None:
     printed = python(
         """
         for _ in range(300):
-            run(flow("a", "b", "c"), World())
-        asyncio.run(arun(flow("a", "b"), World()))
+            block("a", "b", "c")
+        await_all("a", "b")
         print(threading.active_count())
         """
     )

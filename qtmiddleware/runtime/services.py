@@ -1,0 +1,232 @@
+"""Call what is not ours in a flow: the wrapped function, the embedder, the models and the hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from qtmiddleware.errors import ModelError, WrapError
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook
+from qtmiddleware.runtime.io import IO, FunctionStopped, Outcome, Tasks, Threads, Work, on_abandon
+from qtmiddleware.runtime.io import run as run_coroutine
+from qtmiddleware.runtime.observing import (
+    NOT_OBSERVED,
+    Observation,
+    acall_hook,
+    call_hook,
+    describe_model,
+)
+from qtmiddleware.runtime.threads import Bulkhead
+from qtmiddleware.types import Deadline, Ranking, Retrieval, VariantKind
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Search:
+    """A search for one text by the wrapped function, and what is known of it afterwards.
+
+    The performer sets *embed_seconds* and the attributes after it.
+
+    Attributes:
+        text: The text to search for. ``None`` repeats the caller's call unchanged, because its
+            question is not a text.
+        top_k: How many passages to request. ``None`` requests as many as the caller did. The
+            performer sets it to ``None`` if it repeats the search so.
+        vector: The text's vector, if it is already known.
+        narrow_by: Until when the search may be repeated with the caller's number of passages if it
+            fails; ``None`` for never.
+        fields: The document fields to search for the text's words, instead of the caller's own
+            clauses.
+        kind: How the text relates to the question; for observers.
+        weight: The text's weight in the fusion; for observers.
+        observation: Reports the search to the observers.
+        embed_seconds: How many seconds embedding the text took.
+        calls: How often the function was called.
+        was_refused: Whether the function rejected the call and was called again with other
+            arguments.
+        initial: The rankings that the backend merged into the response, by name; empty if unknown.
+        reads: The read units that each request to the vector database used.
+    """
+
+    text: str | None
+    top_k: int | None = None
+    vector: Sequence[float] | None = None
+    narrow_by: Deadline | None = field(default=None, kw_only=True)
+    fields: Sequence[str] = field(default=(), kw_only=True)
+    kind: VariantKind = field(default="original", kw_only=True)
+    weight: float = field(default=1.0, kw_only=True)
+    observation: Observation = field(default=NOT_OBSERVED, kw_only=True)
+    embed_seconds: float = field(default=0.0, kw_only=True)
+    calls: int = field(default=0, kw_only=True)
+    was_refused: bool = field(default=False, kw_only=True)
+    initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
+    reads: list[float] = field(default_factory=list, kw_only=True)
+
+
+class Performer(Protocol):
+    """Calls the wrapped function, the embedder, the model and the reranker of one call."""
+
+    @property
+    def bulkhead(self) -> Bulkhead:
+        """The threads that perform all calls except the original search."""
+
+    @property
+    def model(self) -> LanguageModel | None:
+        """The language model; ``None`` if no model is configured."""
+
+    async def search(self, search: Search, io: IO) -> Any:
+        """Return the wrapped function's response to *search*."""
+
+    async def embed(self, texts: Sequence[str], io: IO) -> Any:
+        """Return one vector per text."""
+
+    def rerank(self, query: str, texts: Sequence[str]) -> Any:
+        """Return one score per text; higher is better."""
+
+
+class ModelOnly:
+    """A `Performer` for flows that only call the model. All other calls raise `WrapError`."""
+
+    __slots__ = ("bulkhead", "model")
+
+    def __init__(self, model: LanguageModel | None, bulkhead: Bulkhead | None = None) -> None:
+        self.model = model
+        self.bulkhead = bulkhead or Bulkhead()
+
+    def rerank(self, *_: Any) -> Any:
+        """Raise `WrapError`, because there is no wrapped function."""
+        raise WrapError("there is no wrapped function to search, embed or rerank")
+
+    search = embed = rerank
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class Services:
+    """What a flow can have done for it.
+
+    Attributes:
+        io: How calls are made: with threads or with tasks.
+        performer: Makes the calls.
+        limit: The maximum number of calls at once.
+        observation: The operation that the calls are parts of.
+        models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
+    """
+
+    io: IO
+    performer: Performer
+    limit: int = 1
+    observation: Observation = NOT_OBSERVED
+    models: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_limit(self, limit: int) -> Services:
+        """Return these services for at most *limit* calls at once."""
+        return Services(self.io, self.performer, limit, self.observation, self.models)
+
+    def within(
+        self,
+        observation: Observation,
+        limit: int = 1,
+        models: Mapping[str, Any] | None = None,
+    ) -> Services:
+        """Return these services for the operation of *observation*, whose parts the calls are."""
+        return Services(self.io, self.performer, limit, observation, models or {})
+
+    async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
+        """Do *works* at the same time, at most `limit` at once, and return their outcomes."""
+        return await self.io.gather(works, deadline, self.limit)
+
+    async def search(self, search: Search) -> Any:
+        """Return the wrapped function's response to *search*."""
+        search.observation = self.observation.make_child(
+            "search", search.kind, weight=search.weight, top_k=search.top_k, content=search.text
+        )
+        with search.observation as observation:
+            return observation.keep_result(await self.performer.search(search, self.io))
+
+    async def embed(self, texts: Sequence[str]) -> Any:
+        """Return one vector per text."""
+        embedder = self.models.get("embedding")
+        with observe_embedding(self.observation, embedder, texts) as observation:
+            return observation.keep_result(await self.performer.embed(texts, self.io))
+
+    async def ask(
+        self, prompt: Prompt, deadline: Deadline, model: LanguageModel | None = None
+    ) -> Reply:
+        """Return the reply of *model*, or of the performer's own model, to *prompt*.
+
+        Raises:
+            ModelError: There is no model, or it gave no usable reply.
+        """
+        model = model or self.performer.model
+        if model is None:
+            raise ModelError("unavailable", "no language model is configured")
+        # A deadline of its own, because a model that nobody waits for any more has to know.
+        deadline = deadline.copy()
+        on_abandon(lambda _: deadline.cancel())
+        with self.observe_model(prompt, model) as observation:
+            # A model cannot be awaited if the user passed a synchronous client.
+            if self.io.can_await and getattr(model, "can_async", True):
+                return observation.keep_result(await model.acomplete(prompt, deadline))
+            return observation.keep_result(
+                await self.io.blocking(partial(model.complete, prompt, deadline))
+            )
+
+    def observe_model(self, prompt: Prompt, model: LanguageModel | None) -> Observation:
+        """Return the observation of a call of *model* with *prompt*. It has not started yet."""
+        parent = self.observation
+        fields = describe_model(model) if parent.is_observed else {}
+        return parent.make_child("model", prompt.mode, content=prompt, **fields)
+
+    async def rerank(self, query: str, texts: Sequence[str]) -> Any:
+        """Return one score per text; higher is better."""
+        parent = self.observation
+        fields = describe_model(self.models.get("rerank")) if parent.is_observed else {}
+        with parent.make_child(
+            "rerank", counts={"texts": len(texts)}, content=texts, **fields
+        ) as observation:
+            call = partial(self.performer.rerank, query, texts)
+            return observation.keep_result(await self.io.blocking(call))
+
+    async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> None:
+        """Call *hook* with *retrieval*, and raise the hook's exceptions."""
+        if self.io.can_await:
+            await acall_hook(hook, retrieval, self.performer.bulkhead)
+        else:
+            call_hook(hook, retrieval)
+
+
+Flow = Callable[[Services], Awaitable[T]]
+"""A coroutine function that does its work through `Services`, and returns a final result."""
+
+
+def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) -> Observation:
+    """Return an observation for embedding *texts*, as a part of the operation *parent*.
+
+    The observation has not started yet. Without observers, *parent* is returned.
+    """
+    if not parent.is_observed:
+        return parent
+    return parent.make_child(
+        "embedding", counts={"texts": len(texts)}, content=texts, **describe_model(embedder)
+    )
+
+
+def run(flow: Flow[T], performer: Performer) -> T:
+    """Run *flow* to its end and return its result. Blocks the calling thread."""
+    return run_coroutine(_start(flow, Services(Threads(performer.bulkhead), performer)))
+
+
+async def _start(flow: Flow[T], services: Services) -> T:
+    return await flow(services)
+
+
+async def arun(flow: Flow[T], performer: Performer) -> T:
+    """Run *flow* to its end and return its result, without blocking the running loop."""
+    try:
+        return await flow(Services(Tasks(performer.bulkhead), performer))
+    except FunctionStopped as stopped:
+        # A coroutine cannot raise a StopIteration.
+        raise RuntimeError("the function raised StopIteration") from stopped.error

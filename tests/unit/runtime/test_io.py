@@ -1,0 +1,559 @@
+"""What holds however a flow's work is done: with threads, with tasks, and with tasks over blocking functions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final
+
+import pytest
+
+from qtmiddleware.errors import ModelError
+from qtmiddleware.runtime import threads
+from qtmiddleware.runtime.io import (
+    IO,
+    FunctionStopped,
+    Outcome,
+    Tasks,
+    Threads,
+    Work,
+    on_abandon,
+    run,
+)
+from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
+from qtmiddleware.types import Deadline
+from tests.support.waiting import PATIENCE, await_until, wait_until, with_enough_time
+
+MODES: Final = ("threads", "tasks", "tasks_over_blocking_functions")
+visible: ContextVar[str] = ContextVar("visible", default="unset")
+
+
+class Refused(Exception):
+    pass
+
+
+class OddEnd(BaseException):
+    """Not an `Exception`, as some libraries' cancellations are."""
+
+
+class Way:
+    """One way to do a flow's work."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = mode
+        self.bulkhead = Bulkhead()
+
+    def perform(self, flow: Callable[[IO], Awaitable[Any]]) -> Any:
+        """Run *flow* to its end."""
+
+        async def start() -> Any:
+            io: IO = Threads(self.bulkhead) if self.mode == "threads" else Tasks(self.bulkhead)
+            return await flow(io)
+
+        return run(start()) if self.mode == "threads" else asyncio.run(start())
+
+    def work(self, io: IO, function: Callable[[], Any], *after: threading.Event) -> Work[Any]:
+        """Work that calls *function* once all events of *after* are set."""
+
+        def block() -> Any:
+            for event in after:
+                assert event.wait(PATIENCE)
+            return function()
+
+        async def wait() -> Any:
+            for event in after:
+                await await_until(event.is_set)
+            return function()
+
+        return wait if self.mode == "tasks" else partial(io.blocking, block)
+
+    def gather(
+        self,
+        *functions: Callable[[], Any],
+        deadline: Deadline | None = None,
+        limit: int = 8,
+        after: Sequence[threading.Event] = (),
+    ) -> list[Outcome[Any]]:
+        """The outcomes of *functions*, called at the same time."""
+
+        async def flow(io: IO) -> list[Outcome[Any]]:
+            works = [self.work(io, function, *after) for function in functions]
+            return await io.gather(works, deadline or Deadline(), limit)
+
+        outcomes: list[Outcome[Any]] = self.perform(flow)
+        return outcomes
+
+
+@pytest.fixture(params=MODES)
+def way(request: pytest.FixtureRequest) -> Way:
+    return Way(request.param)
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    """Nobody sets it while the flow runs; set afterwards, so that what waits for it can end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def refuse(error: BaseException) -> Any:
+    raise error
+
+
+# --- several at the same time ---------------------------------------------------------------------
+
+
+def test_outcomes_stand_in_the_order_of_their_works_whatever_ends_first(way: Way) -> None:
+    ended = [threading.Event() for _ in range(5)]
+    ended[4].set()
+
+    async def flow(io: IO) -> list[Outcome[Any]]:
+        def end(place: int) -> int:
+            ended[place].set()
+            return place
+
+        works = [way.work(io, partial(end, it), ended[min(it + 1, 4)]) for it in range(5)]
+        return await io.gather(works, Deadline(), 5)
+
+    outcomes = way.perform(flow)
+    assert [outcome.value for outcome in outcomes] == [0, 1, 2, 3, 4]
+    assert all(outcome.has_succeeded and outcome.seconds >= 0 for outcome in outcomes)
+
+
+def test_nothing_at_the_same_time_is_no_outcome(way: Way) -> None:
+    assert way.gather() == []
+
+
+@pytest.mark.parametrize("error", [Refused("no"), OddEnd()], ids=["exception", "base_exception"])
+def test_one_error_among_several_is_that_very_object_and_leaves_the_others_alone(
+    way: Way, error: BaseException
+) -> None:
+    outcomes = way.gather(lambda: "a", lambda: refuse(error), lambda: "b")
+    assert [outcome.value for outcome in outcomes] == ["a", None, "b"]
+    assert (outcomes[1].error, outcomes[1].late, outcomes[1].has_succeeded) == (error, False, False)
+    with pytest.raises(type(error)):
+        outcomes[1].get()
+
+
+def test_what_is_late_is_given_up_and_what_was_in_time_is_kept(
+    way: Way, never: threading.Event
+) -> None:
+    def within(seconds: float) -> list[Outcome[Any]]:
+        async def flow(io: IO) -> list[Outcome[Any]]:
+            works = [way.work(io, lambda: "slow", never), way.work(io, lambda: "quick")]
+            return await io.gather(works, Deadline.after(seconds), 2)
+
+        outcomes: list[Outcome[Any]] = way.perform(flow)
+        assert outcomes[0].late
+        return outcomes
+
+    outcomes = with_enough_time(within, lambda outcomes: not outcomes[1].late)
+    assert [(it.value, it.late, it.reason) for it in outcomes] == [
+        (None, True, "timeout"),
+        ("quick", False, "failed"),
+    ]
+
+
+def test_nothing_begins_after_the_deadline(way: Way) -> None:
+    begun: list[int] = []
+    deadline = Deadline.after(0.05)
+
+    async def flow(io: IO) -> list[Outcome[Any]]:
+        def begin(place: int) -> None:
+            begun.append(place)
+            wait_until(lambda: deadline.passed)
+
+        return await io.gather(
+            [way.work(io, partial(begin, place)) for place in range(4)], deadline, 1
+        )
+
+    assert sum(outcome.late for outcome in way.perform(flow)) >= 3
+    assert begun == [0]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_as_many_works_as_allowed_are_under_way_and_never_more(way: Way, limit: int) -> None:
+    lock, full = threading.Lock(), threading.Event()
+    now = peak = 0
+
+    async def flow(io: IO) -> list[Outcome[Any]]:
+        async def counted(place: int) -> int:
+            nonlocal now, peak
+            with lock:
+                now += 1
+                peak = max(peak, now)
+                if now == limit:
+                    full.set()
+            # Nobody goes on before as many as are allowed have been there at once.
+            await way.work(io, lambda: None, full)()
+            with lock:
+                now -= 1
+            return place
+
+        return await io.gather([partial(counted, it) for it in range(20)], Deadline(), limit)
+
+    assert [outcome.value for outcome in way.perform(flow)] == list(range(20))
+    assert (peak, now) == (limit, 0)
+
+
+def test_whatever_ends_with_the_callers_patience_is_told_that_nobody_waits(
+    way: Way, never: threading.Event
+) -> None:
+    def within(seconds: float) -> tuple[list[Outcome[Any]], list[str]]:
+        told: list[str] = []
+
+        async def flow(io: IO) -> list[Outcome[Any]]:
+            async def asked(name: str, *after: threading.Event) -> str:
+                on_abandon(lambda ending: told.append(f"{name} {ending}"))
+                await way.work(io, lambda: None, *after)()
+                return name
+
+            works = [partial(asked, "slow", never), partial(asked, "quick")]
+            return await io.gather(works, Deadline.after(seconds), 2)
+
+        return way.perform(flow), told
+
+    outcomes, told = with_enough_time(within, lambda found: not found[0][1].late)
+    assert ([it.late for it in outcomes], told) == ([True, False], ["slow late"])
+
+
+def test_a_full_bulkhead_is_an_outcome_too() -> None:
+    for way in map(Way, ("threads", "tasks_over_blocking_functions")):
+        way.bulkhead = Bulkhead(0)
+        outcomes = way.gather(lambda: 1, lambda: 2)
+        assert [outcome.reason for outcome in outcomes] == ["overloaded"] * 2
+        assert "all 0 threads of the middleware are busy" in outcomes[0].detail
+
+
+def test_the_threads_that_could_begin_do_all_works() -> None:
+    way = Way("threads")
+    way.bulkhead = Bulkhead(1)
+    assert [it.value for it in way.gather(*(lambda: "done",) * 5)] == ["done"] * 5
+
+
+# --- beside the caller ----------------------------------------------------------------------------
+
+
+def test_work_beside_the_caller_goes_on_meanwhile_and_after(way: Way) -> None:
+    is_back, has_begun = threading.Event(), threading.Event()
+
+    async def flow(io: IO) -> list[str]:
+        def set_and_say_a() -> str:
+            has_begun.set()
+            return "a"
+
+        async def rounds() -> list[str]:
+            outcomes = await io.gather([way.work(io, set_and_say_a)], Deadline(), 1)
+            outcomes += await io.gather([way.work(io, lambda: "b", is_back)], Deadline(), 1)
+            return [outcome.get() for outcome in outcomes]
+
+        beside = io.start(rounds)
+        await way.work(io, lambda: None, has_begun)()
+        is_back.set()
+        return await beside.get()
+
+    assert way.perform(flow) == ["a", "b"]
+
+
+def test_an_error_beside_the_caller_is_raised_where_its_result_is_wanted(way: Way) -> None:
+    error = Refused("no")
+
+    async def flow(io: IO) -> Any:
+        beside = io.start(way.work(io, lambda: refuse(error)))
+        try:
+            return await beside.get()
+        except Refused as caught:
+            return caught
+
+    assert way.perform(flow) is error
+
+
+def test_what_was_started_beside_ends_when_its_caller_gives_up(
+    way: Way, never: threading.Event
+) -> None:
+    has_begun, ended, told = threading.Event(), threading.Event(), list[str]()
+
+    async def flow(io: IO) -> None:
+        async def deep() -> None:
+            on_abandon(told.append)
+            await way.work(io, lambda: None, never)()
+
+        async def side() -> None:
+            try:
+                await io.gather([deep, way.work(io, has_begun.set)], Deadline(), 2)
+            finally:
+                ended.set()
+
+        beside = io.start(side)
+        await way.work(io, lambda: None, has_begun)()
+        wait = way.work(io, lambda: None)
+        while not told:
+            await wait()
+            await beside.cancel()
+        await way.work(io, lambda: None, ended)()
+
+    way.perform(flow)
+    assert told == ["cancelled"]
+
+
+def test_the_result_of_another_callers_work_is_joined_or_late(way: Way) -> None:
+    landed: Future[str] = Future()
+    # So that nobody who waits can cancel it.
+    landed.set_running_or_notify_cancel()
+
+    async def flow(io: IO) -> tuple[str | None, str | None]:
+        late = await io.join(landed, Deadline.after(0.02))
+        threading.Timer(0.02, landed.set_result, ("shared",)).start()
+        return late, await io.join(landed, Deadline.after(PATIENCE))
+
+    assert way.perform(flow) == (None, "shared")
+
+
+def test_a_users_function_is_called_whether_it_is_asynchronous_or_not(way: Way) -> None:
+    async def function() -> str:
+        await asyncio.sleep(0)
+        return "awaited"
+
+    async def flow(io: IO) -> list[Any]:
+        late = await io.gather(
+            [partial(io.call, partial(asyncio.sleep, PATIENCE), 0.02)], Deadline(), 1
+        )
+        return [await io.call(lambda: "called"), await io.call(function), late[0].error]
+
+    called, awaited, late = way.perform(flow)
+    assert (called, awaited) == ("called", "awaited")
+    assert isinstance(late, TimeoutError)
+
+
+# --- contexts -------------------------------------------------------------------------------------
+
+
+def test_each_work_sees_what_its_caller_has_set_and_nothing_that_another_sets(way: Way) -> None:
+    async def flow(io: IO) -> list[Any]:
+        def look(name: str) -> str:
+            seen = visible.get()
+            visible.set(name)
+            return seen
+
+        async def side() -> list[str]:
+            visible.set("side")
+            outcomes = await io.gather([way.work(io, partial(look, "deep"))], Deadline(), 1)
+            return [visible.get(), outcomes[0].get()]
+
+        # As a search for the question may change its caller's context.
+        visible.set("changed")
+        works = [way.work(io, partial(look, name)) for name in "ab"]
+        outcomes = await io.gather(works, Deadline(), 1)
+        return [visible.get(), *(it.get() for it in outcomes), await io.start(side).get()]
+
+    token = visible.set("caller's")
+    try:
+        assert way.perform(flow) == ["changed", "caller's", "caller's", ["side", "side"]]
+    finally:
+        visible.reset(token)
+
+
+def test_a_blocking_call_of_the_flow_itself_runs_in_the_callers_thread_or_off_the_loop() -> None:
+    async def flow(io: IO) -> threading.Thread:
+        return await io.blocking(threading.current_thread)
+
+    assert Way("threads").perform(flow) is threading.main_thread()
+    assert Way("tasks").perform(flow).daemon
+
+
+def test_what_was_found_is_not_kept_alive(way: Way) -> None:
+    class Found:
+        pass
+
+    def alive() -> int:
+        gc.collect()
+        # By its real type: some objects of other libraries warn when they are asked what they are.
+        return sum(type(it) is Found for it in gc.get_objects())
+
+    assert len(way.gather(*(Found,) * 4)) == 4
+    # A thread lets go of what it found a moment after it has handed it over.
+    wait_until(lambda: alive() == 0)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_a_stop_iteration_of_the_function_reaches_the_caller_and_ends_no_flow() -> None:
+    async def flow() -> None:
+        raise FunctionStopped(StopIteration("the function's"))
+
+    with pytest.raises(StopIteration, match="the function's"):
+        run(flow())
+
+
+def test_a_flow_over_threads_that_suspends_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="must not suspend"):
+        run(asyncio.sleep(0))
+
+
+def test_after_an_interrupt_nothing_further_begins_and_those_that_run_are_told(
+    never: threading.Event,
+) -> None:
+    way, begun, told = Way("threads"), list[str](), list[str]()
+    first = threading.Event()
+
+    async def flow(io: IO) -> None:
+        async def work(name: str) -> None:
+            on_abandon(told.append)
+            begun.append(name)
+            first.set()
+            await io.blocking(lambda: never.wait(PATIENCE))
+
+        async def side() -> None:
+            await io.gather([partial(work, name) for name in "abc"], Deadline(), 1)
+
+        beside = io.start(side)
+        try:
+            first.wait(PATIENCE)
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            await beside.cancel()
+
+    with pytest.raises(KeyboardInterrupt):
+        way.perform(flow)
+    never.set()
+    wait_until(lambda: way.bulkhead.in_use == 0)
+    assert (begun, told) == (["a"], ["cancelled"])
+
+
+def test_flows_of_many_threads_do_not_mix() -> None:
+    way, results = Way("threads"), dict[str, list[Any]]()
+
+    def caller(name: str) -> None:
+        outcomes = way.gather(*(partial(str.upper, f"{name}{place}") for place in range(5)))
+        results[name] = [outcome.value for outcome in outcomes]
+
+    callers = [threading.Thread(target=caller, args=(name,)) for name in "abcdefghijkl"]
+    for it in callers:
+        it.start()
+    for it in callers:
+        it.join()
+    assert results == {
+        name: [f"{name}{place}".upper() for place in range(5)] for name in "abcdefghijkl"
+    }
+
+
+# --- tasks ----------------------------------------------------------------------------------------
+
+
+def test_a_function_that_swallows_its_cancellation_does_not_hang_its_caller() -> None:
+    swallowed: list[bool] = []
+
+    async def within(seconds: float) -> list[Outcome[Any]]:
+        release = asyncio.Event()
+
+        async def stubborn() -> None:
+            while not release.is_set():
+                try:
+                    await release.wait()
+                except asyncio.CancelledError:
+                    swallowed.append(True)
+
+        gathering = Tasks(Bulkhead()).gather([stubborn, stubborn], Deadline.after(seconds), 2)
+        outcomes = await asyncio.wait_for(gathering, PATIENCE)
+        release.set()
+        await await_until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        return outcomes
+
+    outcomes = with_enough_time(
+        lambda seconds: asyncio.run(within(seconds)), lambda _: swallowed, seconds=0.02
+    )
+    assert [outcome.late for outcome in outcomes] == [True, True]
+
+
+async def test_a_cancellation_that_comes_from_the_function_itself_is_its_outcome() -> None:
+    async def cancelling() -> None:
+        raise asyncio.CancelledError
+
+    (outcome,) = await Tasks(Bulkhead()).gather([cancelling], Deadline(), 1)
+    assert isinstance(outcome.error, asyncio.CancelledError)
+
+
+async def test_a_blocking_function_leaves_the_loop_free() -> None:
+    ticked = threading.Event()
+
+    async def tick() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        ticked.set()
+
+    io = Tasks(Bulkhead())
+    ticker = asyncio.create_task(tick())
+    # Set after fifty turns of the loop, which a blocked loop would never make.
+    (outcome,) = await io.gather(
+        [partial(io.blocking, lambda: ticked.wait(PATIENCE))], Deadline(), 1
+    )
+    await ticker
+    assert outcome.value is True
+
+
+async def test_a_blocking_function_whose_caller_is_gone_before_it_begins_is_not_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun: list[Callable[[], None]] = []
+    monkeypatch.setattr(threads._threads, "start", begun.append)
+    called: list[bool] = []
+    task = asyncio.create_task(run_in_thread(lambda: called.append(True)))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    begun[0]()
+    assert called == []
+
+
+def test_an_answer_that_comes_after_its_loop_was_closed_disturbs_nobody(
+    never: threading.Event,
+) -> None:
+    complaints: list[Any] = []
+    before, threading.excepthook = threading.excepthook, complaints.append
+    way = Way("tasks_over_blocking_functions")
+    try:
+        (outcome,) = way.gather(lambda: 1, deadline=Deadline.after(0.02), after=(never,))
+        assert outcome.late
+        never.set()
+        wait_until(lambda: way.bulkhead.in_use == 0)
+        gc.collect()
+    finally:
+        threading.excepthook = before
+    assert complaints == []
+
+
+def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_caller() -> None:
+    order: list[str] = []
+
+    async def flow() -> list[Any]:
+        io = Tasks(Bulkhead())
+
+        async def work(name: str) -> threading.Thread:
+            order.append(name)
+            return await io.blocking(threading.current_thread)
+
+        beside = io.start(partial(work, "beside"))
+        outcomes = await io.gather([partial(work, "a"), partial(work, "b")], Deadline(), 2)
+        late = await io.gather([partial(work, "late")], Deadline(0.0), 1)
+        assert late[0].late
+        joined: Future[str] = Future()
+        joined.set_result("shared")
+        assert await io.join(joined, Deadline()) == "shared"
+        return [*(outcome.get() for outcome in outcomes), await beside.get()]
+
+    # Another library's loop drives coroutines as this does: asyncio runs no loop here.
+    assert run(flow()) == [threading.main_thread()] * 3
+    assert order == ["a", "b", "beside"]
+
+
+def test_a_model_error_of_the_pool_is_told_from_one_of_the_work(way: Way) -> None:
+    (outcome,) = way.gather(lambda: refuse(ModelError("unavailable")))
+    assert (outcome.reason, outcome.detail) == ("failed", "ModelError")
