@@ -365,14 +365,17 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
 def merge_concat(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
     """Return the best passage of each of *rankings*, then the second of each, and so on.
 
-    A passage stands where it comes first, with the score from the list in which it does.
+    A passage of several lists is shown as in the first of them, which is the question's own.
     """
-    passages = iter(_list_passages(rankings, sign))
-    lists = [list(islice(passages, len(ranking.keys))) for ranking in rankings]
+    passages = list(_list_passages(rankings, sign))
     merged: dict[Key, FusedPassage] = {}
-    for passage in filter(None, chain.from_iterable(zip_longest(*lists))):
+    for passage in passages:
         merged.setdefault(passage.key, passage).sources |= passage.sources
-    return FusedList(list(merged.values()), "concat")
+    listed = iter(passages)
+    lists = [list(islice(listed, len(ranking.keys))) for ranking in rankings]
+    turns = filter(None, chain.from_iterable(zip_longest(*lists)))
+    keys = dict.fromkeys(passage.key for passage in turns)
+    return FusedList([merged[key] for key in keys], "concat")
 
 
 _Merge = Callable[[Sequence[Ranking], int, int], FusedList]

@@ -322,7 +322,7 @@ def test_concat_takes_the_best_of_each_list_in_turn_and_each_passage_once() -> N
     fused = fuse_rankings(lists, "concat")
     assert names(fused) == ["a", "b", "c"]
     assert [it.sources for it in fused.items] == [0b101, 0b101, 0b100]
-    assert [it.score for it in fused.items] == [0.9, 0.95, 0.0]
+    assert [it.score for it in fused.items] == [0.9, 0.8, 0.0]
 
 
 @pytest.mark.parametrize("method", METHODS)
