@@ -323,7 +323,8 @@ def is_raised_by_package(error: BaseException) -> bool:
     """
     traceback, module = error.__traceback__, ""
     while traceback is not None:
-        module, traceback = str(traceback.tb_frame.f_globals.get("__name__")), traceback.tb_next
+        module = str(traceback.tb_frame.f_globals.get("__name__"))
+        traceback = traceback.tb_next
     return module.partition(".")[0] == "qtmiddleware"
 
 

@@ -73,7 +73,8 @@ def _merge(
     for text in (*path[-1:], value):
         if isinstance(text, str) and errors.contains_api_key(text):
             raise _explain(path, text, sources, f"a value without a key ({errors.KEYS_ADVICE})")
-    type_, names = keys.unwrap(hint)[0], keys.list_names(hint)
+    type_ = keys.unwrap(hint)[0]
+    names = keys.list_names(hint)
     shorthand = getattr(type_, "shorthand", "")
     if shorthand and not isinstance(value, Mapping):
         value = {shorthand: value}
@@ -93,7 +94,8 @@ def _merge(
             # Editors and people use these keys at the top level of a file.
             if path or written_name not in ("$schema", "$comment"):
                 name = keys.find_name(hint, written_name)
-                place, part = (*path, name), keys.find_part(hint, name)
+                place = (*path, name)
+                part = keys.find_part(hint, name)
                 merged[name] = _merge(merged.get(name), item, part, place, source, sources)
         return merged
     if isinstance(value, str):
@@ -115,7 +117,8 @@ def _explain(
     path: Path = ()
     shown: list[str] = []
     for name in location:
-        names, part = keys.list_names(hint), keys.find_part(hint, name)
+        names = keys.list_names(hint)
+        part = keys.find_part(hint, name)
         if part is None and not names:
             break
         shown.append(to_camel_case(name) if name in names else errors.format_key(str(name)))

@@ -60,7 +60,9 @@ def list_all_keys() -> tuple[Key, ...]:
 
 def _list_keys(group: SettingsGroup, path: tuple[str, ...], marks: Mark) -> Iterator[Key]:
     for name, hint in read_hints(type(group)).items():
-        value, own_path, own_marks = getattr(group, name), (*path, name), marks
+        value = getattr(group, name)
+        own_path = (*path, name)
+        own_marks = marks
         for note in unwrap(hint)[1]:
             own_marks |= note if isinstance(note, Mark) else Mark(0)
         if isinstance(value, SettingsGroup):
@@ -107,7 +109,8 @@ def find_part(hint: Any, name: object) -> Any:
 
     The parts are the options of a group, and the items of an object or a list.
     """
-    type_, names = unwrap(hint)[0], list_names(hint)
+    type_ = unwrap(hint)[0]
+    names = list_names(hint)
     if names and name not in names:
         return None
     if is_dataclass(type_):

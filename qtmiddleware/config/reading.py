@@ -46,7 +46,8 @@ def read_layers(source: object, environ: Mapping[str, str], origin: str) -> list
         environ: The environment variables.
         origin: The name of a mapping in error messages.
     """
-    layers, named = read_environment(environ), environ.get("QTM_CONFIG")
+    layers = read_environment(environ)
+    named = environ.get("QTM_CONFIG")
     if named and not isinstance(source, str | os.PathLike):
         layers.append(read_source(named, origin))
     return layers if source is None else [*layers, read_source(source, origin)]
@@ -108,11 +109,13 @@ def read_config_file(path: str | os.PathLike[str]) -> Layer:
         values = json.loads(text, object_pairs_hook=_refuse_repeated_keys)
         problem = "must hold one JSON object, which begins with { and ends with }"
     except FileNotFoundError:
-        values, problem = None, f"does not exist (looked from {Path.cwd()})"
+        values = None
+        problem = f"does not exist (looked from {Path.cwd()})"
     # A file that is nested too deeply, or `~` without a home, is a `RuntimeError`.
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or error
-        values, problem = None, f"cannot be read as JSON: {reason}"
+        values = None
+        problem = f"cannot be read as JSON: {reason}"
     if isinstance(values, Mapping):
         return source, values
     raise ConfigError(f"{source} {problem}", source=source)
@@ -130,7 +133,8 @@ def _refuse_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_environment(environ: Mapping[str, str]) -> list[Layer]:
     """Return the settings in environment variables, with one layer per variable."""
-    prefix, options = keys.ENVIRONMENT_PREFIX, keys.list_all_keys()
+    prefix = keys.ENVIRONMENT_PREFIX
+    options = keys.list_all_keys()
     by_name = {key.environment_variable: key for key in options}
     # All names have the same prefix, which would make all of them look similar.
     places = {name.removeprefix(prefix): name for name in (*by_name, "QTM_CONFIG")}
@@ -139,7 +143,8 @@ def read_environment(environ: Mapping[str, str]) -> list[Layer]:
         if not name.startswith(prefix) or re.fullmatch(_NO_SETTINGS, name):
             continue
         if name not in by_name:
-            shown, allowed = errors.format_key(name), f"{prefix} is reserved for settings"
+            shown = errors.format_key(name)
+            allowed = f"{prefix} is reserved for settings"
             suffix = name.removeprefix(prefix)
             raise errors.build_unknown_error(shown, suffix, "environment", places, allowed)
         value = parse_text(by_name[name].hint, environ[name])

@@ -39,7 +39,8 @@ class Limit:
     """
 
     def __init__(self, words: str, **constraints: Any) -> None:
-        self.words, self.constraints = words, constraints
+        self.words = words
+        self.constraints = constraints
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         schema = handler(source)
@@ -199,16 +200,22 @@ class KeywordEvidenceSettings(SettingsGroup):
 
     enabled: Annotated[bool, "Whether keywords rerank the candidates."] = True
     candidates: Annotated[
-        int, Range(0, 10_000), "Passages requested per search; 0 requests no more than you do."
+        int,
+        Range(0, 10_000),
+        "Passages requested per search; 0 requests no more than you do.",
     ] = 50
     weight: Annotated[
-        Share | None, "Fixed share of the keyword score in the total; null decides per list."
+        Share | None,
+        "Fixed share of the keyword score in the total; null decides per list.",
     ] = None
     variants: Annotated[
-        float, Range(0, 10), "How much the variants' words count, as a multiple of their weights."
+        float,
+        Range(0, 10),
+        "How much the variants' words count, as a multiple of their weights.",
     ] = 1.25
     fields: Annotated[
-        Mapping[FieldName, Text], "Fields of a passage's id, score and text, if not the usual."
+        Mapping[FieldName, Text],
+        "Fields of a passage's id, score and text, if not the usual.",
     ] = field(default_factory=dict)
 
 
@@ -235,7 +242,9 @@ class FusionSettings(SettingsGroup):
     rrf_k: Annotated[Count, "The constant k of reciprocal rank fusion."] = 60
     sub_query_top_k: Annotated[Count | None, "Passages per sub-query, if not the usual."] = None
     min_successes: Annotated[
-        int, Range(1, 20), "Searches for variants that must succeed; otherwise none counts."
+        int,
+        Range(1, 20),
+        "Searches for variants that must succeed; otherwise none counts.",
     ] = 2
 
     @property
@@ -249,10 +258,13 @@ class LimitSettings(SettingsGroup):
 
     llm_timeout_ms: Annotated[Milliseconds, "Maximum wait for the language model, in ms."] = 5_000
     deadline_ms: Annotated[
-        Milliseconds, "Maximum time per question, in ms, apart from the question's own search."
+        Milliseconds,
+        "Maximum time per question, in ms, apart from the question's own search.",
     ] = 8_000
     max_searches: Annotated[
-        int | None, Range(1, 50), "Maximum searches; null is 2 for combined, else one per variant."
+        int | None,
+        Range(1, 50),
+        "Maximum searches; null is 2 for combined, else one per variant.",
     ] = None
     max_concurrency: Annotated[int, Range(1, 256), "Maximum concurrent calls per question."] = 8
 
@@ -268,24 +280,30 @@ class LlmSettings(SettingsGroup):
     base_url: Annotated[Address | None, "An OpenAI-compatible service.", NAMED] = None
     temperature: Annotated[Temperature | None, "Sampling temperature; null sends none."] = 0.0
     temperatures: Annotated[
-        Mapping[ReplyPromptName, Temperature], "Temperatures by prompt name."
+        Mapping[ReplyPromptName, Temperature],
+        "Temperatures by prompt name.",
     ] = field(default_factory=dict)
     max_tokens: Annotated[Tokens | None, "Maximum tokens per reply."] = 800
     structured_output: Annotated[
-        StructuredOutput, "How JSON is requested; auto tries json_schema first."
+        StructuredOutput,
+        "How JSON is requested; auto tries json_schema first.",
     ] = "auto"
     reasoning_effort: Annotated[
-        ReasoningEffort | None, "How long the model thinks; auto asks OpenAI for none."
+        ReasoningEffort | None,
+        "How long the model thinks; auto asks OpenAI for none.",
     ] = "auto"
     sub_query_style: Annotated[
-        SubQueryStyle, "How questions are split: into parts, aspects too, or five aspects."
+        SubQueryStyle,
+        "How questions are split: into parts, aspects too, or five aspects.",
     ] = "simple"
     paraphrases: Annotated[int, Range(1, 10), "Paraphrases that multi_query requests."] = 3
     history_messages: Annotated[int, Range(0, 100), "Earlier messages that the model sees."] = 6
     guard: Annotated[bool, "Whether lost names, numbers and negations are repaired."] = True
-    prompts: Annotated[Mapping[PromptName, str], "Your own instructions by prompt name.", NAMED] = (
-        field(default_factory=dict)
-    )
+    prompts: Annotated[
+        Mapping[PromptName, str],
+        "Your own instructions by prompt name.",
+        NAMED,
+    ] = field(default_factory=dict)
     input_price: Annotated[Dollars | None, "US dollars per million input tokens."] = None
     output_price: Annotated[Dollars | None, "US dollars per million output tokens."] = None
 
@@ -297,7 +315,9 @@ class HybridSettings(SettingsGroup):
 
     enabled: Annotated[bool, "Whether the store is searched by words too.", MIDDLEWARE] = False
     method: Annotated[
-        HybridMethod, "How both are merged: by min-max scores, or by rank.", MIDDLEWARE
+        HybridMethod,
+        "How both are merged: by min-max scores, or by rank.",
+        MIDDLEWARE,
     ] = "weighted"
     vector_weight: Annotated[Share, "Weight of the vector search.", MIDDLEWARE] = 0.75
     bm25_weight: Annotated[Share, "Weight of the word search (BM25).", MIDDLEWARE] = 0.25
@@ -313,7 +333,9 @@ class RerankSettings(SettingsGroup):
 
     enabled: Annotated[bool, "Whether a reranking model scores the best candidates."] = False
     model: Annotated[
-        Text, "A cross-encoder's name or folder, or a hosted model (pinecone/...).", NAMED
+        Text,
+        "A cross-encoder's name or folder, or a hosted model (pinecone/...).",
+        NAMED,
     ] = "cross-encoder/ms-marco-MiniLM-L6-v2"
     rerank_top_k: Annotated[int, Range(1, 1_000), "Candidates that the model scores."] = 20
     trust_remote_code: Annotated[bool, "Whether the model's own code may run.", NAMED] = False
@@ -359,7 +381,9 @@ class BreakerSettings(SettingsGroup):
     """The circuit breaker: when qtmiddleware stops asking a failing language model for a while."""
 
     failures: Annotated[
-        int, Range(0, 1_000), "Failed or late calls in a row that open the breaker; 0 never does."
+        int,
+        Range(0, 1_000),
+        "Failed or late calls in a row that open the breaker; 0 never does.",
     ] = 5
     seconds: Annotated[float, Range(0.001, 86_400), "Seconds the breaker stays open."] = 30.0
 
@@ -388,7 +412,9 @@ class GlossarySettings(SettingsGroup):
 
     path: Annotated[Text | None, "File of terms: JSON, or Solr's synonyms.", NAMED] = None
     terms: Annotated[
-        Mapping[str, str], "Terms with their other forms, separated by commas.", NAMED
+        Mapping[str, str],
+        "Terms with their other forms, separated by commas.",
+        NAMED,
     ] = field(default_factory=dict)
 
 
@@ -399,7 +425,9 @@ class OwnTransform(SettingsGroup):
 
     prompt: Annotated[Text, "The instructions for the model."]
     fields: Annotated[
-        Mapping[FilledField, Weight | None], NOT_EMPTY, "The texts that it writes, with weights."
+        Mapping[FilledField, Weight | None],
+        NOT_EMPTY,
+        "The texts that it writes, with weights.",
     ]
 
 
@@ -415,12 +443,16 @@ class Settings(SettingsGroup):
     chunk_size: Annotated[int, Range(1, 1_000_000), "Characters per chunk."] = 800
     chunk_overlap: Annotated[int, Range(0, 1_000_000), "Characters that chunks share."] = 200
     chunk_boundary: Annotated[
-        ChunkBoundary, "Where a chunk ends: after a sentence, or at exactly chunkSize."
+        ChunkBoundary,
+        "Where a chunk ends: after a sentence, or at exactly chunkSize.",
     ] = "sentence"
     contextual_chunks: Annotated[bool, "Whether the model describes each chunk's place."] = False
     embedding_model: Annotated[Text, "Model that embeds texts.", MIDDLEWARE] = "all-MiniLM-L6-v2"
     embedding_dimensions: Annotated[
-        int | None, Range(1, 100_000), "Length of the vectors, if not the usual.", MIDDLEWARE
+        int | None,
+        Range(1, 100_000),
+        "Length of the vectors, if not the usual.",
+        MIDDLEWARE,
     ] = None
     chat_model: Annotated[Text, "Model that writes answers."] = "gpt-6-luna"
     data_path: Annotated[str | None, "Documents to ingest: a file, folder or pattern."] = None
@@ -440,7 +472,9 @@ class Settings(SettingsGroup):
     budget: Annotated[BudgetSettings, MIDDLEWARE] = BudgetSettings()
     log: LogSettings = LogSettings()
     transforms: Annotated[
-        Mapping[str, OwnTransform], "Your own transformations by name.", REPLY | NAMED
+        Mapping[str, OwnTransform],
+        "Your own transformations by name.",
+        REPLY | NAMED,
     ] = field(default_factory=dict)
     glossary: GlossarySettings = GlossarySettings()
 

@@ -146,9 +146,15 @@ class QueryTransformRetriever:
         on_retrieval: Any = None,
         clock: Any = None,
     ) -> None:
-        self.retriever, self.text_embedder, self.top_k = retriever, text_embedder, top_k
-        self.config, self.client, self.reranker = config, client, reranker
-        self.redact, self.observers, self.on_retrieval = redact, observers, on_retrieval
+        self.retriever = retriever
+        self.text_embedder = text_embedder
+        self.top_k = top_k
+        self.config = config
+        self.client = client
+        self.reranker = reranker
+        self.redact = redact
+        self.observers = observers
+        self.on_retrieval = on_retrieval
         self.clock = clock
         if top_k is not None and (type(top_k) is not int or top_k < 1):
             raise ConfigError(
@@ -353,7 +359,8 @@ class QueryTransformRetriever:
 
         Raises `ConfigError` if the retriever or the embedder has an unsupported type.
         """
-        inner, embedder = self.retriever, self.text_embedder
+        inner = self.retriever
+        embedder = self.text_embedder
         if isinstance(inner, Wrapped):
             if repeated := [
                 name for name in ("text_embedder", *_MIDDLEWARE_FIELDS) if getattr(self, name)
@@ -407,11 +414,9 @@ class QueryTransformRetriever:
     def _build_arguments(self, options: AskOptions) -> dict[str, Any]:
         """Return the keyword arguments for the wrapped function, without the query."""
         check_options(self.retrieve, options, AskOptions.__optional_keys__)
-        history, filters, count = (
-            options.get("history"),
-            options.get("filters"),
-            self._choose_top_k(options),
-        )
+        history = options.get("history")
+        filters = options.get("filters")
+        count = self._choose_top_k(options)
         arguments = dict(options.get("retriever_kwargs") or {})
         if filters is not None:
             arguments["filters"] = filters
@@ -479,14 +484,17 @@ class _Search:
     """
 
     def __init__(self, retriever: Any, embedder: Any) -> None:
-        self.retriever, self.embedder = retriever, embedder
+        self.retriever = retriever
+        self.embedder = embedder
         inputs = _get_sockets(retriever, "input")
-        self.takes_query, self.takes_top_k = "query" in inputs, "top_k" in inputs
+        self.takes_query = "query" in inputs
+        self.takes_top_k = "top_k" in inputs
         query_inputs = _list_embedder_outputs(embedder)
         self.query_inputs = {
             name: f"query_{name}" for name in query_inputs if f"query_{name}" in inputs
         }
-        type_name, covered = _describe_type(retriever), {"query", *self.query_inputs.values()}
+        type_name = _describe_type(retriever)
+        covered = {"query", *self.query_inputs.values()}
         missing = [
             name for name, socket in inputs.items() if socket.is_mandatory and name not in covered
         ]

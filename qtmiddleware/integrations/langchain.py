@@ -241,7 +241,8 @@ class QueryTransformRetriever(BaseRetriever):
 
         Raises `ConfigError` if the retriever has an unsupported type.
         """
-        inner, options = self.retriever, self._get_fields()
+        inner = self.retriever
+        options = self._get_fields()
         settings = {name: options[name] for name in ("config", *_MIDDLEWARE_FIELDS)}
         if isinstance(inner, Wrapped):
             if repeated := [name for name, value in settings.items() if value]:
@@ -272,7 +273,8 @@ class QueryTransformRetriever(BaseRetriever):
             functions = _find_search_methods(inner)
         else:
             functions = (inner,)
-        self._search, self._asearch = middleware.wrap(functions[0]), middleware.wrap(functions[-1])
+        self._search = middleware.wrap(functions[0])
+        self._asearch = middleware.wrap(functions[-1])
 
     def _choose_k(self, k: int | None) -> int | None:
         """Return the number of documents to return: *k*, or else the retriever's number.
@@ -289,10 +291,8 @@ class QueryTransformRetriever(BaseRetriever):
         retriever_arguments: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return the keyword arguments for the wrapped function, without the query."""
-        count, arguments = (
-            self._choose_k(k),
-            {**retriever_arguments, "history": history, "qtm_config": qtm_config},
-        )
+        count = self._choose_k(k)
+        arguments = {**retriever_arguments, "history": history, "qtm_config": qtm_config}
         if (name := self._search.top_k_argument) is not None and count is not None:
             arguments.setdefault(name, count)
         # With *count* candidates, the middleware does not ask the retriever for more.

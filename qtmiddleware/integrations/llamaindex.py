@@ -271,10 +271,8 @@ class QueryTransformRetriever(BaseRetriever):
         an unsupported type.
         """
         inner = self._inner
-        is_retriever, is_wrapped = (
-            isinstance(inner, BaseRetriever),
-            isinstance(inner, Wrapped),
-        )
+        is_retriever = isinstance(inner, BaseRetriever)
+        is_wrapped = isinstance(inner, Wrapped)
         if is_wrapped and (repeated := [name for name, value in settings.items() if value]):
             raise _build_config_error(
                 f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
@@ -403,7 +401,8 @@ class _Search:
     """
 
     def __init__(self, retriever: BaseRetriever, can_set_node_count: bool) -> None:
-        self.retriever, self.can_set_node_count = retriever, can_set_node_count
+        self.retriever = retriever
+        self.can_set_node_count = can_set_node_count
 
     def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:
         return self.limit_nodes(

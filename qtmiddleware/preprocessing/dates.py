@@ -217,7 +217,8 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
         language: The language code of *text*. Unknown codes mean English.
         get_today: Returns today's date. It is called only if *text* has a relative date.
     """
-    tokens, list_language = split_date_tokens(text), language if language in LANGUAGES else DEFAULT
+    tokens = split_date_tokens(text)
+    list_language = language if language in LANGUAGES else DEFAULT
     times = _TimeReader(tokens, _load_date_words(list_language), get_today).find_times()
     negations = load_lexicon(list_language).negations
     # Most questions deny nothing. The check is quicker than a look at every token.
@@ -376,7 +377,9 @@ class _TimeReader:
     """
 
     def __init__(self, tokens: Sequence[str], date_words: _DateWords, get_today: Today) -> None:
-        self._tokens, self._words, self._get_today = tokens, date_words, get_today
+        self._tokens = tokens
+        self._words = date_words
+        self._get_today = get_today
         self._times = Times(tokens=tokens)
         self._today: date | None = None
 
@@ -560,7 +563,8 @@ class _TimeReader:
         if (
             match := _match_whole_text(_DAY_IN_MONTH, tokens[token_index])
         ) and following in words.months:
-            start, day = token_index + 1, int(match.group(1))
+            start = token_index + 1
+            day = int(match.group(1))
         month = words.months.get(tokens[start])
         if month is None:
             return None, 0
@@ -616,7 +620,8 @@ class _TimeReader:
         start = token_index + size if meaning == "before_ago" else token_index
         if start + 1 >= len(self._tokens):
             return None
-        count, unit = self._read_number(start), self._words.units.get(self._tokens[start + 1])
+        count = self._read_number(start)
+        unit = self._words.units.get(self._tokens[start + 1])
         if count is None or unit is None:
             return None
         if meaning == "before_ago":
@@ -653,7 +658,8 @@ class _TimeReader:
             if count is not None and unit is not None and step == -1 and is_led:
                 return self._build_relative_period(unit, -count, 0), 3
             return None
-        unit, step = words.units.get(tokens[token_index]), words.steps.get(tokens[token_index + 1])
+        unit = words.units.get(tokens[token_index])
+        step = words.steps.get(tokens[token_index + 1])
         return (
             None if unit is None or not step else (self._build_relative_period(unit, step, step), 2)
         )

@@ -109,7 +109,8 @@ def _group_capitalised_tokens(
     token_groups: list[list[Token]] = []
     is_inside = is_leading = False
     for index, token in enumerate(tokens):
-        is_led, is_leading = is_leading, is_before_name(text, tokens, index, lexicon)
+        is_led = is_leading
+        is_leading = is_before_name(text, tokens, index, lexicon)
         is_part = (
             is_leading
             or is_led
@@ -157,7 +158,8 @@ def _extract_name_spans(text: str, token_group: list[Token], lexicon: Lexicon) -
         return
     if lexicon.nouns_are_capitalised and not has_acronym and len(token_group) < 2:
         return
-    start, end = token_group[0].start, token_group[-1].end
+    start = token_group[0].start
+    end = token_group[-1].end
     if token_group[-1].folded_text.endswith("'s"):
         end -= 2
     yield Span("name", text[start:end], start, end)

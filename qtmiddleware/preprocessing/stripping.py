@@ -227,7 +227,8 @@ def _strip_elision(word: str, folded_word: str, lexicon: Lexicon, is_all_caps: b
         return shown.lower()
     elided, _, rest = folded_word.partition("'")
     while rest and elided in lexicon.elisions and folded_word not in lexicon.negations:
-        folded_word, shown = rest, shown.partition("'")[2]
+        folded_word = rest
+        shown = shown.partition("'")[2]
         if folded_word in lexicon.removable:
             return ""
         if shown.isupper() and len(shown) > 1 and not is_all_caps:

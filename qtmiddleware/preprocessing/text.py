@@ -68,7 +68,8 @@ def clean_text(text: str) -> str:
     previous = ""
     # Removing a character may leave a joiner at an edge, where it is invisible.
     while previous != text:
-        previous, text = text, re.sub(_JOINER, "", re.sub(_UNSEEN, "", text))
+        previous = text
+        text = re.sub(_JOINER, "", re.sub(_UNSEEN, "", text))
     return " ".join(text.split())
 
 

@@ -509,7 +509,8 @@ def _find_closing_mark(text: str, mark_positions: list[int], opening_index: int)
 
 def _can_open_quote(text: str, mark_position: int) -> bool:
     """Return whether the quotation mark at *mark_position* in *text* can open a quote."""
-    mark, after = text[mark_position], text[mark_position + 1 : mark_position + 2]
+    mark = text[mark_position]
+    after = text[mark_position + 1 : mark_position + 2]
     if mark not in CLOSERS or (mark_position and text[mark_position - 1].isalnum()):
         return False
     # The mark before a digit is an apostrophe: '90s is a year without its century.

@@ -157,7 +157,8 @@ class CallableEmbedder:
 
     def _read_results(self, results: list[Any], texts: Sequence[str]) -> Vectors:
         """Return the vectors in the *results* of all calls, one per text."""
-        vectors, count = Vectors(), len(texts) if self.takes_list else 1
+        vectors = Vectors()
+        count = len(texts) if self.takes_list else 1
         for result in results:
             found = read_vectors(result, count, self.name, self._dimension)
             self._dimension = len(found[0])

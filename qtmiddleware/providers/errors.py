@@ -86,14 +86,16 @@ def convert_client_error(
     """
     if isinstance(error, ModelError):
         return error
-    cause, status = type(error.__cause__).__name__, read_status(error)
+    cause = type(error.__cause__).__name__
+    status = read_status(error)
     reason = _choose_reason(error, status)
     advice = _ADVICE[reason]
     if cause == "ConnectTimeout":
         advice = "cannot be reached; check {address} and the network"
     elif isinstance(error, UnicodeEncodeError):
         # Headers must be ASCII, and the key is the only header that this package does not write.
-        reason, advice = "unauthorized", "needs a key of other characters; check OPENAI_API_KEY"
+        reason = "unauthorized"
+        advice = "needs a key of other characters; check OPENAI_API_KEY"
     elif status == 407 or cause == "ProxyError":
         advice = "is blocked by the proxy; check HTTPS_PROXY"
     elif status is not None and status < 400:
@@ -195,7 +197,8 @@ def convert_function_error(error: Exception, fn_name: str, fn: Any) -> ModelErro
                 error=kind,
             )
         return ModelError("failed", f"{fn_name} raised {kind}; the traceback is in the log")
-    message, status = f"{fn_name} raised {kind}", read_status(error)
+    message = f"{fn_name} raised {kind}"
+    status = read_status(error)
     if status is None:
         return ModelError("unavailable", message)
     pause = limit_pause(read_retry_after(error))

@@ -126,7 +126,8 @@ def read_host_and_port(address: str) -> tuple[str, int] | None:
     """Return the host and port of *address*; ``None`` if either is missing."""
     try:
         parsed = urlsplit(address)
-        host, port = parsed.hostname, parsed.port or _PORTS.get(parsed.scheme)
+        host = parsed.hostname
+        port = parsed.port or _PORTS.get(parsed.scheme)
     except ValueError:
         return None
     return (host, port) if host and port else None

@@ -169,7 +169,8 @@ class Call:
     @property
     def fusion_settings(self) -> FusionSettings:
         """The fusion settings. A user-defined transform may override their weights."""
-        fusion, weights = self.settings.fusion, self.settings.transform.weights
+        fusion = self.settings.fusion
+        weights = self.settings.transform.weights
         return replace(fusion, weights={**fusion.weights, **dict(weights)}) if weights else fusion
 
     @property
@@ -185,7 +186,8 @@ class Call:
         because no text fields are configured.
         """
         settings = self.settings
-        row, limit = self.fusion_row, settings.limits.max_searches
+        row = self.fusion_row
+        limit = settings.limits.max_searches
         if not self.text_fields or self.page or not settings.preprocess.enabled:
             return ""
         if self.learned.refuses_words:
@@ -219,7 +221,8 @@ class Call:
         - If the passages have no texts and there are no variants, it asks for no more than the
           caller.
         """
-        count, chars = self.settings.keyword_evidence.candidates, self.learned.passage_chars
+        count = self.settings.keyword_evidence.candidates
+        chars = self.learned.passage_chars
         return self._choose_search_width(
             min(count, int(MAX_CANDIDATE_CHARS / chars)) if chars else count
         )

@@ -232,7 +232,8 @@ def measure_spread(scores: Sequence[float]) -> float:
     last = len(scores) - 1
     if last < 1:
         return 0.0
-    width, tail_start = abs(scores[0] - scores[last]), 3 * last // 10
+    width = abs(scores[0] - scores[last])
+    tail_start = 3 * last // 10
     if not tail_start:
         return width
     return max(WHOLE_TO_TAIL * abs(scores[tail_start] - scores[last]), width / MOST_SPREADS)
@@ -358,7 +359,8 @@ def merge_max(rankings: Sequence[Ranking], sign: int, _rrf_k: int) -> FusedList:
         merged_passage = merged.setdefault(passage.key, passage)
         merged_passage.sources |= passage.sources
         if passage.score > merged_passage.score:
-            merged_passage.score, merged_passage.passage = passage.score, passage.passage
+            merged_passage.score = passage.score
+            merged_passage.passage = passage.passage
     return FusedList(_sort_by_score(merged), "max")
 
 

@@ -244,16 +244,12 @@ class Percentiles:
         The percentile is the fraction of the remembered numbers that are lower. Equal numbers count
         half.
         """
-        lower, count = (
-            (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2,
-            len(self),
-        )
+        lower = (bisect_left(self._ordered, number) + bisect_right(self._ordered, number)) / 2
+        count = len(self)
         if self._expected is not None:
             low, high = self._expected
-            lower, count = (
-                lower + PRIOR * min(1.0, max(0.0, (number - low) / (high - low))),
-                count + PRIOR,
-            )
+            lower += PRIOR * min(1.0, max(0.0, (number - low) / (high - low)))
+            count += PRIOR
         percentile = lower / count if count else 0.5
         self._recent.append(number)
         insort(self._ordered, number)

@@ -104,10 +104,8 @@ class Glossary:
             size = 1
             for count in self._lengths.get(folded[position], ()):
                 rows = self._forms.get(" ".join(folded[position : position + count]), ())
-                start, end = (
-                    words[position].start(),
-                    words[min(position + count, len(words)) - 1].end(),
-                )
+                start = words[position].start()
+                end = words[min(position + count, len(words)) - 1].end()
                 fitting = [row for row in rows if _is_form_at(row[0], question, start, end)]
                 # In "HOW do I ...", the first word is a question word and not a term.
                 if (
@@ -442,18 +440,22 @@ def _is_form_at(form: str, question: str, start: int, end: int) -> bool:
     The caller has already compared the words, except for case, accents and plural. This function
     checks the case, the characters between the words, and the characters around the form.
     """
-    exact, excerpt = _find_case_sensitive_words(form), question[start:end]
-    form_parts, question_parts = re.split(r"(\w+)", form), re.split(r"(\w+)", excerpt)
+    exact = _find_case_sensitive_words(form)
+    excerpt = question[start:end]
+    form_parts = re.split(r"(\w+)", form)
+    question_parts = re.split(r"(\w+)", excerpt)
     for word, other in zip(form_parts[1::2], question_parts[1::2], strict=True):
         if word in exact and other not in (word, f"{word}s"):
             return False
     inner = zip(form_parts[2:-1:2], question_parts[2:-1:2], strict=True)
     if any(_GAP.sub(" ", form_gap) != _GAP.sub(" ", gap) for form_gap, gap in inner):
         return False
-    before, after = question[:start], question[end:]
+    before = question[:start]
+    after = question[end:]
     if not before.endswith(form_parts[0]) or not after.startswith(form_parts[-1]):
         return False
-    before, after = before.removesuffix(form_parts[0]), after.removeprefix(form_parts[-1])
+    before = before.removesuffix(form_parts[0])
+    after = after.removeprefix(form_parts[-1])
     return not (re.search(r"[\w@#/\\.-]\Z", before) or re.match(r"[\w@#/\\+]|[-.]\w", after))
 
 

@@ -198,7 +198,8 @@ def _parse_solr_synonyms(text: str, source: str) -> Iterator[Row]:
     lines = text.splitlines()
     count = 0
     for number, line in enumerate(lines, 1):
-        entry, location = line.strip(), f"{source}, line {number},"
+        entry = line.strip()
+        location = f"{source}, line {number},"
         if not entry or entry.startswith("#"):
             continue
         count += 1

@@ -120,7 +120,8 @@ def rerank_by_keywords(
             question if it occurs in a candidate.
     """
     count = options.candidates or len(fused_list.items)
-    candidates, others = fused_list.items[:count], fused_list.items[count:]
+    candidates = fused_list.items[:count]
+    others = fused_list.items[count:]
     if len(candidates) < 2:
         return fused_list
     texts = [candidate.passage.text for candidate in candidates]
@@ -129,7 +130,8 @@ def rerank_by_keywords(
         return fused_list
     if add_terms is not None:
         texts = add_terms(texts)
-    keywords, scores_before = collect_weighted_keywords(), [passage.score for passage in candidates]
+    keywords = collect_weighted_keywords()
+    scores_before = [passage.score for passage in candidates]
     spread = (
         max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
     )
@@ -194,7 +196,8 @@ def _score_all_words(
     from *original_scores*.
     """
     queries, text_terms = _list_and_count_query_terms(keywords, texts)
-    evidence, reason = _score_texts(queries, text_terms), ""
+    evidence = _score_texts(queries, text_terms)
+    reason = ""
     if evidence is None:
         return None
     if weight is None:
@@ -315,10 +318,8 @@ def measure_strength_and_reason(
         )
     reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
     if is_whole_collection and (most < 1.0 or first > HALF):
-        strength, reason = (
-            strength * WHOLE,
-            f"{reason}; the list is the whole collection, so keywords count a fifth",
-        )
+        strength *= WHOLE
+        reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
     return strength, f"strength {strength:.2f}: {reason}"
 
 
@@ -497,11 +498,9 @@ def _score_texts(
 
     The scores of all queries are combined as in `score_by_keywords`.
     """
-    term_gains, pair_gains, size = (
-        compute_term_gains(text_terms),
-        compute_pair_gains(text_terms),
-        len(text_terms),
-    )
+    term_gains = compute_term_gains(text_terms)
+    pair_gains = compute_pair_gains(text_terms)
+    size = len(text_terms)
     matching = [
         (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
         for terms, pairs, weight in queries

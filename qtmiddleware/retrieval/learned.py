@@ -42,15 +42,19 @@ class Widening:
 
     def stop(self, seconds: float = AGAIN_SECONDS) -> None:
         """Ask for no more passages than the caller for some *seconds*."""
-        self.again_at, self.is_proven, self.confirmed = monotonic() + seconds, False, range(0)
+        self.again_at = monotonic() + seconds
+        self.is_proven = False
+        self.confirmed = range(0)
 
     def confirm(self, passage_count: int) -> None:
         """Remember that the caller's own search brought no more than *passage_count* either."""
         # Nothing at all proves nothing, unless this function has brought something before.
         if passage_count or self.is_proven:
             known = self.confirmed or range(passage_count, passage_count)
-            low, high = min(known.start, passage_count), max(known.stop, passage_count + 1)
-            self.is_proven, self.confirmed = True, range(low, high)
+            low = min(known.start, passage_count)
+            high = max(known.stop, passage_count + 1)
+            self.is_proven = True
+            self.confirmed = range(low, high)
 
 
 @dataclass(eq=False, repr=False, slots=True)

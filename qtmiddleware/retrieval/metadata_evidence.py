@@ -339,7 +339,9 @@ class _QuestionDemands:
     """The dates, versions and words that a question demands, for comparison with metadata."""
 
     def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
-        self._times, self._rules, self._today = times, rules, today
+        self._times = times
+        self._rules = rules
+        self._today = today
         self._tokens = frozenset(times.tokens)
         self._stems = frozenset(map(self._find_stem, times.tokens))
         # A date in the question is more precise than a word such as "current".

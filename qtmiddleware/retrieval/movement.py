@@ -201,7 +201,8 @@ def render_html(retrieval: Retrieval) -> str:
 
 
 def _render_table_row(movement: Movement) -> str:
-    text, id_ = movement.match.text or "", movement.match.id
+    text = movement.match.text or ""
+    id_ = movement.match.id
     excerpt = text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
     name = f"<code>{escape(id_)}</code> " if id_ else ""
     cells = (
@@ -330,7 +331,8 @@ class _Explainer:
             if (place := places.get(key)) is not None:
                 ranking = self._retrieval.rankings[search]
                 added = gains[search][place - 1] if gains else None
-                kind, weight = ranking.variant.kind, ranking.variant.weight
+                kind = ranking.variant.kind
+                weight = ranking.variant.weight
                 yield Hit(search, kind, weight, place, ranking.scores[place - 1], added)
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
@@ -338,7 +340,8 @@ class _Explainer:
         words = " ".join(group for group, _ in evidence.keywords) if evidence else ""
         found = find_matching_words(words, text, evidence.language if evidence else "")
         # A code such as "l-15" is scored by its parts, but shown as it is written.
-        folded, chunks = text.casefold(), words.casefold().split()
+        folded = text.casefold()
+        chunks = words.casefold().split()
         codes = [chunk for chunk in chunks if not chunk.isalnum() and chunk in folded]
         whole = {part: code for code in codes for part in find_matching_words(code, code)}
         return tuple(dict.fromkeys(whole.get(word, word) for word in found))
@@ -357,7 +360,9 @@ class _Explainer:
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        old, place, start = movement.before, movement.place, movement.question_place
+        old = movement.before
+        place = movement.place
+        start = movement.question_place
         if place is None:
             last = movement.last_place
             now = "no search found it" if last is None else f"now {format_ordinal(last)}"

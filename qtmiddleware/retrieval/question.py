@@ -142,7 +142,8 @@ class Question:
 
         If there is no usable reply, a degradation is recorded and ``None`` is returned.
         """
-        stage, error = f"transform.{prompt.mode}", _find_model_error(outcome)
+        stage = f"transform.{prompt.mode}"
+        error = _find_model_error(outcome)
         if error is None:
             reply = outcome.get()
             record_cost(trace, reply)

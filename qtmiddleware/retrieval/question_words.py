@@ -252,7 +252,8 @@ def _find_offsets(
         text_ends: For each text, the offset in *joined_text* at which the next text begins.
         endings: The endings of the language, the longest first.
     """
-    all_terms, find = frozenset(terms), joined_text.find
+    all_terms = frozenset(terms)
+    find = joined_text.find
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in text_ends]
     forms: dict[str, str | None] = {}
     for term in terms:
@@ -261,7 +262,9 @@ def _find_offsets(
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
         )
-        at, text, offsets = find(beginning), -1, list[_Offsets]()
+        at = find(beginning)
+        text = -1
+        offsets = list[_Offsets]()
         while at >= 0:
             start = at + is_spaced
             # In a script without spaces pairs of characters overlap: the next pair may begin at the
@@ -290,7 +293,8 @@ def _is_pair_near(
     Fewer than *window* words may be between them. *offsets* maps each term of the text to its
     offsets in *joined_text*.
     """
-    firsts, seconds = offsets.get(pair[0]), offsets.get(pair[1])
+    firsts = offsets.get(pair[0])
+    seconds = offsets.get(pair[1])
     if firsts is None or seconds is None:
         return False
     at = 0
@@ -337,7 +341,8 @@ def _split_words(text: str) -> list[str]:
 
     In a script that does not separate words with spaces, every two adjacent characters are a word.
     """
-    patterns, words = compile_patterns(), list[str]()
+    patterns = compile_patterns()
+    words = list[str]()
     for word in _fold_text(text).split():
         if word.isascii() or not patterns.unspaced.search(word):
             words.append(word)

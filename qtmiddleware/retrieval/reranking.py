@@ -51,7 +51,8 @@ async def rerank_candidates(
     # Only candidates with a text trade places. The others stay where they are.
     best_first = sorted(zip(scores, places, strict=True), key=lambda pair: -pair[0])
     for place, (score, best_place) in zip(places, best_first, strict=True):
-        items[place], rerank_scores[place] = fused_list.items[best_place], score
+        items[place] = fused_list.items[best_place]
+        rerank_scores[place] = score
     return FusedList(items, fused_list.method), rerank_scores
 
 

@@ -163,7 +163,8 @@ def read_response(
         raise _build_shape_error(response, problem) from error
     if reader.is_late and not any(passage.text for passage in passages):
         raise _build_shape_error(items[0], "reading took too long for items of type")
-    keys, scores = [passage.key for passage in passages], [passage.score for passage in passages]
+    keys = [passage.key for passage in passages]
+    scores = [passage.score for passage in passages]
     ranking = Ranking(variant, keys, scores, passages, initial_rankings or {})
     return SearchResult(ranking, shape, response, reader.is_late)
 
@@ -307,7 +308,8 @@ def _make_layout(
         similar = (sorted(spelled.get(_spell(name), ()), key=name.__ne__) for name in usual)
         return list(chain(*similar))
 
-    settings, metadata = dict(named), pick(METADATA)
+    settings = dict(named)
+    metadata = pick(METADATA)
 
     def find(kind: str, usual: Sequence[str]) -> list[Path]:
         if kind not in settings:
@@ -399,7 +401,8 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
     for spelling in map(_spell, usual.split(".")):
         if (name := _find_layout(_view(holder)).names.get(spelling)) is None:
             return (), None
-        path, holder = (*path, name), _get(holder, name)
+        path = (*path, name)
+        holder = _get(holder, name)
     return path, holder
 
 
@@ -429,8 +432,10 @@ class _Reader:
         namespace: Any = None,
         deadline: Deadline | None = None,
     ) -> None:
-        self._named, self._fields = tuple(options.fields.items()), options.fields
-        self._namespace, self.is_late = str(namespace or DEFAULT_NAMESPACE), False
+        self._named = tuple(options.fields.items())
+        self._fields = options.fields
+        self._namespace = str(namespace or DEFAULT_NAMESPACE)
+        self.is_late = False
         self._shared: dict[str, tuple[Collection[Any], Layout]] = {}
         self._stops_at = NEVER
         if deadline is not None:
@@ -503,7 +508,8 @@ class _Reader:
         if place and not layout.text:
             source, prefix = metadata.get, "metadata."
             inner = self._find_layout(metadata, "metadata")
-        text, field = source(inner.text) if inner.text else None, inner.text
+        text = source(inner.text) if inner.text else None
+        field = inner.text
         if type(text) is not str or not text or text.isspace():
             text, field = _find_text(view, layout)
             prefix = ""
@@ -517,7 +523,8 @@ class _Reader:
         if key is None:
             id_ = _find_string(view, layout.document_ids)
             key = f"{id_ or ''}\0{text or _print_fields(item, metadata)}"
-        score, scores = get(layout.score) if layout.score else None, layout.scores
+        score = get(layout.score) if layout.score else None
+        scores = layout.scores
         if type(score) is not float or not isfinite(score):
             if not scores and place != "metadata" and "metadata" in layout.metadata:
                 # In Weaviate, the metadata is an object with the scores.
@@ -916,11 +923,14 @@ def _find_scores_beside(response: Any, path: Path) -> Mapping[Path, str]:
             After reranking, this list would no longer match. A list counts as such a list if it is
             as long, and if the passages are texts or the list contains only numbers.
     """
-    own, is_pair = path[0] if path else 0, len(getattr(type(response), "_fields", ())) == 2
+    own = path[0] if path else 0
+    is_pair = len(getattr(type(response), "_fields", ())) == 2
     lists: Mapping[Any, Any] = list_fields(response) if len(path) == 1 else {}
     if not path and _is_plain(response) and len(response) == 2:
-        lists, is_pair = dict(enumerate(response)), True
-    passages, columns = _get(response, own), dict[Path, str]({(own,): "document"})
+        lists = dict(enumerate(response))
+        is_pair = True
+    passages = _get(response, own)
+    columns = dict[Path, str]({(own,): "document"})
     for name, values in lists.items() if _is_list(passages) else ():
         if name == own or not _is_column(values) or len(values) != len(passages):
             continue

@@ -59,7 +59,8 @@ def build_response_and_matches(
         rerank_scores: The reranker's scores for the first passages in *ranked_list*.
         request: The query, its settings and the number of passages asked for.
     """
-    original_result, settings = results[0], request.settings
+    original_result = results[0]
+    settings = request.settings
     shows_fused_scores = settings.scores == "fused"
     if len(results) == 1 and not (
         request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
@@ -161,17 +162,16 @@ def _choose_passages(
         top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
             is for a page.
     """
-    chosen, remaining = list(ranked_list.items[:passage_count]), ranked_list.items[passage_count:]
+    chosen = list(ranked_list.items[:passage_count])
+    remaining = ranked_list.items[passage_count:]
     missing, repeated = _find_missing_and_repeated_indexes(
         original_ranking.keys, {passage.key for passage in chosen}
     )
     if top_k is not None and len(original_ranking.keys) >= top_k:
         missing = missing[: max(0, top_k - len(chosen))]
     elif top_k is not None:
-        surplus, original_keys = (
-            max(0, len(chosen) + len(missing) - top_k),
-            set(original_ranking.keys),
-        )
+        surplus = max(0, len(chosen) + len(missing) - top_k)
+        original_keys = set(original_ranking.keys)
         replaceable = [passage for passage in reversed(chosen) if passage.key not in original_keys][
             :surplus
         ]

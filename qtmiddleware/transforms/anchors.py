@@ -66,10 +66,8 @@ class Anchors:
         For example, the 3 in "3 years ago" is left out. A span stays if one of its words also
         occurs outside relative dates.
         """
-        relative_counts, token_counts = (
-            Counter(self.times.relative_tokens),
-            Counter(self.times.tokens),
-        )
+        relative_counts = Counter(self.times.relative_tokens)
+        token_counts = Counter(self.times.tokens)
         # A word that the tokens do not contain counts as occurring once outside relative dates.
         return [
             span

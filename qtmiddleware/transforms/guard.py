@@ -95,7 +95,8 @@ class _Guard:
 
     def check_field(self, text_field: TextField, texts: Sequence[str]) -> Sequence[str]:
         """Return the kept and repaired *texts* of *text_field*."""
-        name, folded_query = text_field.name, self.query.casefold()
+        name = text_field.name
+        folded_query = self.query.casefold()
         if text_field.guard == "terms":
             # A few terms in another script are common, and so are those of the query.
             if texts and all(
@@ -227,7 +228,8 @@ def is_in_other_script(text: str, query: str) -> bool:
     """
     if text.isascii() and query.isascii():
         return False
-    query_script, text_script = _find_main_script(query), _find_main_script(text)
+    query_script = _find_main_script(query)
+    text_script = _find_main_script(text)
     if not query_script or not text_script or query_script == text_script:
         return False
     in_text = _compute_letter_fraction(text, query_script)

@@ -329,7 +329,8 @@ class _Reading:
             it cannot be searched.
             The note, such as ``dropped: refusal``; ``""`` if there is nothing to note.
         """
-        query, line = self.prompt.query, clean_text(text)
+        query = self.prompt.query
+        line = clean_text(text)
         value = line if field.shape == "passage" else _strip_markup(line, query)
         talk, rest = chatter.split_chatter(value, query)
         value = clean_text(_strip_quotes(rest or value, query))
@@ -348,8 +349,10 @@ class _Reading:
 
         *line* is the text as the model wrote it, on one line.
         """
-        query, key = self.prompt.query, normalise_text(value)
-        is_term, is_sub_query = _has_guard(field, "terms"), _has_guard(field, "together")
+        query = self.prompt.query
+        key = normalise_text(value)
+        is_term = _has_guard(field, "terms")
+        is_sub_query = _has_guard(field, "together")
         if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
             return "refusal"
         # A model may repeat the instructions, or the example in them.
@@ -500,7 +503,8 @@ def _strip_markup(text: str, query: str) -> str:
 def _strip_quotes(text: str, query: str) -> str:
     """Return *text* without the quotation marks around it, unless *query* begins with one too."""
     text = text.strip()
-    inner, closer = text[1:-1], _QUOTES.get(text[:1], "")
+    inner = text[1:-1]
+    closer = _QUOTES.get(text[:1], "")
     is_quoted = inner and text[-1] == closer and closer not in inner and text[0] not in inner
     return inner.strip() if is_quoted and query[:1] not in _QUOTES else text
 

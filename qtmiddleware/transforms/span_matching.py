@@ -233,7 +233,8 @@ def _find_numbers(text: str) -> list[set[Decimal]]:
 
 def _has_sign(sign: str, text: str) -> bool:
     """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
-    folded_text, names = fold_accents(text), _SIGN_NAMES[sign]
+    folded_text = fold_accents(text)
+    names = _SIGN_NAMES[sign]
     if sign in folded_text or not names.isdisjoint(split_words(folded_text)):
         return True
     return any(not name.isascii() and fold_accents(name) in folded_text for name in names)
@@ -257,7 +258,8 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
         query: The query, with at least one negation.
         span: One negation of *query*.
     """
-    folded_query, folded_text = fold_accents(query), fold_accents(text)
+    folded_query = fold_accents(query)
+    folded_text = fold_accents(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
         for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):

@@ -123,7 +123,8 @@ class Binding:
     ) -> None:
         self.parameters = parameters = _Parameters(fn)
         parameters.check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
-        self.takes_vector, self.is_named = takes_vector, query_arg is not None
+        self.takes_vector = takes_vector
+        self.is_named = query_arg is not None
         self.function_name = parameters.function_name.rpartition("<locals>.")[2]
         self.has_var_keyword = parameters.has_var_keyword
         self.ambiguity = ""
@@ -134,7 +135,8 @@ class Binding:
         self.top_k_argument = top_k_arg or find_top_k_name(
             name for name in parameters.named if name != self.path[0]
         )
-        self.is_page_named, self.page = page_arg is not None, page_arg or ""
+        self.is_page_named = page_arg is not None
+        self.page = page_arg or ""
         taken = (self.path[0], (self.top_k_argument or "").partition(".")[0])
         self.pages = [it for it in parameters.named if _is_page_name(it) and it not in taken]
         self.may_have_pages = self.has_var_keyword and not (self.pages or self.is_page_named)
@@ -143,7 +145,8 @@ class Binding:
 
     def _choose_question(self, query_arg: str | None) -> tuple[str, ...]:
         """Return the path to the question. If it is unclear, set `ambiguity`."""
-        parameters, takes_vector = self.parameters, self.takes_vector
+        parameters = self.parameters
+        takes_vector = self.takes_vector
         if parameters.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
             parameters.require_free("query")
             return parameters.require_free(*_INPUTS_TEXT)
@@ -177,7 +180,8 @@ class Binding:
 
     def _list_sources(self) -> Path:
         """Return the keywords and positions that may hold the question, the likeliest first."""
-        parameters, name = self.parameters, self.path[0]
+        parameters = self.parameters
+        name = self.path[0]
         usual = [*(it for it in QUERIES if it not in parameters.named), _INPUTS]
         is_by_name = not (parameters.positional or parameters.is_loose)
         first = [parameters.first_position] if is_by_name else []
@@ -220,7 +224,8 @@ class Arguments:
     """
 
     def __init__(self, binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.binding, self._parameters = binding, binding.parameters
+        self.binding = binding
+        self._parameters = binding.parameters
         self.args, self.kwargs = args, kwargs
 
     def read_query(self) -> Any:
@@ -290,7 +295,8 @@ class Arguments:
             with suppress(Exception):
                 call = call._set(self._number_path, top_k)
         if self._must_move(query, is_one_of_list=is_one_of_list):
-            call, path = self._remove_from(call), binding.path
+            call = self._remove_from(call)
+            path = binding.path
         held, value = call._get(path), query
         if text_fields:
             value = clauses.build_text_clauses(text_fields, query)
@@ -345,7 +351,8 @@ class Arguments:
     @cached_property
     def _place(self) -> tuple[Any, Any]:
         """The keyword or position of the question, and the argument there."""
-        binding, parameters = self.binding, self._parameters
+        binding = self.binding
+        parameters = self._parameters
         held = self._get((SCORE_BY,)) if binding.takes_clauses or parameters.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(held):
             return SCORE_BY, held
@@ -373,7 +380,8 @@ class Arguments:
     @cached_property
     def _keys(self) -> tuple[str, ...]:
         """The keys of the question's text inside its argument; ``()`` if this is the text."""
-        (root, argument), binding = self._place, self.binding
+        root, argument = self._place
+        binding = self.binding
         # Types of a question itself, not of an object that holds it.
         if argument is None or isinstance(argument, str | list | tuple):
             return ()
@@ -392,7 +400,8 @@ class Arguments:
         name = self.binding.top_k_argument
         if name and "." in name:
             return tuple(name.split("."))
-        (root, argument), keys = self._place, self._keys
+        root, argument = self._place
+        keys = self._keys
         if keys == _INPUTS_TEXT and read_field(argument, "top_k") is not None:
             return root, "top_k"
         if name is None and self.binding.has_var_keyword:
@@ -401,7 +410,9 @@ class Arguments:
 
     def _must_move(self, query: Any, *, is_one_of_list: bool = False) -> bool:
         """Return whether the function takes *query* elsewhere than where the call passes it."""
-        (root, argument), binding, parameters = self._place, self.binding, self._parameters
+        root, argument = self._place
+        binding = self.binding
+        parameters = self._parameters
         if root in (binding.path[0], SCORE_BY):
             return False
         is_by_position = isinstance(root, int) and parameters.can_take_positional
@@ -418,7 +429,9 @@ class Arguments:
 
     def _remove_from(self, call: Arguments) -> Arguments:
         """Return *call* without the text of this call, unless the function takes a text too."""
-        root, parameters, name = self._place[0], self._parameters, self.binding.top_k_argument
+        root = self._place[0]
+        parameters = self._parameters
+        name = self.binding.top_k_argument
         is_taken = root in parameters.named and not parameters.is_pinecone_search
         if is_taken and root != _INSTEAD_OF_VECTORS:
             return call
@@ -450,7 +463,8 @@ class Arguments:
         if keys:
             held = self._get((root,))
             value = replace_value_at_path({} if held is None else held, tuple(keys), value)
-        parameters, args = self._parameters, list(self.args)
+        parameters = self._parameters
+        args = list(self.args)
         index = parameters.positions.get(root, root)
         if root in self.kwargs or not isinstance(index, int):
             return Arguments(self.binding, args, {**self.kwargs, root: value})

@@ -180,8 +180,11 @@ class Readiness:
 
 def read_health(engine: Engine) -> Health:
     """Return the health of a middleware without contacting any service."""
-    settings, bulkhead, runs = engine.settings, engine.bulkhead, engine.shadow_runs
-    cache, limits = engine.cache.local, settings.budget
+    settings = engine.settings
+    bulkhead = engine.bulkhead
+    runs = engine.shadow_runs
+    cache = engine.cache.local
+    limits = settings.budget
     # Read once, so that the rate fits the counts while other threads go on counting.
     hits, misses = cache.hits, cache.misses
     rate = hits / (hits + misses) if hits + misses else None

@@ -171,7 +171,8 @@ def build_record(
     from datetime import UTC, datetime
 
     writer = writer or TextWriter()
-    prepare_text, prepare_passage = writer.prepare_text, writer.prepare_passage
+    prepare_text = writer.prepare_text
+    prepare_passage = writer.prepare_passage
     query: Any = retrieval.original_query
     # Reversed, so that the first search that found a passage provides its metadata.
     metadata = {
@@ -227,7 +228,8 @@ def build_record(
         },
     }
     if plain_result is not None:
-        before, after = _list_keys(plain_result.matches), _list_keys(retrieval.matches)
+        before = _list_keys(plain_result.matches)
+        after = _list_keys(retrieval.matches)
         record["shadow"] = {
             "plain": list_matches(plain_result.matches, "score"),
             "kept": plain_result.count_kept_passages(retrieval),
@@ -337,7 +339,8 @@ class QueryLog:
 
 def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
     """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
-    writer, trace = TextWriter(redact), retrieval.trace
+    writer = TextWriter(redact)
+    trace = retrieval.trace
     query: Any = retrieval.original_query
     is_text = isinstance(query, str)
     query_text = writer.prepare_text(query) if is_text else type(query).__name__

@@ -284,7 +284,8 @@ class QueryMiddleware:
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
         is_async = should_await_calls(fn, options.get("kind"))
-        embed, embed_many = options.get("embed"), options.get("embed_many")
+        embed = options.get("embed")
+        embed_many = options.get("embed_many")
         if embed is not None and embed_many is not None:
             raise WrapError("embed= and embed_many= exclude each other: pass one of them")
         takes_vector = embed is not None or embed_many is not None
@@ -295,7 +296,8 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=takes_vector,
         )
-        read, write = options.get("read"), options.get("write")
+        read = options.get("read")
+        write = options.get("write")
         if (read is None) != (write is None):
             raise WrapError(
                 "read= and write= must be passed together: read= takes the matches out, write= puts"
@@ -537,7 +539,8 @@ class QueryMiddleware:
 
         *query* is one query or a list of queries. Raises `InvalidQuery` for an invalid query.
         """
-        config, history = options.get("config"), read_history(options.get("history"))
+        config = options.get("config")
+        history = read_history(options.get("history"))
         engine = self._engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
         is_one = isinstance(query, str)
@@ -581,7 +584,9 @@ class QueryMiddleware:
         self._engine.sampler.flush(logger)
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
-            opened, self._opened, self._retriever = self._opened, None, None
+            opened = self._opened
+            self._opened = None
+            self._retriever = None
         if opened is not None:
             opened.close()
 

@@ -99,7 +99,8 @@ class ShadowRuns:
     def count_newly_dropped_retrievals(self) -> int:
         """Return how many retrievals were dropped since the last call of this method."""
         with self._lock:
-            newly, self._reported_dropped = self.dropped - self._reported_dropped, self.dropped
+            newly = self.dropped - self._reported_dropped
+            self._reported_dropped = self.dropped
         return newly
 
     def _retrieve(self, caller: Caller, finish: Finish) -> None:
@@ -135,10 +136,13 @@ def log_differences(plain: Retrieval, caller: Caller, retrieval: Retrieval) -> N
     from qtmiddleware.wrapping.query_log import PlainResult
 
     caller.warn_about_setup_once(retrieval)
-    engine, trace, plain_ms = caller.engine, retrieval.trace, plain.trace.total_ms
+    engine = caller.engine
+    trace = retrieval.trace
+    plain_ms = plain.trace.total_ms
     dropped = engine.shadow_runs.count_newly_dropped_retrievals()
     result = PlainResult(plain.matches, plain_ms, dropped)
-    passages, kept = len(retrieval.matches), result.count_kept_passages(retrieval)
+    passages = len(retrieval.matches)
+    kept = result.count_kept_passages(retrieval)
     logger.info(
         "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
         " %.0f ms for %.0f ms",

@@ -188,12 +188,14 @@ class Wrapped(Generic[P, R]):
                 pass through.
         """
         self._refuse_if_async("aretrieve_many")
-        calls, engine = self._make_calls(self.retrieve, args, kwargs), self._middleware.engine
+        calls = self._make_calls(self.retrieve, args, kwargs)
+        engine = self._middleware.engine
         return call_all(calls, engine.bulkhead, engine.settings.limits.max_concurrency)
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Search for each query as `retrieve_many` does, without blocking the event loop."""
-        calls, engine = self._make_calls(self.aretrieve, args, kwargs), self._middleware.engine
+        calls = self._make_calls(self.aretrieve, args, kwargs)
+        engine = self._middleware.engine
         return await acall_all(calls, engine.settings.limits.max_concurrency)
 
     @_type_as_ask_method
@@ -323,7 +325,8 @@ class Wrapped(Generic[P, R]):
         True if the settings change nothing, if the function is calling itself, and in shadow mode
         for the calls that have no shadow.
         """
-        function, share = self._function, engine.settings.shadow
+        function = self._function
+        share = engine.settings.shadow
         if is_nested_call(function.fn):
             return True
         if function.embedder is not None:
@@ -432,12 +435,16 @@ class Wrapped(Generic[P, R]):
             history: the conversation so far, oldest message first.
             is_drawn: in shadow mode, whether a call for a text was drawn to have a shadow.
         """
-        function, settings = self._function, engine.settings
-        binding, learned, embedder = function.binding, function.learned, function.embedder
+        function = self._function
+        settings = engine.settings
+        binding = function.binding
+        learned = function.learned
+        embedder = function.embedder
         arguments = binding.bind((*self._bound_to, *args), kwargs)
         # A document search wrapped with `embed=` may also be called with a text clause. Its text
         # must not be replaced by a vector.
-        text_fields, clauses = settings.hybrid.text_fields, None
+        text_fields = settings.hybrid.text_fields
+        clauses = None
         if text_fields or embedder is not None:
             clauses = arguments.read_clauses()
         if embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
@@ -447,7 +454,8 @@ class Wrapped(Generic[P, R]):
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         if problem is None:
-            top_k, page = arguments.read_top_k(), self._find_page_argument(arguments)
+            top_k = arguments.read_top_k()
+            page = self._find_page_argument(arguments)
         elif binding.ambiguity:
             learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
@@ -491,7 +499,8 @@ class Wrapped(Generic[P, R]):
         the first such call, every call counts as paged, because callers often request the first
         page without a page argument.
         """
-        learned, page_argument = self._function.learned, arguments.find_page()
+        learned = self._function.learned
+        page_argument = arguments.find_page()
         if page_argument:
             learned.page = page_argument
         return learned.page if self._function.binding.may_have_pages else page_argument

@@ -390,7 +390,9 @@ class OpenTelemetryObserver:
 
     def _record_metrics(self, operation: Operation, span: Span | None, usage: _Usage) -> None:
         """Record the duration, tokens, degradations, read units and costs of *operation*."""
-        row, result, instruments = SPANS[operation.kind], operation.result, self._instruments
+        row = SPANS[operation.kind]
+        result = operation.result
+        instruments = self._instruments
         # With the span as context, the metric's exemplars link to the span.
         context = None if span is None else set_span_in_context(span)
         model = self._build_model_attributes(operation) | (
@@ -590,7 +592,8 @@ def _list_content_attributes(operation: Operation) -> Iterator[tuple[str, str]]:
 
     Each value except the question is JSON in the format of the GenAI conventions.
     """
-    content, result = operation.content, operation.result
+    content = operation.content
+    result = operation.result
     if isinstance(content, Prompt):
         yield Names.INSTRUCTIONS, json.dumps([_build_text_part(content.system)])
         yield Names.INPUT, json.dumps([{"role": "user", "parts": [_build_text_part(content.user)]}])

@@ -232,12 +232,14 @@ class GovernedModel:
         return self.meter.reserve_cost(self._budget, tokens=prompt_tokens + most, usd=usd)
 
     def _record_cost(self, reservation: Reservation, reply: Reply) -> None:
-        usd, tokens = reply.cost_usd, reply.input_tokens + reply.output_tokens
+        usd = reply.cost_usd
+        tokens = reply.input_tokens + reply.output_tokens
         if usd is None:
             usd = self.prices.compute_cost(reply.input_tokens, reply.output_tokens)
         if usd is None and not 0 < tokens <= MOST_TOKENS:
             # The cost is unknown, so the reserved amount stays.
-            tokens, usd = reservation.tokens, reservation.usd
+            tokens = reservation.tokens
+            usd = reservation.usd
         reservation.record_actual_cost(tokens, usd or 0.0, calls=reply.calls)
 
 

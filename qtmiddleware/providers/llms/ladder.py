@@ -207,7 +207,8 @@ class Attempts:
         if self.build(levels=levels) == self._sent:
             return False
         self._levels = levels
-        model, message = self._sent["model"], "%s rejected %s; retrying without it"
+        model = self._sent["model"]
+        message = "%s rejected %s; retrying without it"
         _log.info(message, model, option, event="asked_with_less", model=model)
         return True
 

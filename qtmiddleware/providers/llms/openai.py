@@ -105,7 +105,8 @@ class OpenAIModel:
             yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
             return
         attempts = self._begin(self._clients.get_sync_client(), prompt, deadline, streams=True)
-        reader, answer = _StreamReader(partial(self._finish, attempts=attempts)), _send(attempts)
+        reader = _StreamReader(partial(self._finish, attempts=attempts))
+        answer = _send(attempts)
         try:
             for chunk in (answer,) if _is_whole(answer) else answer:
                 yield from reader.read(chunk)
@@ -128,10 +129,8 @@ class OpenAIModel:
         """
         client = await self._clients.get_async_client()
         attempts = self._begin(client, prompt, deadline, streams=True)
-        reader, answer = (
-            _StreamReader(partial(self._finish, attempts=attempts)),
-            await _asend(attempts),
-        )
+        reader = _StreamReader(partial(self._finish, attempts=attempts))
+        answer = await _asend(attempts)
         chunks = _yield_once(answer) if _is_whole(answer) else aiter(answer)
         try:
             while True:
@@ -244,7 +243,8 @@ class _StreamReader:
         # Only the first choice is the answer.
         if not self._has_begun or not choices or read_field(choices[0], "index"):
             return
-        message, end = read_field(choices[0], "message"), read_field(choices[0], "finish_reason")
+        message = read_field(choices[0], "message")
+        end = read_field(choices[0], "finish_reason")
         end = end.lower() if isinstance(end, str) else "stop" if message is not None else ""
         delta = message if message is not None else read_field(choices[0], "delta")
         replies.raise_if_refused(delta, end)

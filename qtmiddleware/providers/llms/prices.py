@@ -33,7 +33,8 @@ class Prices:
         """
         if not 0 < input_tokens + output_tokens <= MOST_TOKENS:
             return None
-        input_price, output_price = self.input, self.output
+        input_price = self.input
+        output_price = self.output
         if input_price is None or output_price is None:
             if (prices := find_prices(self.model)) is None:
                 return None

@@ -143,7 +143,8 @@ def raise_if_gateway_error(completion: Any) -> None:
 
 def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
-    refusal, parts = read_field(message, "refusal"), read_field(message, "content")
+    refusal = read_field(message, "refusal")
+    parts = read_field(message, "content")
     kinds = [read_field(it, "type") for it in parts] if isinstance(parts, list | tuple) else []
     if "refusal" in kinds or (isinstance(refusal, str) and refusal.strip()):
         raise ModelError("refused", "the model refused to answer")

@@ -141,7 +141,8 @@ class CrossEncoderReranker:
                     max_length=self._max_length,
                 )
             except ModelError as error:
-                self._failure, self._again_at = str(error), monotonic() + AGAIN_SECONDS
+                self._failure = str(error)
+                self._again_at = monotonic() + AGAIN_SECONDS
                 raise
         return self._model
 

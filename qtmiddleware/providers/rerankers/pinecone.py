@@ -77,7 +77,8 @@ class PineconeReranker:
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new client."""
         with self._lock:
-            client, self._made_client = self._made_client, None
+            client = self._made_client
+            self._made_client = None
         if callable(close := getattr(client, "close", None)):
             close()
 
