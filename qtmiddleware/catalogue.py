@@ -218,8 +218,16 @@ def _index_rows_by_name(*rows: Row) -> Mapping[str, Row]:
 
 
 TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
-    TransformRow("rewrite", "Query rewriting (makes queries more specific)", ("rewrite",)),
-    TransformRow("stepback", "Step-back prompting (adds a broader query)", ("step_back",)),
+    TransformRow(
+        "rewrite",
+        "Query rewriting (makes queries more specific)",
+        ("rewrite",),
+    ),
+    TransformRow(
+        "stepback",
+        "Step-back prompting (adds a broader query)",
+        ("step_back",),
+    ),
     TransformRow(
         "decompose",
         "Sub-query decomposition (breaks complex queries into simpler ones)",
@@ -236,9 +244,21 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
         ("rewrite", "step_back", "sub_queries", "hyde"),
         max_searches=2,
     ),
-    TransformRow("multi_query", "Paraphrases (asks the same in other words)", ("paraphrases",)),
-    TransformRow("hyde", "Hypothetical passage (searches with an imagined answer)", ("hyde",)),
-    TransformRow("keywords", "Keywords (adds words that the answer may hold)", ("keywords",)),
+    TransformRow(
+        "multi_query",
+        "Paraphrases (asks the same in other words)",
+        ("paraphrases",),
+    ),
+    TransformRow(
+        "hyde",
+        "Hypothetical passage (searches with an imagined answer)",
+        ("hyde",),
+    ),
+    TransformRow(
+        "keywords",
+        "Keywords (adds words that the answer may hold)",
+        ("keywords",),
+    ),
     TransformRow("none", "The rules alone (no model call before the search)"),
 )
 """All values of ``transformationType``, in the order of their numbers on the command line."""

@@ -19,9 +19,20 @@ CONCURRENCY: Final = 8
 """The maximum number of concurrent calls to a function that takes one text per call."""
 
 _ONE_TEXT: Final = ("embed_query", "get_query_embedding", "get_text_embedding")
-QUERY_METHODS: Final = (*_ONE_TEXT[:2], "encode_query", "embed", "encode", _ONE_TEXT[2])
+QUERY_METHODS: Final = (
+    "embed_query",
+    "get_query_embedding",
+    "encode_query",
+    "embed",
+    "encode",
+    "get_text_embedding",
+)
 PASSAGE_METHODS: Final = (
-    *("embed_documents", "get_text_embedding_batch", "embed", "encode_document", "encode"),
+    "embed_documents",
+    "get_text_embedding_batch",
+    "embed",
+    "encode_document",
+    "encode",
     *_ONE_TEXT,
 )
 """The methods of LangChain, LlamaIndex, Chroma, sentence-transformers and `Embedder`.
@@ -86,11 +97,13 @@ class CallableEmbedder:
             function_or_model, QUERY_METHODS if for_queries else PASSAGE_METHODS
         )
         self._keyword, names_list = _read_parameter(self._function)
-        self.takes_list = names_list or (method not in _ONE_TEXT if method else takes_list)
+        if method:
+            takes_list = method not in _ONE_TEXT
+        self.takes_list = takes_list or names_list
         """Whether one call embeds a list of texts."""
-        names = [getattr(function_or_model, it, None) for it in ("name", "model_name", "model")]
-        of_model = next((it for it in names if isinstance(it, str) and method), "")
-        self.model_name = name or of_model
+        if method and not name:
+            name = _find_model_name(function_or_model)
+        self.model_name = name
         """The model's name; ``""`` for a function."""
         self.name = self.model_name or find_function_name(function_or_model)
         """The name of the model, or else of the function."""
@@ -201,22 +214,30 @@ def _find_methods(
     """
     if not isinstance(embedder, str | bytes | type):
         for name in method_names:
-            method, async_method = (getattr(embedder, it, None) for it in (name, f"a{name}"))
-            if callable(method) or callable(async_method):
-                either = method if callable(method) else async_method
-                return name, either, async_method  # type: ignore[return-value]
+            method = getattr(embedder, name, None)
+            async_method = getattr(embedder, f"a{name}", None)
+            if callable(method):
+                return name, method, async_method
+            if callable(async_method):
+                return name, async_method, async_method
         if callable(embedder):
             return "", embedder, None
-    kind = (
-        f"the class {embedder.__name__}; make an object of it"
-        if isinstance(embedder, type)
-        else type(embedder).__name__
-    )
+    kind = type(embedder).__name__
+    if isinstance(embedder, type):
+        kind = f"the class {embedder.__name__}; make an object of it"
     raise WrapError(
         "embed must be a function from a text to its vector, or an object that embeds (LangChain,"
         f" LlamaIndex, Chroma, sentence-transformers or an Embedder), not {kind}. A function from a"
         " list of texts to their vectors is passed as embed_many"
     )
+
+
+def _find_model_name(model: Any) -> str:
+    for attribute in ("name", "model_name", "model"):
+        name = getattr(model, attribute, None)
+        if isinstance(name, str):
+            return name
+    return ""
 
 
 def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
@@ -235,8 +256,10 @@ def _read_parameter(fn: Callable[..., Any]) -> tuple[str, bool]:
         return "", False
     note = str(parameter.annotation)
     is_text = parameter.annotation is str or note == "str"
-    names_list = (parameter.name in _LIST_NAMES and not is_text) or _LIST_TYPES.search(note)
-    return "" if places else parameter.name, bool(names_list)
+    has_list_name = parameter.name in _LIST_NAMES and not is_text
+    takes_list = has_list_name or _LIST_TYPES.search(note) is not None
+    keyword = "" if places else parameter.name
+    return keyword, takes_list
 
 
 def read_vectors(

@@ -104,7 +104,9 @@ class Movement:
 
         ``None`` if the passage is missing from the plain list or from the final list.
         """
-        return None if self.place is None or self.before is None else self.before - self.place
+        if self.place is None or self.before is None:
+            return None
+        return self.before - self.place
 
     @property
     def why(self) -> str:
@@ -181,9 +183,9 @@ def explain_movement(found: Retrieval, before: Sequence[Match] | None = None) ->
         before: The passages that a plain search returned, such as `Retrieval.matches` of the
             system ``raw``. Default: the first passages in the search for the unchanged question.
     """
-    return _Explainer(
-        found, _find_plain_matches(found) if before is None else before
-    ).explain_retrieval()
+    if before is None:
+        before = _find_plain_matches(found)
+    return _Explainer(found, before).explain_retrieval()
 
 
 def render_html(retrieval: Retrieval) -> str:
@@ -225,24 +227,27 @@ def build_search_labels(variants: Iterable[Variant]) -> list[str]:
     for kind in kinds:
         seen[kind] += 1
         label = _SEARCH_LABELS.get(kind, f"the {kind}")
-        labels.append(
-            f"{label.removeprefix('the ')} {seen[kind]}" if kinds.count(kind) > 1 else label
-        )
+        if kinds.count(kind) > 1:
+            label = f"{label.removeprefix('the ')} {seen[kind]}"
+        labels.append(label)
     return labels
 
 
 def format_ordinal(number: int) -> str:
     """Return *number* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+    if number % 100 in (11, 12, 13):
+        ending = "th"
+    return f"{number}{ending}"
 
 
 def find_question_language(retrieval: Retrieval) -> str:
     """Return the code of the question's language; ``""`` if the language is unknown."""
+    if retrieval.evidence is not None and retrieval.evidence.language:
+        return retrieval.evidence.language
     # A query that is not text is kept as it is.
     query: Any = retrieval.original_query
-    language = "" if retrieval.evidence is None else retrieval.evidence.language
-    return language or (extract_keywords(query).language if isinstance(query, str) else "")
+    return extract_keywords(query).language if isinstance(query, str) else ""
 
 
 def drop_function_words(words: Sequence[str], language: str) -> list[str]:
@@ -260,19 +265,24 @@ class _Explainer:
         evidence = retrieval.evidence
         # Keyword evidence and the reranker may score only the first candidates. The other
         # candidates follow in their earlier order.
-        order = dict.fromkeys((*(evidence.keys if evidence else ()), *retrieval.fused))
+        order = retrieval.fused
         self._searches = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
         self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
         self._fused = _rank_keys(retrieval.fused)
-        self._weighed = _rank_keys(order) if evidence else {}
-        reranked = dict.fromkeys((*retrieval.reranked, *order)) if retrieval.reranked else ()
-        self._reranked = _rank_keys(reranked)
         self._fused_scores = dict(zip(retrieval.fused, retrieval.fused_scores, strict=False))
-        self._weighed_scores = (
-            dict(zip(evidence.keys, evidence.scores, strict=True)) if evidence else {}
-        )
-        self._shares = dict(zip(evidence.keys, evidence.shares, strict=True)) if evidence else {}
-        self._matched = dict(zip(evidence.keys, evidence.matched, strict=False)) if evidence else {}
+        self._weighed: dict[Key, int] = {}
+        self._weighed_scores: dict[Key, float] = {}
+        self._shares: dict[Key, float] = {}
+        self._matched: dict[Key, float] = {}
+        if evidence:
+            order = (*evidence.keys, *retrieval.fused)
+            self._weighed = _rank_keys(dict.fromkeys(order))
+            self._weighed_scores = dict(zip(evidence.keys, evidence.scores, strict=True))
+            self._shares = dict(zip(evidence.keys, evidence.shares, strict=True))
+            self._matched = dict(zip(evidence.keys, evidence.matched, strict=False))
+        self._reranked: dict[Key, int] = {}
+        if retrieval.reranked:
+            self._reranked = _rank_keys(dict.fromkeys((*retrieval.reranked, *order)))
         self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
         self._final = _rank_keys(match.key for match in retrieval.matches)
         known_keys = {*self._final, *(key for places in self._searches for key in places)}
@@ -366,10 +376,8 @@ class _Explainer:
         if place is None:
             last = movement.last_place
             now = "no search found it" if last is None else f"now {format_ordinal(last)}"
-            return (
-                f"was {format_ordinal(old or 0)}, {now} and out of the"
-                f" {len(self._retrieval.matches)} shown"
-            )
+            shown = len(self._retrieval.matches)
+            return f"was {format_ordinal(old or 0)}, {now} and out of the {shown} shown"
         now = format_ordinal(place)
         if old is not None:
             return f"stays {now}" if old == place else f"from {format_ordinal(old)} to {now}"
@@ -462,9 +470,13 @@ def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
     their keys in *known_keys* include the text. Then this function returns the key with the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
+    key = match.key
     # A match that was built by hand has no key.
-    key = match.key if match.key[1] else (match.namespace, match.id) if match.id else with_text
-    return with_text if key not in known_keys and with_text in known_keys else key
+    if not key[1]:
+        key = (match.namespace, match.id) if match.id else with_text
+    if key not in known_keys and with_text in known_keys:
+        return with_text
+    return key
 
 
 def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
@@ -474,9 +486,8 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     as in the final list. If only variants were searched, the result is empty. If *retrieval* has no
     record of its searches, the result is the final list.
     """
-    ranking = next(
-        (entry for entry in retrieval.rankings if entry.variant.kind == "original"), None
-    )
+    originals = (entry for entry in retrieval.rankings if entry.variant.kind == "original")
+    ranking = next(originals, None)
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
     # A key that includes the text has the id before the null character (see `_find_passage_key`).
@@ -498,6 +509,9 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
 def _join_texts(texts: Iterable[str]) -> str:
     """Return *texts* as an English list. A long list is cut and ends in, say, ``and 3 more``."""
     *first, last = texts
+    if not first:
+        return last
     if len(first) >= _MOST_NAMED:
-        return f"{', '.join(first[:_MOST_NAMED])} and {len(first) + 1 - _MOST_NAMED} more"
-    return f"{', '.join(first)} and {last}" if first else last
+        more = len(first) + 1 - _MOST_NAMED
+        return f"{', '.join(first[:_MOST_NAMED])} and {more} more"
+    return f"{', '.join(first)} and {last}"

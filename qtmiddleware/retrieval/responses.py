@@ -74,7 +74,14 @@ _VECTORS: Final = ("values", "sparse_values", "vector", "embedding")
 _NOT_METADATA: Final = frozenset((*IDS[:3], *SCORES[:3], "namespace", *_VECTORS))
 # Chroma's columns. A field of an item lacks the last letter.
 _COLUMNS: Final = (
-    *("ids", "documents", "texts", "metadatas", "distances", "scores", "embeddings", "uris"),
+    "ids",
+    "documents",
+    "texts",
+    "metadatas",
+    "distances",
+    "scores",
+    "embeddings",
+    "uris",
 )
 # Lists of scores beside a list of passages.
 _NUMBERS: Final = ("scores", "distances", "similarities")
@@ -399,7 +406,8 @@ def _follow(holder: Any, usual: str) -> tuple[Path, Any]:
     """Return the path *usual* in the names of *holder*, and the value; () if there is none."""
     path: Path = ()
     for spelling in map(_spell, usual.split(".")):
-        if (name := _find_layout(_view(holder)).names.get(spelling)) is None:
+        name = _find_layout(_view(holder)).names.get(spelling)
+        if name is None:
             return (), None
         path = (*path, name)
         holder = _get(holder, name)
@@ -661,7 +669,8 @@ def _read_score(view: Any, paths: Sequence[Path]) -> float | None:
 def _check_without_text(passage: Passage) -> None:
     """Raise `ResponseShapeError` if *passage*, which has no text, is none, or a group of some."""
     item = passage.item
-    for path in () if _is_plain(item) or isinstance(item, str) else ENVELOPES:
+    usual_paths = () if _is_plain(item) or isinstance(item, str) else ENVELOPES
+    for path in usual_paths:
         _, value = _follow(item, path)
         if _is_list(value) and len(value) and _is_document(value[0]):
             raise _build_shape_error(item, "groups of passages were found, each of type")
@@ -677,7 +686,9 @@ def replace_score(passage: Passage, score: float) -> Any:
     returned.
     """
     item = passage.item
-    for path in () if passage.score == score else passage.score_paths:
+    if passage.score == score:
+        return item
+    for path in passage.score_paths:
         if not _is_number(_get(item, *path)):
             continue
         try:
@@ -715,15 +726,19 @@ def _name_pair(pair: Sequence[Any]) -> Sequence[str]:
     if not _is_scored_pair(pair):
         problem = "an item must be (id, score) or (document, score), not"
         raise _build_shape_error(pair, problem)
+    first = pair[0]
     name = "document"
-    if isinstance(pair[0], str | int):
-        name = "text" if isinstance(pair[0], str) and _has_words(pair[0]) else "id"
+    if isinstance(first, str | int):
+        is_text = isinstance(first, str) and _has_words(first)
+        name = "text" if is_text else "id"
     return (name, "score", "metadata")[: len(pair)]
 
 
 def _is_scored_pair(row: Sequence[Any]) -> bool:
     """Return whether *row* is ``(id or document, score)``, optionally followed by metadata."""
-    if len(row) not in (2, 3) or not (row[1] is None or _is_number(row[1])):
+    if len(row) not in (2, 3):
+        return False
+    if row[1] is not None and not _is_number(row[1]):
         return False
     return len(row) == 2 or row[2] is None or isinstance(row[2], Mapping)
 
@@ -787,7 +802,9 @@ def _build_row_key(row: Sequence[Any]) -> str:
     """
     id_ = str(row[0]) if is_id(row[0]) else ""
     texts = [it for place, it in enumerate(row) if isinstance(it, str) and (place or not id_)]
-    return "\0".join([id_, *texts]) if texts else id_ or "\0"
+    if not texts:
+        return id_ or "\0"
+    return "\0".join([id_, *texts])
 
 
 # --- a response -----------------------------------------------------------------------------------
@@ -813,9 +830,12 @@ def _read_items(columns: Mapping[Path, str], response: Any) -> Sequence[Any]:
     """Return the items in the list of *response*, or dicts made of the values in its *columns*."""
     lists = [_get(response, *path) for path in columns]
     if "" not in columns.values():
-        return [dict(zip(columns.values(), row, strict=True)) for row in zip(*lists, strict=True)]
-    is_array = _get_kind(lists[0]) == "array"
-    return () if lists[0] is None else list(lists[0]) if is_array else lists[0]
+        rows = zip(*lists, strict=True)
+        return [dict(zip(columns.values(), row, strict=True)) for row in rows]
+    items: Any = lists[0]
+    if items is None:
+        return ()
+    return list(items) if _get_kind(items) == "array" else items
 
 
 def _rebuild(columns: Mapping[Path, str], response: Any, items: Sequence[Any]) -> Any:
@@ -835,8 +855,11 @@ def _build_unreadable_error(response: Any) -> ResponseShapeError:
         "successful": "return what its get() returns",
         "__next__": "return a list of its items",
     }
-    hint = next((hints[name] for name in hints if hasattr(type(response), name)), "")
-    advice = f"{hint}, or {ADVICE}" if hint else ADVICE
+    advice = ADVICE
+    for name, hint in hints.items():
+        if hasattr(type(response), name):
+            advice = f"{hint}, or {ADVICE}"
+            break
     problem = "no list of passages was found in a response of type"
     return _build_shape_error(response, problem, advice)
 
@@ -855,8 +878,10 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
     if _is_list(response):
         # Milvus returns one list for each vector that it searches for.
         inner: Any = response[0] if len(response) == 1 else None
-        is_nested = _is_list(inner) and not _is_scored_pair(inner)
-        return (0,) if is_nested and (not len(inner) or _is_document(inner[0])) else ()
+        if not _is_list(inner) or _is_scored_pair(inner):
+            return ()
+        is_nested = not len(inner) or _is_document(inner[0])
+        return (0,) if is_nested else ()
     fallbacks = []
     for usual in ENVELOPES:
         path, value = _follow(response, usual)
@@ -871,8 +896,10 @@ def _find_list_path(response: Any, options: KeywordEvidenceSettings) -> Path:
 
 def _can_hold_passages(items: Sequence[Any], options: KeywordEvidenceSettings) -> bool:
     """Return whether *items* is empty, or its first item has an id or a text."""
-    if not len(items) or isinstance(items[0], str):
-        return not len(items) or any(isinstance(it, str) and _has_words(it) for it in items)
+    if not len(items):
+        return True
+    if isinstance(items[0], str):
+        return any(isinstance(it, str) and _has_words(it) for it in items)
     try:
         (passage,) = _Reader(options).read_all([items[0]])
     except ResponseShapeError:
@@ -892,8 +919,10 @@ def _find_columns(response: Any) -> Mapping[Path, str]:
         ResponseShapeError: *response* has the results of several queries, or columns of different
             lengths.
     """
-    names = ("ids", "metadatas") if isinstance(response, Mapping) else ()
-    first = next((column for name in names if _is_list(column := response.get(name))), None)
+    if not isinstance(response, Mapping):
+        return {}
+    telling = (response.get(name) for name in ("ids", "metadatas"))
+    first: Any = next(filter(_is_list, telling), None)
     others = (_follow(response, it)[1] for it in _KNOWN_ENVELOPES if it != "documents")
     if first is None or any(map(_is_list, others)):
         return {}
@@ -901,11 +930,12 @@ def _find_columns(response: Any) -> Mapping[Path, str]:
     if is_nested and len(first) > 1:
         problem = "the results of several queries were found in a response of type"
         raise _build_shape_error(response, problem)
+    length = len(first[0] if is_nested else first)
     columns: dict[Path, str] = {}
     for name, value in response.items():
         path = (name, 0) if is_nested else (name,)
         column = _get(response, *path)
-        is_column = _is_column(column) and len(column) == len(first[0] if is_nested else first)
+        is_column = _is_column(column) and len(column) == length
         # Chroma lists the columns that were asked for.
         if is_column and name != "included":
             columns[path] = name[:-1] if name in _COLUMNS else name
@@ -931,8 +961,11 @@ def _find_scores_beside(response: Any, path: Path) -> Mapping[Path, str]:
         is_pair = True
     passages = _get(response, own)
     columns = dict[Path, str]({(own,): "document"})
-    for name, values in lists.items() if _is_list(passages) else ():
-        if name == own or not _is_column(values) or len(values) != len(passages):
+    if not _is_list(passages):
+        return {}
+    for name, values in lists.items():
+        is_parallel = _is_column(values) and len(values) == len(passages)
+        if name == own or not is_parallel:
             continue
         are_numbers = getattr(values, "ndim", 1) == 1 and all(map(_is_number, values))
         are_scores = is_pair or name in _NUMBERS
@@ -940,10 +973,12 @@ def _find_scores_beside(response: Any, path: Path) -> Mapping[Path, str]:
             columns[name,] = "score"
         elif path and len(values) and (are_numbers or isinstance(passages[0], str)):
             columns[name,] = name
-    if len(columns) > 1 and "score" not in columns.values():
+    if len(columns) == 1:
+        return {}
+    if "score" not in columns.values():
         problem = f"another list may run parallel to {own!r} in a response of type"
         raise _build_shape_error(response, problem)
-    return columns if len(columns) > 1 else {}
+    return columns
 
 
 # --- copies with another value --------------------------------------------------------------------
@@ -1089,7 +1124,8 @@ def get_read_units(response: Any) -> float | None:
     except Exception:
         # Reading a response may raise anything. Missing read units are no reason to lose it.
         return None
-    if (number := convert_to_float(units)) is None or number < 0:
+    number = convert_to_float(units)
+    if number is None or number < 0:
         return None
     return int(number) if number.is_integer() else number
 
@@ -1135,7 +1171,8 @@ def measure_texts(item: Any, metadata: Mapping[Any, Any]) -> dict[str, int]:
 
 def flatten_fields(item: Any, metadata: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the fields of *item* and of its metadata by name. A dot joins nested names."""
-    fields = {**({} if _is_plain(item) else list_fields(item)), **metadata}
+    own = {} if _is_plain(item) else list_fields(item)
+    fields = {**own, **metadata}
     for name, value in [*fields.items()]:
         if isinstance(value, dict) and name not in METADATA:
             fields |= {f"{name}.{inner}": leaf for inner, leaf in value.items()}

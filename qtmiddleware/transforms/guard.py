@@ -99,10 +99,12 @@ class _Guard:
         folded_query = self.query.casefold()
         if text_field.guard == "terms":
             # A few terms in another script are common, and so are those of the query.
-            if texts and all(
-                is_in_other_script(term, self.query) and term.casefold() not in folded_query
+            foreign = [
+                term
                 for term in texts
-            ):
+                if is_in_other_script(term, self.query) and term.casefold() not in folded_query
+            ]
+            if texts and len(foreign) == len(texts):
                 self.notes[name, _LANGUAGE_MISMATCH] = None
                 return ()
             return texts
@@ -112,13 +114,16 @@ class _Guard:
         if text_field.guard == "each":
             repaired = (self.repair_text(name, text) for text in kept)
             return [text for text in repaired if text is not None]
+        if text_field.guard == "together":
+            return self.repair_sub_queries(name, kept)
         # A broader question or a passage need not contain the spans.
-        return self.repair_sub_queries(name, kept) if text_field.guard == "together" else kept
+        return kept
 
     def is_in_query_language(self, text: str) -> bool:
         """Return whether *text* is in the script of the query, and in no unwanted English."""
-        is_unwanted = not self.may_be_english and detect_language(text) == "en"
-        return not is_unwanted and not is_in_other_script(text, self.query)
+        if not self.may_be_english and detect_language(text) == "en":
+            return False
+        return not is_in_other_script(text, self.query)
 
     def repair_text(self, field_name: str, text: str) -> str | None:
         """Return *text*, with any lost spans appended; ``None`` if *text* must be dropped."""
@@ -154,7 +159,9 @@ class _Guard:
         counts = [len(query_tokens & set(split_tokens(text))) for text in texts]
         place = counts.index(max(counts))
         repaired = self.append_spans(field_name, texts[place], lost_spans)
-        return [*texts[:place], repaired or texts[place], *texts[place + 1 :]]
+        if not repaired:
+            return texts
+        return [*texts[:place], repaired, *texts[place + 1 :]]
 
     def find_lost_spans(self, texts: Sequence[str]) -> Spans:
         """Return the required spans that none of *texts* contains."""
@@ -168,12 +175,15 @@ class _Guard:
         """Return whether *text* contains *span*, or *span* with a term in another glossary form."""
         if keeps_span(span_kind, span, text, query=self.query):
             return True
+        if span_kind == "negation":
+            return False
         folded_span = span.casefold()
-        return span_kind != "negation" and any(
-            (folded_span in term.casefold() or term.casefold() in folded_span)
-            and _has_other_form(term, folded_span, forms, text)
-            for term, forms in self.glossary
-        )
+        for term, forms in self.glossary:
+            folded_term = term.casefold()
+            is_related = folded_span in folded_term or folded_term in folded_span
+            if is_related and _has_other_form(folded_term, folded_span, forms, text):
+                return True
+        return False
 
     def append_spans(self, field_name: str, text: str, lost_spans: Spans) -> str:
         """Return *text* with *lost_spans* in brackets; ``""`` if they are too many or too long."""
@@ -199,16 +209,19 @@ class _Guard:
             match = re.search(rf"(?<!\w){re.escape(span)}(?!\w)", self.query)
             start = match.start() if match else self.query.find(span)
             shown.append(f"{kind} {start}:{start + len(span)}")
+        described = ", ".join(shown)
         rest = len(lost_spans) - MAX_REPAIRS
-        return ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+        return f"{described} and {rest} more" if rest > 0 else described
 
 
 def _has_other_form(term: str, span: str, other_forms: Sequence[str], text: str) -> bool:
     """Return whether *text* contains *span* with *term* replaced by one of its *other_forms*.
 
-    The words of *span* need not be adjacent in *text*.
+    The words of *span* need not be adjacent in *text*. *term* and *span* are in lower case.
     """
-    other_words = span.replace(term.casefold(), " ").split() if term.casefold() in span else []
+    other_words: list[str] = []
+    if term in span:
+        other_words = span.replace(term, " ").split()
     return any(
         keeps_span("identifier", form, text, query=form)
         and all(keeps_span("name", word, text, query=word) for word in other_words)
@@ -253,7 +266,8 @@ def _find_main_script(text: str) -> str:
     [(likeliest, letters)] = others.most_common(1) or [("", 0)]
     # A Han or Hangul character is about one word. In other scripts a word has about five letters.
     weight = letters if likeliest in {"han", "hangul"} else letters / 5
-    return likeliest if weight and weight >= len(re.findall("[A-Za-z]+", text)) else main_script
+    latin_words = re.findall("[A-Za-z]+", text)
+    return likeliest if weight and weight >= len(latin_words) else main_script
 
 
 def _find_script(text: str) -> str:

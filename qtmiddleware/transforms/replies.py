@@ -142,14 +142,14 @@ def is_within_limits(transformation: Transformation, fields: Iterable[ReplyField
     for name, row in TEXT_FIELDS.items():
         texts = transformation.texts(name)
         max_chars = MAX_KEYWORD_CHARS if row.guard == "terms" else MAX_CHARS[row.shape]
-        if len(texts) > max_items.get(name, 0) or not all(
-            text.strip() and len(text) <= max_chars for text in texts
-        ):
+        if len(texts) > max_items.get(name, 0):
+            return False
+        if not all(text.strip() and len(text) <= max_chars for text in texts):
             return False
     note_texts = [text for note in transformation.notes for text in note]
-    return len(note_texts) <= 2 * _MOST_NOTES and all(
-        len(text) <= _MAX_NOTE_CHARS for text in note_texts
-    )
+    if len(note_texts) > 2 * _MOST_NOTES:
+        return False
+    return all(len(text) <= _MAX_NOTE_CHARS for text in note_texts)
 
 
 def strip_thoughts(text: str) -> tuple[str, bool]:
@@ -164,9 +164,12 @@ def strip_thoughts(text: str) -> tuple[str, bool]:
         Whether *text* ends within or after the reasoning.
     """
     text = text[:_THOUGHT_CHARS].strip()
-    is_json = text.startswith(("{", "[", '"', "```"))
-    thoughts = None if is_json else _THOUGHTS.match(text)
-    answer = _SPECIAL_TOKEN.sub("", text[thoughts.end() :] if thoughts else text).strip()
+    thoughts = None
+    if not text.startswith(("{", "[", '"', "```")):
+        thoughts = _THOUGHTS.match(text)
+    if thoughts:
+        text = text[thoughts.end() :]
+    answer = _SPECIAL_TOKEN.sub("", text).strip()
     return answer, bool(thoughts) and not answer
 
 
@@ -211,7 +214,8 @@ class _Reading:
         with suppress(RecursionError):
             self.collect(values)
         self.is_cut = self.is_cut or cut_value is not None
-        for key, member in cut_value.items() if isinstance(cut_value, dict) else ():
+        cut_members = cut_value.items() if isinstance(cut_value, dict) else ()
+        for key, member in cut_members:
             # Of the passage in which the reply ends, the whole sentences count.
             name = self.find_field(key)
             if name and self.fields[name].shape == "passage" and not self.texts.get(name):
@@ -243,8 +247,11 @@ class _Reading:
 
     def find_field(self, key: str) -> str:
         """Return the name of the field that *key* means in any usual spelling; ``""`` if none."""
-        names = (name for name in self.fields if _FIELD_KEYS[name].search(_fold_key(key)))
-        return next(names, "")
+        folded_key = _fold_key(key)
+        for name in self.fields:
+            if _FIELD_KEYS[name].search(folded_key):
+                return name
+        return ""
 
     def read_plain_text(self, text: str) -> None:
         """Read the texts for the only field from a reply in plain text."""
@@ -262,7 +269,8 @@ class _Reading:
         if main.shape == "list":
             lines = _split_items("\n".join(lines))
             is_numbered = len(lines) > 1 and all(map(_has_mark, lines))
-            is_announced = is_announced or (is_numbered and not _has_guard(main, "terms"))
+            if is_numbered and not _has_guard(main, "terms"):
+                is_announced = True
         elif main.shape == "passage":
             lines = [" ".join(lines).replace("**", "")]
         else:
@@ -275,8 +283,8 @@ class _Reading:
     def select_valid_texts(self, field: ReplyField) -> tuple[str, ...]:
         """Return the texts of *field* that can be searched, without duplicates."""
         is_unnamed = field is self.main and field.name not in self.named
-        texts = self.texts.get("" if is_unnamed else field.name, [])
-        texts = _prepare_texts(field, texts, self.prompt.query)
+        name = "" if is_unnamed else field.name
+        texts = _prepare_texts(field, self.texts.get(name, []), self.prompt.query)
         chosen: dict[str, str] = {}
         notes: list[str] = []
         for text in texts:
@@ -288,23 +296,27 @@ class _Reading:
             if value:
                 chosen.setdefault(normalise_text(value), value)
         # A single sub-query that repeats the query adds nothing.
-        if _has_guard(field, "together") and list(chosen) == [normalise_text(self.prompt.query)]:
+        is_repeated = list(chosen) == [normalise_text(self.prompt.query)]
+        if is_repeated and _has_guard(field, "together"):
             chosen = {}
             notes.append(SAME)
         if not chosen and not any(notes):
             is_given_empty = field.name in self.named - self.texts.keys()
             may_be_empty = _has_guard(field, "together") and field.min_items == 0
             notes.append(NONE_NEEDED if may_be_empty and is_given_empty else "missing")
-        self.notes.update(dict.fromkeys((field.name, note) for note in notes if note))
-        return tuple(chosen.values())[: field.max_items if field.shape == "list" else 1]
+        for note in filter(None, notes):
+            self.notes[field.name, note] = None
+        most = field.max_items if field.shape == "list" else 1
+        return tuple(chosen.values())[:most]
 
     def is_answer(self, text: str, field: ReplyField) -> bool:
         """Return whether *text*, which stands under no field's name, may be what was asked for.
 
         It may be if it has a word of the question, or is a question or a long passage.
         """
-        is_long = field.shape == "passage" and len(split_words(text)) > _FEW_WORDS
-        return is_long or _is_question(text) or chatter.has_common_word(text, self.context)
+        if field.shape == "passage" and len(split_words(text)) > _FEW_WORDS:
+            return True
+        return _is_question(text) or chatter.has_common_word(text, self.context)
 
     def find_failure(self) -> str:
         """Return the error's reason for a reply without usable texts; ``""`` if it is no error.
@@ -319,7 +331,9 @@ class _Reading:
             return "truncated"
         if notes == {SAME} or (self.main and NONE_NEEDED in notes):
             return ""
-        return "empty" if self.is_empty or notes & {"dropped: no query", SAME} else "unparsable"
+        if self.is_empty or notes & {"dropped: no query", SAME}:
+            return "empty"
+        return "unparsable"
 
     def check_text(self, text: str, field: ReplyField) -> tuple[str, str]:
         """Return *text* as it is searched for, and a note if it was dropped or cut.
@@ -342,7 +356,8 @@ class _Reading:
         if rule:
             return "", f"dropped: {rule}"
         limit = MAX_CHARS[field.shape]
-        return cut_at_word(value, limit).rstrip(), "cut: too long" if len(value) > limit else ""
+        note = "cut: too long" if len(value) > limit else ""
+        return cut_at_word(value, limit).rstrip(), note
 
     def find_broken_rule(self, line: str, value: str, field: ReplyField) -> str:
         """Return the name of the rule that forbids to search for *value*; ``""`` if there is none.
@@ -373,7 +388,8 @@ class _Reading:
         if is_sub_query and has_unresolved_reference(value, query):
             return "unresolved reference"
         # If the query itself begins with the same bracket, the text may be a rewrite of it.
-        return "JSON" if _MARKUP_START.match(value) and value[:1] != query[:1] else ""
+        is_markup = _MARKUP_START.match(value) and value[:1] != query[:1]
+        return "JSON" if is_markup else ""
 
 
 def has_unresolved_reference(sub_query: str, query: str) -> bool:
@@ -423,8 +439,12 @@ def _find_answer_lines(text: str, query: str) -> tuple[list[str], bool]:
             is_remark = True
         elif label or line.endswith(_COLONS):
             # What precedes the first label is talk about the task.
-            lines = [*(lines if is_announced else []), *([rest] if label and rest else [])]
-            is_announced, is_remark = True, False
+            if not is_announced:
+                lines = []
+            if label and rest:
+                lines.append(rest)
+            is_announced = True
+            is_remark = False
         elif not is_remark:
             lines.append(line.lstrip("#> "))
     return lines, is_announced
@@ -439,12 +459,19 @@ def _split_label(text: str, query: str) -> tuple[str, str]:
     plain = _strip_marks(text, query)
     is_headline = text.startswith(("#", "**")) and ":" not in text
     match = _LABEL.match(f"{plain}:" if is_headline else plain)
-    if match and match[1].casefold() not in query.casefold():
-        words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_accents(match[1]))
-        is_known = chatter.compile_patterns("labels").fullmatch
-        if all(is_known(it) or any(key.search(it) for key in _FIELD_KEYS.values()) for it in words):
-            return " ".join(words), match[2]
+    if not match or match[1].casefold() in query.casefold():
+        return "", text
+    words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_accents(match[1]))
+    if all(map(_is_label_word, words)):
+        return " ".join(words), match[2]
     return "", text
+
+
+def _is_label_word(word: str) -> bool:
+    """Return whether *word* is common in the names of reply fields."""
+    if chatter.compile_patterns("labels").fullmatch(word):
+        return True
+    return any(key.search(word) for key in _FIELD_KEYS.values())
 
 
 def _prepare_texts(field: ReplyField, texts: list[str], query: str) -> list[str]:
@@ -485,7 +512,8 @@ def _strip_marks(text: str, query: str, *, is_numbered: bool = False) -> str:
     number = _NUMBER.match(text)
     if number and number[0] not in query:
         is_ordinal = re.search("[2-9]|1\\d", number[0]) and not is_numbered
-        text = text if is_ordinal else text[number.end() :]
+        if not is_ordinal:
+            text = text[number.end() :]
     return text.strip()
 
 
@@ -505,8 +533,11 @@ def _strip_quotes(text: str, query: str) -> str:
     text = text.strip()
     inner = text[1:-1]
     closer = _QUOTES.get(text[:1], "")
-    is_quoted = inner and text[-1] == closer and closer not in inner and text[0] not in inner
-    return inner.strip() if is_quoted and query[:1] not in _QUOTES else text
+    if not inner or query[:1] in _QUOTES:
+        return text
+    # Two quotes in one text are not one quote around it.
+    is_quoted = text[-1] == closer and closer not in inner and text[0] not in inner
+    return inner.strip() if is_quoted else text
 
 
 def _is_question(text: str) -> bool:

@@ -7,7 +7,6 @@ value, whatever their notation. All negating words are equivalent.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from decimal import Decimal
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -32,19 +31,41 @@ _FACTORS: Final = {"k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billio
 _SPELLED_NUMBERS: Final = {
     word: Decimal(value)
     for value, names in {
-        0: "zero zeroth", 1: "one first once single january",
-        2: "two second twice double both ii february", 3: "three third triple iii march",
-        4: "four fourth iv april", 5: "five fifth may", 6: "six sixth vi june",
-        7: "seven seventh vii july", 8: "eight eighth viii august", 9: "nine ninth ix september",
-        10: "ten tenth october", 11: "eleven eleventh november",
-        12: "twelve twelfth dozen december", 13: "thirteen thirteenth", 14: "fourteen fourteenth",
-        15: "fifteen fifteenth", 16: "sixteen sixteenth", 17: "seventeen seventeenth",
-        18: "eighteen eighteenth", 19: "nineteen nineteenth", 20: "twenty twentieth", 30: "thirty",
-        40: "forty", 50: "fifty half", 60: "sixty", 70: "seventy", 80: "eighty", 90: "ninety",
-        100: "hundred", 1_000: "thousand", 1_000_000: "million", 1_000_000_000: "billion",
+        0: "zero zeroth",
+        1: "one first once single january",
+        2: "two second twice double both ii february",
+        3: "three third triple iii march",
+        4: "four fourth iv april",
+        5: "five fifth may",
+        6: "six sixth vi june",
+        7: "seven seventh vii july",
+        8: "eight eighth viii august",
+        9: "nine ninth ix september",
+        10: "ten tenth october",
+        11: "eleven eleventh november",
+        12: "twelve twelfth dozen december",
+        13: "thirteen thirteenth",
+        14: "fourteen fourteenth",
+        15: "fifteen fifteenth",
+        16: "sixteen sixteenth",
+        17: "seventeen seventeenth",
+        18: "eighteen eighteenth",
+        19: "nineteen nineteenth",
+        20: "twenty twentieth",
+        30: "thirty",
+        40: "forty",
+        50: "fifty half",
+        60: "sixty",
+        70: "seventy",
+        80: "eighty",
+        90: "ninety",
+        100: "hundred",
+        1_000: "thousand",
+        1_000_000: "million",
+        1_000_000_000: "billion",
     }.items()
     for word in names.split()
-}  # fmt: skip
+}
 _SIGN_NAMES: Final = {
     sign: frozenset(names.split())
     for sign, names in {
@@ -115,10 +136,12 @@ def _has_phrase(phrase: str, text: str) -> bool:
     words = fold_words(phrase)
     if not words:
         return phrase in text
-    return f" {' '.join(words)} " in f" {' '.join(fold_words(text))} " and (
-        not re.search(r"[^\w\s,.;:!?'’\"-]", phrase)
-        or normalise_text(phrase) in normalise_text(text)
-    )
+    joined_words = " ".join(words)
+    joined_text = " ".join(fold_words(text))
+    if f" {joined_words} " not in f" {joined_text} ":
+        return False
+    has_other_marks = re.search(r"[^\w\s,.;:!?'’\"-]", phrase)
+    return not has_other_marks or normalise_text(phrase) in normalise_text(text)
 
 
 def _has_identifier(span: str, text: str) -> bool:
@@ -133,13 +156,20 @@ def _has_identifier(span: str, text: str) -> bool:
 def _compile_identifier(span: str) -> re.Pattern[str]:
     """Return a pattern that matches the identifier *span* with any separators."""
     folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
-    joined = r"[\s_-]*".join(re.escape(part) for part in _JOINT.split(folded_span) if part)
+    parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
+    pattern = r"[\s_-]*".join(parts)
+    if not folded_span.isascii():
+        return re.compile(pattern)
     # A match inside a longer word or number does not count: E-4042 does not contain E-40, nor does
     # v1.2.3 contain v1.2.
-    before = r"(?<!\w)" if re.match(r"\w", folded_span) and folded_span.isascii() else ""
-    after = r"(?!\w|\.\d)(?:'?s)?" if folded_span[-1:].isalnum() and folded_span.isascii() else ""
-    plural = "s?" if folded_span[-1:].isalpha() and folded_span.isascii() else ""
-    return re.compile(before + joined + plural + after)
+    last = folded_span[-1:]
+    if re.match(r"\w", folded_span):
+        pattern = rf"(?<!\w){pattern}"
+    if last.isalpha():
+        pattern += "s?"
+    if last.isalnum():
+        pattern += r"(?!\w|\.\d)(?:'?s)?"
+    return re.compile(pattern)
 
 
 def _has_name(span: str, text: str) -> bool:
@@ -154,7 +184,8 @@ def _has_name(span: str, text: str) -> bool:
     text_words = [word.removesuffix("'s") for word in fold_words(text)]
     full_name, _, short_name = span.partition("(")
     # A text may leave out a title or an initial of a name.
-    full_name = " ".join(word for word in full_name.split() if not _is_title_or_initial(word))
+    needed = [word for word in full_name.split() if not _is_title_or_initial(word)]
+    full_name = " ".join(needed)
     name_words = [
         word.removesuffix("'s") for word in fold_words(full_name) if word not in _SMALL_WORDS
     ]
@@ -171,15 +202,19 @@ def _has_name(span: str, text: str) -> bool:
     if letters.isupper() and 2 <= len(letters) <= 6:
         firsts = "".join(word[0] for word in text_words if word not in _SMALL_WORDS)
         return letters.lower() in firsts
-    initials = {"".join(word[0] for word in name_words), *fold_words(short_name)}
+    if len(name_words) < 2:
+        return False
+    initials = "".join(word[0] for word in name_words)
+    short_forms = {initials, *fold_words(short_name)}
     undotted = re.sub(r"(?<=\b\w)\.", "", fold_accents(text)).strip("?!.")
-    return len(name_words) > 1 and not initials.isdisjoint(undotted.split())
+    return not short_forms.isdisjoint(undotted.split())
 
 
 def _is_title_or_initial(word: str) -> bool:
     """Return whether *word* is a title or an initial with a full stop, such as "Dr." or "J."."""
-    bare = fold_accents(word[:-1])
-    return word.endswith(".") and (len(word) == 2 or bare in _load_words("titles"))
+    if not word.endswith("."):
+        return False
+    return len(word) == 2 or fold_accents(word[:-1]) in _load_words("titles")
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
@@ -188,9 +223,10 @@ def _has_name_word(name_word: str, text_words: list[str]) -> bool:
     A word of five or more letters may also be the start of a longer word.
     """
     forms = {name_word, name_word.rstrip("s"), f"{name_word}s"}
-    return not forms.isdisjoint(text_words) or (
-        len(name_word) > 4 and any(word.startswith(name_word) for word in text_words)
-    )
+    if not forms.isdisjoint(text_words):
+        return True
+    is_long = len(name_word) > 4
+    return is_long and any(word.startswith(name_word) for word in text_words)
 
 
 def _has_numbers(span: str, text: str) -> bool:
@@ -198,7 +234,8 @@ def _has_numbers(span: str, text: str) -> bool:
 
     In *text*, a number may be written in digits, as an English word or as a Han character.
     """
-    if not all(_has_sign(sign, text) for sign in span if sign in _SIGN_NAMES):
+    signs = [char for char in span if char in _SIGN_NAMES]
+    if not all(_has_sign(sign, text) for sign in signs):
         return False
     text_values: set[Decimal] = set().union(*_find_numbers(text), _find_spelled_numbers(text))
     text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
@@ -223,9 +260,11 @@ def _find_numbers(text: str) -> list[set[Decimal]]:
         digits = re.sub(r"[\s']", "", match[1])
         # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has
         # two values.
-        readings = {digits.replace(",", ""), digits.replace(".", "").replace(",", ".")}
+        with_comma = digits.replace(".", "").replace(",", ".")
+        readings = {digits.replace(",", ""), with_comma}
         values = {Decimal(reading[:50]) for reading in readings if reading.count(".") < 2}
-        if factor := _FACTORS.get(match[2] or ""):
+        factor = _FACTORS.get(match[2] or "")
+        if factor:
             values |= {value.scaleb(factor) for value in values}
         numbers.append(values)
     return numbers
@@ -235,9 +274,12 @@ def _has_sign(sign: str, text: str) -> bool:
     """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
     folded_text = fold_accents(text)
     names = _SIGN_NAMES[sign]
-    if sign in folded_text or not names.isdisjoint(split_words(folded_text)):
+    if sign in folded_text:
         return True
-    return any(not name.isascii() and fold_accents(name) in folded_text for name in names)
+    if not names.isdisjoint(split_words(folded_text)):
+        return True
+    in_other_scripts = (fold_accents(name) for name in names if not name.isascii())
+    return any(name in folded_text for name in in_other_scripts)
 
 
 def is_negated(text: str) -> bool:
@@ -262,28 +304,42 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
     folded_text = fold_accents(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
-        for form in (compound, compound.replace("-", ""), compound.replace("-", " ")):
+        forms = (
+            compound,
+            compound.replace("-", ""),
+            compound.replace("-", " "),
+        )
+        for form in forms:
             folded_text = folded_text.replace(form, " ")
     denials = _find_denials(folded_query)
     protected = _load_words("negations") | set(fold_words(span))
     other_words = _load_words("denials").intersection(denials) - protected
-    count = _count_denials(it for it in _find_denials(folded_text) if it not in other_words)
+    kept_denials = [it for it in _find_denials(folded_text) if it not in other_words]
+    count = _count_denials(kept_denials)
     count += _count_rephrased_denials(folded_text, folded_query)
     meant_denials = [denial for denial in denials if denial not in other_words]
     excluding = _load_words("exclusions").intersection(meant_denials)
-    is_double = excluding and _count_denials(it for it in meant_denials if it not in excluding)
-    return count > 1 if is_double else count > 0
+    plain_denials = [denial for denial in meant_denials if denial not in excluding]
+    if excluding and _count_denials(plain_denials):
+        return count > 1
+    return count > 0
 
 
-def _count_denials(denials: Iterable[str]) -> int:
+def _count_denials(denials: list[str]) -> int:
     """Return how many negations a text with the negating words *denials* expresses.
 
     The French "ne … pas" is a single negation.
     """
-    words = list(denials)
+    full_words = [word for word in denials if not _is_ne(word)]
     # "ne" without "pas" is a negation too.
-    full_words = [it for it in words if it == "n't" or not (it == "ne" or it.startswith("n'"))]
-    return len(full_words or words[:1])
+    return len(full_words or denials[:1])
+
+
+def _is_ne(word: str) -> bool:
+    """Return whether *word* is the French "ne" or begins with its short form, "n'"."""
+    if word == "n't":
+        return False
+    return word == "ne" or word.startswith("n'")
 
 
 def _find_denials(folded_text: str) -> list[str]:
@@ -301,10 +357,14 @@ def _count_rephrased_denials(folded_text: str, folded_query: str) -> int:
     query_words = set(re.findall(r"[\w-]+", folded_query))
     stems = {word[:5] for word in split_words(folded_query) if len(word) > 3}
     known_words = query_words | _load_words("denials")
-    new_words = (it for it in re.findall(r"[\w-]+", folded_text) if it not in known_words)
-    prefixed = map(_PREFIXED.match, new_words)
-    is_trouble = bool(_WORKING.search(folded_query) and _TROUBLE.search(folded_text))
-    return is_trouble + sum(match is not None and match[1][:5] in stems for match in prefixed)
+    count = 0
+    for word in re.findall(r"[\w-]+", folded_text):
+        match = None if word in known_words else _PREFIXED.match(word)
+        if match and match[1][:5] in stems:
+            count += 1
+    if _WORKING.search(folded_query) and _TROUBLE.search(folded_text):
+        count += 1
+    return count
 
 
 @cache
@@ -325,6 +385,7 @@ def _compile_denials() -> re.Pattern[str]:
 
     Examples are the "n't" in "isn't", and characters in scripts that do not separate words.
     """
-    return re.compile(
-        "|".join(pattern for lexicon in load_all_lexicons() for pattern in lexicon.denial_patterns)
-    )
+    patterns: list[str] = []
+    for lexicon in load_all_lexicons():
+        patterns += lexicon.denial_patterns
+    return re.compile("|".join(patterns))

@@ -27,12 +27,27 @@ from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY
 
 QUERIES: Final = (
-    *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
-    *("user_query", "prompt", "message", "input"),
+    "query",
+    "question",
+    "q",
+    "text",
+    "search_query",
+    "query_text",
+    "query_texts",
+    "user_query",
+    "prompt",
+    "message",
+    "input",
 )
 VECTORS: Final = (
-    *("vector", "query_vector", "embedding", "query_embedding", "query_embeddings"),
-    *("near_vector", "vec", "emb"),
+    "vector",
+    "query_vector",
+    "embedding",
+    "query_embedding",
+    "query_embeddings",
+    "near_vector",
+    "vec",
+    "emb",
 )
 TOP_KS: Final = (
     *("top_k", "k", "limit", "n_results", "num_results", "n", "size", "max_results"),
@@ -74,7 +89,12 @@ _INPUTS_TEXT: Final = (_INPUTS, "text")
 # Chroma takes either texts or vectors.
 _INSTEAD_OF_VECTORS: Final = "query_texts"
 _SEARCHES: Final = (
-    *("invoke", "retrieve", "search", "query", "similarity_search", "get_relevant_documents"),
+    "invoke",
+    "retrieve",
+    "search",
+    "query",
+    "similarity_search",
+    "get_relevant_documents",
     "run",
 )
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -155,15 +175,17 @@ class Binding:
         if SCORE_BY in parameters.named and parameters.inner.keys().isdisjoint(QUERIES):
             return (SCORE_BY,)
         # The inner function's names, so that a partial that sets the question is reported.
-        for name in (*VECTORS, *QUERIES) if takes_vector else QUERIES:
+        usual_names = (*VECTORS, *QUERIES) if takes_vector else QUERIES
+        for name in usual_names:
             if name in parameters.inner:
                 if not takes_vector and parameters.is_vector(name):
                     raise parameters.make_error(_NO_TEXT)
                 return parameters.require_free(name)
         names = parameters.list_likeliest(takes_vector)
-        if not takes_vector and (
-            all(map(parameters.is_vector, names)) if names else parameters.shows_only_vectors
-        ):
+        takes_only_vectors = parameters.shows_only_vectors
+        if names:
+            takes_only_vectors = all(map(parameters.is_vector, names))
+        if takes_only_vectors and not takes_vector:
             raise parameters.make_error(_NO_TEXT)
         if len(names) > 1:
             self.ambiguity = (
@@ -176,7 +198,9 @@ class Binding:
                 "has no parameter that looks like the query; name it with query_arg="
                 f" ({parameters.describe()})"
             )
-        return tuple(names) or ("vector" if takes_vector else "query",)
+        if names:
+            return tuple(names)
+        return ("vector",) if takes_vector else ("query",)
 
     def _list_sources(self) -> Path:
         """Return the keywords and positions that may hold the question, the likeliest first."""
@@ -187,7 +211,8 @@ class Binding:
         first = [parameters.first_position] if is_by_name else []
         if self.takes_clauses:
             # A text that a caller passes beside the clauses, unless the function takes it.
-            return *(() if self.has_var_keyword else usual), *first, name
+            texts = [] if self.has_var_keyword else usual
+            return *texts, *first, name
         if not name and self.takes_vector:
             return ()
         if self.takes_vector:
@@ -201,13 +226,15 @@ class Binding:
 
     def make_missing_error(self) -> WrapError:
         """Return the error for a call without a question."""
-        is_unknown = self.parameters.is_loose and not self.takes_vector
-        advice = "if it takes a vector, wrap it with embed=; otherwise " if is_unknown else ""
-        error = self.parameters.make_error(
+        if self.ambiguity:
+            return WrapError(f"{self.function_name}(): {self.ambiguity}")
+        advice = ""
+        if self.parameters.is_loose and not self.takes_vector:
+            advice = "if it takes a vector, wrap it with embed=; otherwise "
+        return self.parameters.make_error(
             f"was called without a query; {advice}pass it as {self.argument!r}, or name the"
             " parameter that holds the query with query_arg="
         )
-        return WrapError(f"{self.function_name}(): {self.ambiguity}") if self.ambiguity else error
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of one call."""
@@ -266,7 +293,9 @@ class Arguments:
         for name in binding.pages:
             if _can_select_page(self._get((name,))):
                 return name
-        for name, value in self.kwargs.items() if binding.may_have_pages else ():
+        if not binding.may_have_pages:
+            return ""
+        for name, value in self.kwargs.items():
             if value is not None and _is_page_name(name) and _can_select_page(value):
                 return name
         return ""
@@ -297,13 +326,15 @@ class Arguments:
         if self._must_move(query, is_one_of_list=is_one_of_list):
             call = self._remove_from(call)
             path = binding.path
-        held, value = call._get(path), query
+        held = call._get(path)
+        value = query
         if text_fields:
             value = clauses.build_text_clauses(text_fields, query)
         elif path == (SCORE_BY,):
             value = clauses.replace_question(held, query)
         elif isinstance(query, str):
-            value = [query] if _is_list_of_one_text(held) and not is_one_of_list else query
+            if _is_list_of_one_text(held) and not is_one_of_list:
+                value = [query]
         elif path == binding.path and _split_words(path[-1])[-1] in _LISTS_OF_VECTORS:
             value = [query]
         return call._set(path, value)
@@ -338,13 +369,17 @@ class Arguments:
             return ""
         fields = self._get((INCLUDE_FIELDS,))
         # Only a list of names can be extended. Without a list, the index returns no fields.
-        if fields is None or isinstance(fields, list | tuple):
-            return "" if {field_name, EVERY_FIELD} & set(fields or ()) else field_name
-        return ""
+        if fields is None:
+            return field_name
+        if not isinstance(fields, list | tuple):
+            return ""
+        is_requested = field_name in fields or EVERY_FIELD in fields
+        return "" if is_requested else field_name
 
     def request_field(self, field_name: str) -> Arguments:
         """Return the arguments with a request for *field_name* of each document too."""
-        return self._set((INCLUDE_FIELDS,), [*(self._get((INCLUDE_FIELDS,)) or ()), field_name])
+        fields = self._get((INCLUDE_FIELDS,)) or ()
+        return self._set((INCLUDE_FIELDS,), [*fields, field_name])
 
     # --- where things are -------------------------------------------------------------------------
 
@@ -353,7 +388,9 @@ class Arguments:
         """The keyword or position of the question, and the argument there."""
         binding = self.binding
         parameters = self._parameters
-        held = self._get((SCORE_BY,)) if binding.takes_clauses or parameters.is_loose else None
+        held = None
+        if binding.takes_clauses or parameters.is_loose:
+            held = self._get((SCORE_BY,))
         if binding.takes_clauses and not clauses.are_clauses(held):
             return SCORE_BY, held
         null = ""
@@ -373,8 +410,10 @@ class Arguments:
             if self.args:
                 return (*texts, (len(self.args) - 1, self.args[-1]))[0]
         default = parameters.read_default(binding.path[0])
-        if null or default is not None:
-            return null or binding.path[0], None if null else default
+        if null:
+            return null, None
+        if default is not None:
+            return binding.path[0], default
         raise binding.make_missing_error()
 
     @cached_property
@@ -420,9 +459,12 @@ class Arguments:
             # A method `query` that shows no parameters is Pinecone's, which takes keywords only.
             is_pinecone = parameters.function_name.rpartition(".")[2] == "query"
             is_anywhere = parameters.is_loose and not (is_pinecone or binding.is_named)
-            return not (isinstance(query, str) or (is_by_position and is_anywhere))
-        is_by_name = root in parameters.named or parameters.has_var_keyword
-        is_taken = is_by_position if isinstance(root, int) else is_by_name
+            if isinstance(query, str):
+                return False
+            return not (is_by_position and is_anywhere)
+        is_taken = root in parameters.named or parameters.has_var_keyword
+        if isinstance(root, int):
+            is_taken = is_by_position
         is_list = is_one_of_list and isinstance(argument, list | tuple)
         is_text = isinstance(argument, str) or is_list
         return is_text and (not is_taken or parameters.is_pinecone_search)
@@ -531,19 +573,23 @@ class _Parameters:
             annotation = self.named[name].annotation
             is_typed = self._has_vector_type(name) if takes_vector else annotation in _TEXT_TYPES
             can_be = is_typed or annotation is _EMPTY
-            group = self._is_optional(name) if can_be else 1 if name in telling else 2
-            if not _SCOPES.isdisjoint(_split_words(name)):
-                group = 2
             if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
                 group = 3
+            elif not _SCOPES.isdisjoint(_split_words(name)):
+                group = 2
+            elif can_be:
+                group = int(self._is_optional(name))
+            else:
+                group = 1 if name in telling else 2
             ranks[name] = group, name not in telling, not is_typed
         likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
         if takes_vector or not likeliest or likeliest[0] in telling:
             return likeliest
         # Beside a vector that must be passed, a text may be the name of what is searched.
         vectors = [it for it in self._free if self.is_vector(it) and not self._is_optional(it)]
-        is_likely = ranks[likeliest[0]][0] == 0
-        return list(dict.fromkeys((*likeliest, *vectors))) if is_likely else vectors or likeliest
+        if ranks[likeliest[0]][0] == 0:
+            return list(dict.fromkeys((*likeliest, *vectors)))
+        return vectors or likeliest
 
     def _is_optional(self, name: str) -> bool:
         return self.named[name].default is not _EMPTY
@@ -557,7 +603,9 @@ class _Parameters:
 
     def read_default(self, name: Any) -> Any:
         """Return the default of *name*, or ``None`` if the parameter has no default."""
-        default = self.named[name].default if name in self.named else None
+        if name not in self.named:
+            return None
+        default = self.named[name].default
         return None if default is _EMPTY else default
 
     def require_free(self, name: str, *keys: str) -> tuple[str, ...]:
@@ -574,9 +622,11 @@ class _Parameters:
             if path is None or (path is False and option == "page_arg"):
                 continue
             if not isinstance(path, str):
+                allowed = "a parameter's name"
+                if option == "page_arg":
+                    allowed += " or False"
                 raise self.make_error(
-                    f"cannot be wrapped: {option} must be a parameter's name"
-                    f"{' or False' * (option == 'page_arg')}, not {path!r}"
+                    f"cannot be wrapped: {option} must be {allowed}, not {path!r}"
                 )
             name = path.partition(".")[0]
             if name in self.named or name in self.inner or self.has_var_keyword:
@@ -637,7 +687,8 @@ def _is_page_name(name: str) -> bool:
 
 def _can_select_page(value: Any) -> bool:
     """Return whether *value* can select a page: it is no switch, date or database cursor."""
-    return not issubclass(type(value), bool | date) and not hasattr(type(value), "execute")
+    class_ = type(value)
+    return not issubclass(class_, bool | date) and not hasattr(class_, "execute")
 
 
 def should_await_calls(fn: Any, declared_kind: object) -> bool:

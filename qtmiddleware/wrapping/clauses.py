@@ -64,7 +64,9 @@ def are_clauses(value: Any) -> bool:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         return False
     types = {read_clause_type(clause) for clause in value}
-    return types <= PLACES.keys() and (len(value) == 1 or types <= COMBINED)
+    if not types <= PLACES.keys():
+        return False
+    return len(value) == 1 or types <= COMBINED
 
 
 def read_clause_type(clause: Any) -> str:
@@ -80,9 +82,11 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
     names: list[Any] = []
     for clause in clauses:
         clause_fields = read_field(clause, "fields")
-        names += clause_fields if isinstance(clause_fields, list | tuple) else []
+        if isinstance(clause_fields, list | tuple):
+            names += clause_fields
         names.append(read_field(clause, "field"))
-    return list(dict.fromkeys(name for name in names if isinstance(name, str) and name))
+    given_names = (name for name in names if isinstance(name, str) and name)
+    return list(dict.fromkeys(given_names))
 
 
 def are_vector_clauses(clauses: Any) -> bool:
@@ -117,18 +121,26 @@ def read_question(clauses: Any) -> Any:
     )
     if question is None:
         raise ClauseProblem(f"the {types[0]} clause has no {PLACES[types[0]]!r}", "missing")
-    is_list = isinstance(question, list | tuple) and isinstance((*question, 0)[0], str | Mapping)
-    if types[0] in VECTORS and not (isinstance(question, str) or is_list):
+    is_question = isinstance(question, str)
+    if isinstance(question, list | tuple) and len(question):
+        is_question = isinstance(question[0], str | Mapping)
+    if types[0] in VECTORS and not is_question:
         raise ClauseProblem(f"vector in a {types[0]} clause", "not_text", question)
     if any(text != question for text in others):
         raise ClauseProblem(
             "the clauses hold different texts, so it is not clear which one is the question",
             "several_questions",
         )
-    is_query_string = QUERY_STRING in types and isinstance(question, str)
-    if is_query_string and (syntax := find_lucene_operator(question)):
-        problem = f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged"
-        raise ClauseProblem(f"{problem}; use a text clause for plain questions", "lucene", question)
+    syntax = ""
+    if QUERY_STRING in types and isinstance(question, str):
+        syntax = find_lucene_operator(question)
+    if syntax:
+        raise ClauseProblem(
+            f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged; use a"
+            " text clause for plain questions",
+            "lucene",
+            question,
+        )
     return question
 
 
@@ -144,14 +156,25 @@ def _replace_in_clause(clause: Any, question: Any) -> Any:
     if isinstance(question, str):
         if read_field(clause, place) == question:
             return clause  # keep the caller's own text unchanged, a question mark included
-        question = strip_lucene_syntax(question) if clause_type == QUERY_STRING else question
-    elif clause_type == SPARSE and not (
-        isinstance(question, Mapping) or hasattr(question, "indices")
-    ):
-        # Pinecone's sparse format: the values that are not zero, and their indices.
-        entries = {index: float(value) for index, value in enumerate(question) if value}
-        question = {"indices": [*entries], "values": [*entries.values()]}
+        if clause_type == QUERY_STRING:
+            question = strip_lucene_syntax(question)
+    elif clause_type == SPARSE:
+        question = _convert_to_sparse(question)
     return replace_value_at_path(clause, (place,), question)
+
+
+def _convert_to_sparse(vector: Any) -> Any:
+    """Return *vector* in Pinecone's sparse format: the values that are not zero, and their indices.
+
+    A vector in this format is returned unchanged.
+    """
+    if isinstance(vector, Mapping) or hasattr(vector, "indices"):
+        return vector
+    entries = {index: float(value) for index, value in enumerate(vector) if value}
+    return {
+        "indices": list(entries),
+        "values": list(entries.values()),
+    }
 
 
 def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[str, Any]]:
@@ -173,9 +196,16 @@ def strip_lucene_syntax(query_string: str) -> str:
 
     If *query_string* contains only syntax, return *query_string* unchanged.
     """
-    plain, before = query_string, ""
+    plain = query_string
+    before = ""
     # Removing one piece may leave another at the start of a word, as in "{-".
     while plain != before:
         before = plain
-        plain = _SYNTAX.sub(lambda it: it[0].lower() if it[0].isalpha() else " ", plain)
+        plain = _SYNTAX.sub(_replace_operator, plain)
     return " ".join(plain.split()) or query_string
+
+
+def _replace_operator(match: re.Match[str]) -> str:
+    """Return an operator such as AND as a plain word, and a space for any other."""
+    operator = match[0]
+    return operator.lower() if operator.isalpha() else " "

@@ -23,7 +23,15 @@ ACCEPTED: Final = (
     " fields that the prompt asks for"
 )
 
-_TEXT_NAMES: Final = ("content", "text", "output_text", "response", "message", "answer", "output")
+_TEXT_NAMES: Final = (
+    "content",
+    "text",
+    "output_text",
+    "response",
+    "message",
+    "answer",
+    "output",
+)
 _END_NAMES: Final = ("finish_reason", "stop_reason", "done_reason")
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 _DECLINED: Final = frozenset({"content_filter", "refusal"})
@@ -48,10 +56,12 @@ def read_completion(completion: Any) -> Reply:
     raise_if_gateway_error(completion)
     choices = read_field(completion, "choices")
     # A client of the SDK returns text, and not an object, if the answer is no JSON.
-    if choices in (None, [], ()) and completion is not None and not isinstance(completion, str):
+    is_object = completion is not None and not isinstance(completion, str)
+    if is_object and choices in (None, [], ()):
         raise ModelError("empty", "the model's response has no choices")
     choice = choices[0] if isinstance(choices, list | tuple) else None
-    if (message := read_field(choice, "message")) is None:
+    message = read_field(choice, "message")
+    if message is None:
         raise ModelError("unparsable", f"the model's response is no completion; {CHECK_ADDRESS}")
     text = join_texts(read_field(message, "content"))
     return make_reply(text, completion, message, read_field(choice, "finish_reason"))
@@ -74,21 +84,23 @@ def make_reply(
     if len(text) > MOST_CHARS:
         raise ModelError("too_long", f"the model's answer is longer than {MOST_CHARS:,} characters")
     is_cut = end in _CUT_OFF
-    if not text.strip() and is_cut:
+    is_empty = not text.strip()
+    if is_empty and is_cut:
         raise ModelError(
             "truncated",
             "the token limit was reached before the answer began; raise llm.maxTokens (for"
             " answers, answer.maxTokens)",
         )
-    if not text.strip():
+    if is_empty:
         raise ModelError("empty", "the model's answer is empty")
     # LangChain and LlamaIndex keep what the service sent in a field; their own id is another one.
-    raw, metadata = (read_field(completion, it) for it in ("raw", "response_metadata"))
-    usages = (
-        *(read_field(completion, it) for it in ("usage", "usage_metadata")),
-        read_field(raw, "usage"),
+    raw = read_field(completion, "raw")
+    metadata = read_field(completion, "response_metadata")
+    usage = (
+        read_field(completion, "usage")
+        or read_field(completion, "usage_metadata")
+        or read_field(raw, "usage")
     )
-    usage = next(filter(None, usages), None)
     source = metadata or raw or completion
     return Reply(
         text,
@@ -120,16 +132,37 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
     values = {field.name: read_field(answer, field.name) for field in prompt.fields}
     if fields := {name: value for name, value in values.items() if value is not None}:
         return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
-    inner = read_field(answer, "message"), read_field(read_field(answer, "output"), "message")
-    for message in (answer, *inner):
-        texts = (join_texts(read_field(message, name)) for name in _TEXT_NAMES)
-        if (text := next((it for it in texts if it is not None), None)) is not None:
-            holders = (answer, read_field(answer, "response_metadata"))
-            ends = [read_field(holder, name) for holder in holders for name in _END_NAMES]
-            end = next((it for it in ends if isinstance(it, str)), None)
-            return make_reply(text, answer, message, end)
+    output = read_field(answer, "output")
+    messages = (
+        answer,
+        read_field(answer, "message"),
+        read_field(output, "message"),
+    )
+    for message in messages:
+        text = _find_text(message)
+        if text is not None:
+            return make_reply(text, answer, message, _find_end(answer))
     kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
+
+
+def _find_text(message: Any) -> str | None:
+    """Return the text under the first usual name in *message*; ``None`` if there is none."""
+    for name in _TEXT_NAMES:
+        text = join_texts(read_field(message, name))
+        if text is not None:
+            return text
+    return None
+
+
+def _find_end(answer: Any) -> str | None:
+    """Return the reason for the end of *answer*, from its fields or LangChain's metadata."""
+    for holder in (answer, read_field(answer, "response_metadata")):
+        for name in _END_NAMES:
+            end = read_field(holder, name)
+            if isinstance(end, str):
+                return end
+    return None
 
 
 def raise_if_gateway_error(completion: Any) -> None:
@@ -145,8 +178,11 @@ def raise_if_refused(message: Any, finish_reason: str) -> None:
     """Raise `ModelError` if *message* or *finish_reason* reports a refusal or a failure."""
     refusal = read_field(message, "refusal")
     parts = read_field(message, "content")
-    kinds = [read_field(it, "type") for it in parts] if isinstance(parts, list | tuple) else []
-    if "refusal" in kinds or (isinstance(refusal, str) and refusal.strip()):
+    is_refused = isinstance(refusal, str) and refusal.strip() != ""
+    if isinstance(parts, list | tuple):
+        kinds = [read_field(part, "type") for part in parts]
+        is_refused = is_refused or "refusal" in kinds
+    if is_refused:
         raise ModelError("refused", "the model refused to answer")
     if finish_reason in _DECLINED:
         raise ModelError("refused", "the provider's content filter withheld the answer")
