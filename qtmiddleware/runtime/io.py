@@ -151,6 +151,8 @@ class IO(Protocol):
 
     can_await: bool
     """Whether the work can await something. If not, every call blocks."""
+    has_loop: bool
+    """Whether asyncio's event loop can do work while the caller waits."""
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make the blocking *call* and return its result, without blocking an event loop."""
@@ -245,7 +247,7 @@ class Threads:
     change it.
     """
 
-    can_await = False
+    can_await = has_loop = False
 
     def __init__(self, bulkhead: Bulkhead) -> None:
         self._bulkhead = bulkhead
@@ -454,11 +456,11 @@ class Tasks:
 
     def __init__(self, bulkhead: Bulkhead) -> None:
         self._context = copy_context_with_bulkhead(bulkhead)
-        self._is_foreign = _find_running_loop() is None
+        self.has_loop = _find_running_loop() is not None
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in a thread and await its end."""
-        return call() if self._is_foreign else await run_in_thread(call)
+        return await run_in_thread(call) if self.has_loop else call()
 
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call *function*, in a thread if it is not asynchronous."""
@@ -470,7 +472,7 @@ class Tasks:
 
     def start(self, work: Work[T]) -> Beside[T]:
         """Begin *work* in a task of its own."""
-        if self._is_foreign:
+        if not self.has_loop:
             return _Later(work)
         return _Task(work, Job(self._context), _copy_context(self._context))
 
@@ -479,7 +481,7 @@ class Tasks:
     ) -> list[Outcome[T]]:
         """Do each of *works* in a task of its own."""
         jobs = [Job(self._context) for _ in works]
-        if self._is_foreign:
+        if not self.has_loop:
             return [
                 _make_late_outcome(job, perf_counter())
                 if deadline.passed
@@ -510,7 +512,7 @@ class Tasks:
 
     async def join(self, result: Future[T], deadline: Deadline) -> T | None:
         """Await *result*; other callers that wait for it are not affected."""
-        if self._is_foreign:
+        if not self.has_loop:
             return _join(result, deadline)
         seconds, waiting = deadline.remaining(), asyncio.wrap_future(result)
         try:

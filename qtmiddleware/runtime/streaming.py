@@ -49,7 +49,7 @@ async def stream_reply(
     with observation:
         reading: _Reading | _TaskReading = (
             _TaskReading(model, prompt, deadline, context, bulkhead)
-            if services.io.can_await
+            if services.io.has_loop
             else _Reading(model, prompt, deadline, context, bulkhead)
         )
         piece: Piece | None = None

@@ -36,6 +36,17 @@ async def awaited(query: str, top_k: int = 2) -> Any:
     return found(query, top_k)
 
 
+async def awaited_by_any_loop(query: str, top_k: int = 2) -> Any:
+    return found(query, top_k)
+
+
+def driven(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of *coroutine*, driven as another library's loop drives it: asyncio runs no loop."""
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    return ended.value.value
+
+
 def searched(retrieval: qtm.Retrieval) -> list[str]:
     assert retrieval.status == "full", retrieval.degradations
     return [it.variant.text for it in retrieval.rankings]
@@ -304,3 +315,18 @@ def test_a_question_that_is_asked_within_itself_does_not_wait_for_itself(way: st
     retrieval = asyncio.run(outer.aretrieve(QUERY)) if way == "async" else outer.retrieve(QUERY)
     assert searched(retrieval) == [QUERY, *SUBS]
     assert [it.status for it in within] == ["full"] * 4
+
+
+@pytest.mark.parametrize("function", [plain, awaited_by_any_loop])
+def test_under_a_loop_that_is_not_asyncios_a_call_is_answered_in_full(
+    function: Callable[..., Any],
+) -> None:
+    qm = qtm.QueryMiddleware(config(), client=ScriptedModel(scripted))
+    wrapped = qm.wrap(function)
+
+    async def stream() -> str:
+        async with wrapped.astream_answer(QUERY) as pieces:
+            return "".join([piece async for piece in pieces])
+
+    assert searched(driven(wrapped.aretrieve(QUERY)))[1:]
+    assert driven(wrapped.aanswer(QUERY)).text == driven(stream()) == ANSWER
