@@ -26,7 +26,7 @@ from benchmarks.quality.report import RESULTS, mean, table
 from benchmarks.quality.sets import prepared_with
 from qtmiddleware.kit.evaluation import Dataset
 from qtmiddleware.kit.evaluation.measures import evaluate
-from qtmiddleware.retrieval import pipeline
+from qtmiddleware.retrieval import plan
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -151,7 +151,7 @@ def measure(folder: Path, *, show: bool = False) -> Measured:
 
 def find_without(wrapped: Any, text: str, top_k: int) -> list[str]:
     """Return the ids that the rules without metadata find."""
-    with patch.object(pipeline, "collect_metadata_evidence", lambda *_: None):
+    with patch.object(plan, "collect_metadata_evidence", lambda *_: None):
         return [match.id for match in wrapped.retrieve(text, top_k=top_k).matches]
 
 

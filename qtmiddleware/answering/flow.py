@@ -35,7 +35,7 @@ from qtmiddleware.preprocessing import detect_language
 from qtmiddleware.preprocessing.lexicon import load_lexicon
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
-from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.question import record_cost
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.logs import get_logger

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -24,7 +24,8 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
-from qtmiddleware.retrieval.call import EVIDENT, Call
+from qtmiddleware.retrieval.call import EVIDENT, Call, find_question_keywords
+from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_response
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import Search, Services
@@ -185,6 +186,113 @@ def prefer_hypothetical_passage(
     other_kinds = dict.fromkeys(variant.kind for variant in variants if variant is not passage)
     notes = tuple((kind, PASSAGE_LEADS) for kind in other_kinds)
     return (replace(passage, weight=topic * standalone.weight),), notes
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Found:
+    """What the model's texts brought.
+
+    Attributes:
+        transformation: The texts. The standalone form is dropped if the question starts a new
+            topic.
+        question_keywords: The keywords of the question or, in a conversation, of its standalone
+            form.
+        evidence_variants: The variants whose words count as keyword evidence.
+        searched_variants: The variants that were searched.
+        results: The responses that could be read, at most one per variant.
+    """
+
+    transformation: Transformation
+    question_keywords: str
+    evidence_variants: Sequence[Variant]
+    searched_variants: Sequence[Variant]
+    results: Sequence[SearchResult]
+
+
+async def search_texts(
+    plan: Plan,
+    transformation: Transformation,
+    services: Services,
+    *,
+    search_width: int | None,
+    deadline: Deadline,
+    sub_responses: dict[str, Any] | None,
+) -> Found:
+    """Choose variants of the model's texts, search them, and return what they brought.
+
+    If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
+
+    Args:
+        plan: What is understood of the question.
+        transformation: The model's texts.
+        services: Calls the function and the embedder.
+        search_width: How many passages each search asks for; ``None`` for as many as the caller
+            asked for.
+        deadline: The deadline of the searches.
+        sub_responses: Receives the response to each variant, by its text, if the sub-queries are
+            answered separately. Then only they and the standalone form are searched.
+    """
+    call, settings, trace = plan.call, plan.settings, plan.trace
+    if not plan.is_follow_up and transformation.standalone:
+        transformation = replace(transformation, standalone=None)
+    searchable = transformation if sub_responses is None else select_sub_query_texts(transformation)
+    question_keywords = find_question_keywords(plan.query, transformation, settings)
+    topic = question_keywords if settings.llm.guard else ""
+    variants: Sequence[Variant]
+    variants, notes = build_variants_and_notes(
+        searchable, plan.query.text, call.fusion_settings, topic
+    )
+    trace.notes.extend(notes)
+    if call.page:
+        # A page keeps its passages. Variants may only change their order.
+        searched: Sequence[Variant] = ()
+    elif sub_responses is not None:
+        searched = variants[: _count_sub_searches(call)]
+    else:
+        variants, searched = _choose_variants(plan, variants)
+    results = await search_variants(
+        searched,
+        call,
+        services,
+        search_width=search_width,
+        deadline=deadline,
+        trace=trace,
+        degradations=plan.degradations,
+    )
+    if sub_responses is not None:
+        sub_responses |= {result.ranking.variant.text: result.response for result in results}
+    if len(results) < min(settings.fusion.min_successes, len(searched)):
+        detail = f"{len(results)} of {len(searched)} searches succeeded"
+        plan.degradations.append(Degradation("search", "too_few_successes", detail))
+        return Found(transformation, question_keywords, (), searched, ())
+    return Found(transformation, question_keywords, variants, searched, results)
+
+
+def _count_sub_searches(call: Call) -> int | None:
+    """Return how many sub-queries may be searched; ``None`` for all."""
+    most_searches = call.settings.limits.max_searches
+    if most_searches is None:
+        return None
+    return max(0, most_searches - 1 - int(call.keyword_search_skip_reason is None))
+
+
+def _choose_variants(
+    plan: Plan, variants: Sequence[Variant]
+) -> tuple[Sequence[Variant], Sequence[Variant]]:
+    """Return the variants whose words count as evidence, and those to search."""
+    call, most_searches = plan.call, plan.call.max_searches
+    # A follow-up cannot be found without its standalone form, so that is searched even if it
+    # exceeds the budget by one search.
+    has_standalone = any(variant.kind == STANDALONE for variant in variants)
+    count = None if most_searches is None else max(most_searches - 1, int(has_standalone))
+    # The limit must be unset, or too low for one search per variant.
+    limit = plan.settings.limits.max_searches
+    if call.fusion_row.weighs and (limit is None or len(variants) >= limit):
+        variants, notes = prefer_hypothetical_passage(variants, call.fusion_settings)
+        plan.trace.notes.extend(notes)
+    searched, notes = select_variants_and_notes(variants, plan.query.text, count)
+    plan.trace.notes.extend(notes)
+    return variants, searched
 
 
 def select_sub_query_texts(transformation: Transformation) -> Transformation:

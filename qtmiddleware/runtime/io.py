@@ -289,14 +289,8 @@ class Threads:
                     # Breaks a reference cycle: the error's traceback refers to this frame.
                     del outcome
 
-        for thread_count in range(min(limit, len(works))):
-            try:
-                self._bulkhead.start(do_waiting_works)
-            except ModelError as error:
-                # The threads that have begun do all works.
-                if not thread_count:
-                    return [Outcome(error=error) for _ in works]
-                break
+        if (refusal := self._start_threads(do_waiting_works, min(limit, len(works)))) is not None:
+            return [Outcome(error=refusal) for _ in works]
         ending: Ending = "cancelled"
         try:
             on_abandon(lambda _: done.put(None))
@@ -321,6 +315,16 @@ class Threads:
                 sum(1 for job in jobs if job.ending is not None and job.began)
             )
         return [outcome for outcome in outcomes if outcome is not None]
+
+    def _start_threads(self, task: Callable[[], None], count: int) -> ModelError | None:
+        """Start *task* in up to *count* threads; return the error if none could begin."""
+        for begun in range(count):
+            try:
+                self._bulkhead.start(task)
+            except ModelError as error:
+                # The threads that have begun do all works.
+                return None if begun else error
+        return None
 
     async def join(self, result: Future[T], deadline: Deadline) -> T | None:
         """Block until *result* is known."""

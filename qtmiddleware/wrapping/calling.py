@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from qtmiddleware.errors import SetupWarning, WrapError, is_outage, is_rate_limit
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.call import Call, build_paging_warning
+from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import retrieve
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.result import hide_field
 from qtmiddleware.retrieval.searching import RunningCall, record_read_units

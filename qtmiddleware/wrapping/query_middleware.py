@@ -33,9 +33,9 @@ from qtmiddleware.protocols import (
     Store,
 )
 from qtmiddleware.retrieval.call import Call, validate_clock, validate_query
+from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import transform
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger

@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.errors import ModelError
-from qtmiddleware.retrieval.pipeline import retrieve
+from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Retrieval

@@ -16,9 +16,9 @@ from qtmiddleware.kit.bulk.pace import Pace
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.providers.llms.governed import GovernedModel
 from qtmiddleware.retrieval.call import Call, validate_query
+from qtmiddleware.retrieval.flow import transform as transform_question
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.pipeline import transform as transform_question
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.services import ModelOnly, run
 from qtmiddleware.runtime.threads import Bulkhead

@@ -82,7 +82,7 @@ def test_without_rules_that_work_either_the_plain_result_comes(
     def broken(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", broken)
+    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", broken)
     retrieval = wrapped.retrieve(QUERY, top_k=3)
     assert retrieval.response == search(QUERY, 3)
     assert reasons(retrieval) == [("middleware", "failed")]

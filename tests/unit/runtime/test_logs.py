@@ -138,7 +138,7 @@ def test_a_defect_of_ours_is_one_error(
     def broken(*_: Any) -> Any:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", broken)
+    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", broken)
     wrapped = failing().wrap(search)
     for _ in range(10):
         wrapped.retrieve(QUERY)
@@ -153,7 +153,7 @@ def test_records_name_the_line_that_wrote_them(
     get_logger("qtmiddleware").warning("from here")
     LogSampler().log(get_logger("qtmiddleware"), "from here", ["too"])
     assert [(it.filename, it.funcName) for it in caplog.records] == [
-        ("pipeline.py", "_build_retrieval"),
+        ("flow.py", "_build_retrieval"),
         *[("test_logs.py", "test_records_name_the_line_that_wrote_them")] * 2,
     ]
 
@@ -368,7 +368,7 @@ def test_a_handler_or_filter_that_raises_costs_nobody_an_answer(
         config["log"] = {"path": str(tmp_path / "missing" / "queries.jsonl")}
     is_model = trouble in ("model", "bug in the model", "breaker")
     if trouble == "defect":
-        monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", fails)
+        monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", fails)
     qm = qtm.QueryMiddleware(config, client=fails if is_model else answers)
     odd: Any = {"odd": 1}
     if way == "sync":

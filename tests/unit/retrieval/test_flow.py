@@ -569,12 +569,18 @@ def fails(*_: Any, **__: Any) -> Any:
 
 @every_way
 @pytest.mark.parametrize(
-    "place", ["prepare_query", "find_skip_reason", "fuse_rankings", "build_response_and_matches"]
+    "place",
+    [
+        "plan.prepare_query",
+        "plan.find_skip_reason",
+        "ranking.fuse_rankings",
+        "flow.build_response_and_matches",
+    ],
 )
 def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     place: str, way: Way, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"qtmiddleware.retrieval.pipeline.{place}", fails)
+    monkeypatch.setattr(f"qtmiddleware.retrieval.{place}", fails)
     searched = way.wrap(config={"preprocess": {"applyTo": "text"}})
     found = searched.retrieve(QUERY, top_k=3)
     assert found.response == search(QUERY, 3)
@@ -588,7 +594,7 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
 def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("qtmiddleware.retrieval.pipeline.prepare_query", fails)
+    monkeypatch.setattr("qtmiddleware.retrieval.plan.prepare_query", fails)
     response = object()
     found = qtm.QueryMiddleware().wrap(lambda query: response).retrieve(QUERY)
     assert found.response is response

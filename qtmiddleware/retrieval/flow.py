@@ -1,0 +1,577 @@
+"""Run one retrieval, from the query to its result.
+
+    query ─ prepare ─┬─ search(original) ───────────────┐
+                     └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
+                     Retrieval
+
+Every fallback is an ordinary ``if`` or ``try`` in this file. If the model or the search for a
+variant fails or is late, the flow continues with the passages that the question itself found. The
+flow raises only the errors of the search for the question, unchanged.
+
+The search for the question starts first, in the caller's own thread or task. The other work (the
+model, the searches for its texts, a keyword search by `hybrid.textFields`) runs beside it, or after
+it in these cases:
+
+- The escalation mode ``auto``: the gate decides from the passages whether to ask the model.
+- The first call of a function that takes vectors or has a known problem: its first response shows
+  whether to search variants. The model is asked beside the search.
+- Without a free place: `limits.maxConcurrency` counts the search for the question too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from time import perf_counter
+from typing import Any, Final
+
+from qtmiddleware.catalogue import NOTHING
+from qtmiddleware.errors import ResponseShapeError, is_refusal
+from qtmiddleware.retrieval.call import Call
+from qtmiddleware.retrieval.plan import Plan
+from qtmiddleware.retrieval.ranking import (
+    align_score_direction,
+    fuse_lists,
+    measure_confidence,
+    record_text_presence,
+    weigh_words,
+)
+from qtmiddleware.retrieval.reranking import rerank_candidates
+from qtmiddleware.retrieval.responses import SearchResult, read_response
+from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
+from qtmiddleware.retrieval.searching import Found, search_by_keywords, search_texts
+from qtmiddleware.retrieval.transform_stage import TransformStage
+from qtmiddleware.runtime.io import Outcome, Work
+from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.services import Search, Services
+from qtmiddleware.types import (
+    Deadline,
+    Degradation,
+    Retrieval,
+    Trace,
+    Transformation,
+    add_degradation,
+)
+
+logger: Final = get_logger("qtmiddleware")
+
+
+async def retrieve(
+    call: Call,
+    services: Services,
+    *,
+    sub_responses: dict[str, Any] | None = None,
+    original_outcome: Outcome[Any] | None = None,
+    trace: Trace | None = None,
+) -> Retrieval:
+    """Retrieve the passages for *call*.
+
+    Args:
+        call: The query, its settings and the state of the function.
+        services: Calls the function, the model and the hooks.
+        sub_responses: A dict that receives the response to each searched variant, by the variant's
+            text. Pass a dict to answer sub-queries separately. If the model then returns at least
+            two sub-queries, only the sub-queries and the standalone form are searched.
+        original_outcome: The outcome of the search for the question, if the caller has already made
+            this search.
+        trace: The trace to write to; ``None`` for a new trace.
+
+    Raises:
+        Exception: The error of the search for the question, unchanged. There are no other errors.
+    """
+    observation = call.observation.make_child("retrieval", top_k=call.top_k, content=call.original)
+    services = services.within(observation, call.settings.limits.max_concurrency, call.models)
+    flow = _Flow(call, services, sub_responses, original_outcome, trace)
+    with observation:
+        retrieval = observation.keep_result(await flow.run())
+    for hook in call.hooks:
+        try:
+            await services.tell(hook, retrieval)
+        except Exception as error:
+            retrieval = _record_failed_hook(call, retrieval, error)
+    return retrieval
+
+
+async def transform(call: Call, services: Services) -> Transformation:
+    """Ask the model for a transformation of *call*, without any search.
+
+    If the model fails, the transformation is empty.
+    """
+    observation = call.observation.make_child("transform", content=call.original)
+    services = services.within(observation, call.settings.limits.max_concurrency, call.models)
+    with observation:
+        return observation.keep_result(await _Flow(call, services).transform())
+
+
+def _record_failed_hook(call: Call, retrieval: Retrieval, error: Exception) -> Retrieval:
+    """Return *retrieval* with a degradation for a hook that raised *error*."""
+    outcome = Outcome[None](late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+    degradation = Degradation("hook", outcome.reason, outcome.detail)
+    retrieval = add_degradation(retrieval, degradation)
+    call.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
+    # The text of the hook's error may quote the question.
+    if logger.isEnabledFor(logging.DEBUG):
+        query_id, error_type = retrieval.trace.query_id, type(error).__name__
+        message = format_error(error)
+        logger.debug(
+            "on_retrieval failed: %s",
+            message,
+            event="hook_failed",
+            query_id=query_id,
+            error=error_type,
+        )
+    return retrieval
+
+
+class _Flow:
+    """One retrieval in progress. Its methods are listed in the order in which they run."""
+
+    def __init__(
+        self,
+        call: Call,
+        services: Services,
+        sub_responses: dict[str, Any] | None = None,
+        original_outcome: Outcome[Any] | None = None,
+        trace: Trace | None = None,
+    ) -> None:
+        self.call = call
+        self.services = services
+        self.settings = call.settings
+        self.learned = call.learned
+        self.trace = trace or Trace(read_price=call.settings.store.read_price)
+        if call.page:
+            self.trace.note(
+                "query", f"`{call.page}` selects a page: the plain call's passages in a new order"
+            )
+        self.plan = Plan(call, self.trace)
+        self.degradations = self.plan.degradations
+        self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
+        # The error of the original's own search, the only error that the flow raises.
+        self._search_error: BaseException | None = None
+        self._keyword_search_error: BaseException | None = None
+        self._original_outcome = original_outcome
+        self._sub_responses = sub_responses
+        self._original_search = Search(call.original)
+        self._search_width = call.search_width
+        self._response: Any = None
+        # Whether `_response` is that to a search for more passages than the caller asked for.
+        self._is_widened = False
+
+    async def run(self) -> Retrieval:
+        """Run the whole flow and return its result.
+
+        If qtmiddleware itself fails, the flow returns the function's result without any changes.
+        """
+        if self.call.problem is not None:
+            self.degradations.append(self.call.problem)
+            return await self._call_function_unchanged()
+        if self.settings.shadow is not None:
+            self.trace.note("original", "shadow mode: the plain function's result")
+            return await self._call_function_unchanged()
+        try:
+            return await self._improve_retrieval()
+        except Exception as error:
+            if error is self._search_error:
+                # The error's traceback holds this frame and so `self`, which must not hold it.
+                self._search_error = None
+                raise
+            self._record_internal_error(error)
+        response = await self._perform_search(Search(self.call.original, None))
+        return self._build_unchanged_retrieval(response)
+
+    async def transform(self) -> Transformation:
+        """Ask the model for a transformation and return it, without searching.
+
+        Failures are added to the notes of the transformation.
+        """
+        transformation = NOTHING
+        try:
+            stage = self.plan.make()
+            transformation = self.plan.remembered
+            if stage is not None:
+                transformation = await stage.run(self.services, self._find_llm_deadline())
+        except Exception as error:
+            self._record_internal_error(error)
+        notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
+        return replace(transformation, notes=transformation.notes + notes)
+
+    async def _improve_retrieval(self) -> Retrieval:
+        """Search, ask the model, rank the passages, and return the result.
+
+        The module's docstring says what runs beside the search for the question, and what after it.
+        """
+        plan, call = self.plan, self.call
+        stage = plan.make()
+        # None until the keyword search has run. If it must not run, its list of results is empty.
+        keyword_results: Sequence[SearchResult] | None = (
+            None if plan.should_search_by_keywords() else ()
+        )
+        # A follow-up never waits for the gate: its own search seldom finds what it refers to.
+        gated = (
+            stage is not None and self.settings.escalation.mode == "auto" and not plan.is_follow_up
+        )
+        # The first response of a function shows how `embed=` is called and whether responses can
+        # be read. Until then its variants wait.
+        learns = self.learned.is_new and (call.embedder is not None or bool(self.learned.problem))
+        places = 0 if self._original_outcome is not None else self.services.limit - 1
+        has_texts = stage is not None or not (learns or plan.remembered.is_empty)
+        asks_beside = places > 0 and has_texts and not gated
+        beside = list[Work[Any]]()
+        if keyword_results is None and not learns and places > asks_beside:
+            deadline = self.deadline if stage is None else self._find_llm_deadline()
+            beside.append(partial(self._search_by_keywords, deadline))
+            places -= 1
+        if asks_beside:
+            services = self.services.with_limit(places)
+            beside.append(partial(self._ask_and_search, services, stage, should_search=not learns))
+        response, results = await self._perform_original_search(beside)
+        texts, found = results.pop() if asks_beside else (plan.remembered, None)
+        if results:
+            keyword_results = results.pop()
+        try:
+            original_result = await self._read_original_response(response)
+        except ResponseShapeError as error:
+            return await self._return_unreadable_response(error)
+        self._learn(original_result)
+        self._search_width = call.search_width
+        is_worth_asking = not gated or self._should_ask_model(original_result)
+        if stage is not None and not asks_beside and is_worth_asking:
+            texts = await self._ask(self.services, stage)
+        if keyword_results is None:
+            keyword_results = await self._search_by_keywords(self.deadline)
+        self._record_rejected_keyword_search()
+        if found is None:
+            found = await self._search_texts(self.services, texts)
+        return await self._rank(original_result, keyword_results, found)
+
+    async def _rank(
+        self, original_result: SearchResult, keyword_results: Sequence[SearchResult], found: Found
+    ) -> Retrieval:
+        """Merge and rank all passages, and return the result."""
+        plan, call = self.plan, self.call
+        others = [
+            *align_score_direction(plan, keyword_results, original_result),
+            *found.results,
+        ]
+        fusion = fuse_lists(plan, original_result, others)
+        ranked, rerank_scores = fusion.fused, list[float | None]()
+        if call.uses_keyword_evidence:
+            ranked = weigh_words(plan, fusion, found)
+        evidence = ranked.evidence
+        standing = measure_confidence(plan, fusion, evidence, found.question_keywords)
+        record_text_presence(plan, fusion, ranked)
+        if call.uses_reranker:
+            ranked, rerank_scores = await rerank_candidates(
+                ranked, call, self.services, self.deadline, self.trace, self.degradations
+            )
+        try:
+            response, matches = build_response_and_matches(
+                [original_result, *others], fusion, ranked, rerank_scores, call
+            )
+        except ResponseShapeError as error:
+            return await self._return_unreadable_response(error)
+        return self._build_retrieval(
+            response,
+            matches=matches,
+            variants=(
+                plan.original,
+                *(result.ranking.variant for result in keyword_results),
+                *found.searched_variants,
+            ),
+            transformation=found.transformation,
+            rankings=fusion.rankings,
+            fused=tuple(fusion.fused.keys),
+            fused_scores=tuple(fusion.fused.scores),
+            gains=tuple(map(tuple, fusion.fused.gains)),
+            evidence=evidence,
+            standing=standing,
+            reranked=tuple(ranked.keys[: len(rerank_scores)]),
+            rerank_scores=tuple(rerank_scores),
+        )
+
+    # --- the searches and the model ---------------------------------------------------------------
+
+    async def _perform_original_search(self, beside: Sequence[Work[Any]]) -> tuple[Any, list[Any]]:
+        """Search for the question while *beside* runs; return the response and the results.
+
+        If the caller has already made this search, its response is returned without another search.
+        """
+        if self._original_outcome is not None:
+            return self._original_outcome.value, []
+        call, search_width = self.call, self._search_width
+        if (full := call.full_search_width) is not None and search_width != full:
+            count, chars = search_width or call.top_k, self.learned.passage_chars
+            self.trace.note(
+                "keyword_evidence",
+                f"{count} candidates instead of {full}: passages have {chars:,.0f} characters",
+            )
+        original = self.plan.original
+        self._original_search = search = Search(
+            original.text, search_width, narrow_by=self.deadline, weight=original.weight
+        )
+        running = [self.services.io.start(work) for work in beside]
+        try:
+            began = perf_counter()
+            try:
+                response = await self.services.search(search)
+            except Exception as error:
+                self._search_error = error
+                raise
+            seconds = perf_counter() - began
+            results = [await work.get() for work in running]
+        finally:
+            for work in running:
+                await work.cancel()
+        # Recorded only now, because the work beside the search writes to the same trace.
+        self.trace.count_search(search.calls, search.reads)
+        self._record_original_search(began, seconds, search_width)
+        return response, results
+
+    def _record_original_search(
+        self, start_time: float, search_seconds: float, search_width: int | None
+    ) -> None:
+        """Record the start and duration of the search for the question in the trace.
+
+        If the function rejected a search for *search_width* passages, a note is added.
+
+        Args:
+            start_time: The start of the search, as returned by `time.perf_counter`.
+            search_seconds: The duration of the search, in seconds.
+            search_width: How many passages the search asked for.
+        """
+        search = self._original_search
+        self.trace.original_ms = search_seconds * 1e3
+        if search.embed_seconds:
+            self.trace.record_stage(
+                "embed", search.embed_seconds, detail="original", began=start_time
+            )
+        self.trace.record_stage("search.original", search_seconds, began=start_time)
+        if search_width is not None and search.top_k is None:
+            self.trace.note("keyword_evidence", f"the function rejects {search_width} candidates")
+
+    async def _read_original_response(self, response: Any) -> SearchResult:
+        """Return the passages in *response*, the one to the question.
+
+        If a search for many passages brought fewer than the caller asked for, or what cannot be
+        read, the function is asked once more with the caller's own number.
+
+        Raises:
+            ResponseShapeError: The response cannot be read.
+        """
+        search, widening = self._original_search, self.learned.widening
+        self._response, self._is_widened = response, search.top_k is not None
+        top_k, count = self.call.top_k, 0
+        result: SearchResult | None = None
+        try:
+            result = self._read_response(response, search)
+        except ResponseShapeError:
+            if search.top_k is None:
+                raise
+        if result is not None:
+            count = len(result.ranking.passages)
+            if search.top_k is None or top_k is None:
+                return result
+            widening.is_proven = widening.is_proven or count >= top_k
+            if count >= top_k or count in widening.confirmed or self.deadline.passed:
+                return result
+        # Python warns about a coroutine that is neither awaited nor closed.
+        if isinstance(response, Coroutine):
+            response.close()
+        own_search = Search(self.plan.query.text, None, weight=self.plan.original.weight)
+        try:
+            self._response = await self._perform_search(own_search)
+            self._is_widened = False
+        except Exception:
+            if result is None:
+                raise
+            self._search_error = None
+            return result
+        own_result = self._read_response(self._response, own_search)
+        own_count = len(own_result.ranking.passages)
+        if result is not None and own_count <= count:
+            widening.confirm(count)
+            return result
+        widening.stop()
+        note = (
+            f"{search.top_k} candidates bring {count} passages, your own {top_k} bring {own_count}"
+        )
+        self.trace.note("keyword_evidence", note)
+        return own_result
+
+    def _read_response(self, response: Any, search: Search) -> SearchResult:
+        """Return the passages in *response* to *search*, a search for the question."""
+        return read_response(
+            self.plan.original,
+            response,
+            self.call.shape,
+            options=self.settings.keyword_evidence,
+            initial_rankings=search.initial,
+            deadline=self.deadline,
+        )
+
+    def _learn(self, original_result: SearchResult) -> None:
+        """Remember what a response that could be read shows of the function."""
+        self.learned.is_unreadable = False
+        if original_result.is_cut:
+            self.degradations.append(Degradation("metadata", "timeout", "slow to read"))
+        # Lengths are learnt because they limit how many passages later searches ask for.
+        self.learned.update_average_length(
+            original_result.ranking.passages if self.call.uses_keyword_evidence else ()
+        )
+
+    def _should_ask_model(self, original_result: SearchResult) -> bool:
+        """Return whether the gate decides, from *original_result*, to ask the model."""
+        self.trace.decision = self.learned.gate.decide_model_call(
+            original_result.ranking.scores,
+            (passage.text for passage in original_result.ranking.passages),
+            self.plan.query.keywords,
+            target_call_rate=self.settings.escalation.target_call_rate,
+            language=self.plan.query.language,
+        )
+        return self.trace.decision.call
+
+    async def _ask(self, services: Services, stage: TransformStage) -> Transformation:
+        """Return the model's texts."""
+        return await stage.run(services, self._find_llm_deadline())
+
+    async def _ask_and_search(
+        self, services: Services, stage: TransformStage | None, *, should_search: bool
+    ) -> tuple[Transformation, Found | None]:
+        """Return the model's texts and, if *should_search* is true, what they brought.
+
+        Without a *stage*, the texts are those from the cache.
+        """
+        texts = self.plan.remembered if stage is None else await self._ask(services, stage)
+        return texts, await self._search_texts(services, texts) if should_search else None
+
+    async def _search_texts(self, services: Services, texts: Transformation) -> Found:
+        return await search_texts(
+            self.plan,
+            texts,
+            services,
+            search_width=self._search_width,
+            deadline=self.deadline,
+            sub_responses=self._sub_responses,
+        )
+
+    async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:
+        """Search the text fields for the question's keywords.
+
+        Returns a list with one result, or an empty list if the search fails.
+        """
+        results, self._keyword_search_error = await search_by_keywords(
+            self.plan.keywords,
+            self.call,
+            self.services,
+            search_width=self._search_width or self.call.top_k,
+            deadline=deadline,
+            trace=self.trace,
+            degradations=self.degradations,
+        )
+        return results
+
+    def _record_rejected_keyword_search(self) -> None:
+        """Stop further keyword searches if the function has just rejected one.
+
+        A rejection is ignored if the function also rejected the requested number of passages,
+        because this number may be the only cause.
+        """
+        error, learned = self._keyword_search_error, self.learned
+        # A function that rejected the number of passages would have rejected any search.
+        if error is None or not is_refusal(error) or self._original_search.was_refused:
+            return
+        learned.refuses_words = True
+        fields = ", ".join(map(repr, self.call.text_fields))
+        problem = (
+            f"the function rejected a keyword search of {fields} (hybrid.textFields):"
+            f" {type(error).__name__}"
+        )
+        learned.record_problem(
+            f"{problem}; name fields that the index declares with full_text_search"
+        )
+
+    async def _perform_search(self, search: Search) -> Any:
+        """Perform *search*, count its calls of the function, and return the response.
+
+        Errors of the function pass through unchanged.
+        """
+        try:
+            return await self.services.search(search)
+        except Exception as error:
+            # `run` tells this error, which it raises, from an error of qtmiddleware's own code.
+            self._search_error = error
+            raise
+        finally:
+            self.trace.count_search(search.calls, search.reads)
+
+    def _find_llm_deadline(self) -> Deadline:
+        """Return the deadline for the model's reply."""
+        return self.deadline.sooner(self.settings.limits.model_seconds)
+
+    # --- the result -------------------------------------------------------------------------------
+
+    def _build_retrieval(self, response: Any, **fields: Any) -> Retrieval:
+        """Finish the trace, log the degradations, and return a result with *response*.
+
+        *fields* are further fields of `Retrieval`.
+        """
+        self.trace.finish()
+        self.call.log_degradations(logger, "retrieval", self.trace, self.degradations)
+        return Retrieval(
+            original_query=self.call.original,
+            keywords=self.plan.keywords,
+            response=response,
+            status="degraded" if self.degradations else "full",
+            degradations=tuple(self.degradations),
+            trace=self.trace,
+            **fields,
+        )
+
+    async def _call_function_unchanged(self) -> Retrieval:
+        """Call the wrapped function exactly as the caller did, and return its result.
+
+        Used in shadow mode, and for queries that are not text, blank or too long.
+        """
+        problem = self.call.problem
+        query, began = self.call.original, perf_counter()
+        # A text is still embedded for a function that takes vectors. Anything else goes to the
+        # function as it is.
+        is_text = isinstance(query, str) and (problem is None or problem.reason != "missing")
+        self._original_search = Search(query if is_text else None, None)
+        response = await self._perform_search(self._original_search)
+        self._record_original_search(began, perf_counter() - began, None)
+        return self._build_unchanged_retrieval(response, is_text=is_text)
+
+    def _build_unchanged_retrieval(self, response: Any, *, is_text: bool = True) -> Retrieval:
+        """Return a result with the passages of *response* in unchanged order."""
+        original = replace(self.plan.original, text=self.call.original)
+        matches = read_matches(original, response, self.call)
+        variants = (original,) if is_text else ()
+        return self._build_retrieval(response, matches=matches, variants=variants)
+
+    async def _return_unreadable_response(self, error: ResponseShapeError) -> Retrieval:
+        """Return a result with the function's own response, which cannot be read or rebuilt."""
+        self.learned.record_problem(f"results are passed through unchanged: {error}")
+        self.learned.is_unreadable = True
+        if self._is_widened:
+            self._response = await self._perform_search(Search(self.plan.query.text, None))
+        # The variants are dropped, so the failures of their searches no longer matter.
+        self.degradations[:] = [
+            degradation
+            for degradation in self.degradations
+            if not degradation.stage.startswith(("search", "embed"))
+        ]
+        self.degradations.append(Degradation("response", "unreadable", error.shape))
+        return self._build_retrieval(self._response, matches=(), variants=(self.plan.original,))
+
+    def _record_internal_error(self, error: Exception) -> None:
+        """Log an internal *error* of qtmiddleware, and record its type as a degradation."""
+        extra: dict[str, Any] = {"query_id": self.trace.query_id, "error": type(error).__name__}
+        summary = f"{type(error).__name__} inside qtmiddleware"
+        self.call.engine.sampler.log(
+            logger, "nothing was improved", [summary], level=logging.ERROR, **extra
+        )
+        logger.debug("qtmiddleware failed", exc_info=error, event="nothing_was_improved", **extra)
+        self.degradations.append(Degradation("middleware", "failed", type(error).__name__))

@@ -1,0 +1,254 @@
+"""Understand one question before it is searched for: its words, dates, and whether to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from qtmiddleware.catalogue import NOTHING, TEXT_CLAUSE
+from qtmiddleware.preprocessing import Span, find_protected_spans
+from qtmiddleware.preprocessing.dates import Times, read_times
+from qtmiddleware.retrieval.call import Call, prepare_query, read_today
+from qtmiddleware.retrieval.gate import find_skip_reason
+from qtmiddleware.retrieval.history import is_new_topic
+from qtmiddleware.retrieval.keyword_evidence import AddTerms
+from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
+from qtmiddleware.retrieval.question_words import load_word_rules
+from qtmiddleware.retrieval.transform_stage import TransformStage
+from qtmiddleware.types import Decision, Degradation, Query, Trace, Transformation, Variant
+
+if TYPE_CHECKING:
+    from qtmiddleware.retrieval.glossary import Glossary, Term
+    from qtmiddleware.transforms.anchors import Anchors
+
+
+class Plan:
+    """What is understood of one question before it is searched for.
+
+    Attributes:
+        call: The question, its settings and what is known of the function.
+        trace: Receives what happens to the question.
+        degradations: Receives the failures.
+        query: The question's keywords, its language and the text to search for.
+        original: The question itself as a variant, the one that every call searches.
+        keywords: The keywords to show; ``""`` if preprocessing is off.
+        is_follow_up: Whether the question continues the topic of its conversation.
+        remembered: The model's texts from the cache; none unless the cache has them.
+    """
+
+    def __init__(self, call: Call, trace: Trace) -> None:
+        self.call = call
+        self.settings = call.settings
+        self.learned = call.learned
+        self.trace = trace
+        self.degradations = call.known_problems
+        self.query = Query(call.original, call.original, call.original)
+        self.original = Variant("original", call.original, call.settings.fusion.weights["original"])
+        self.keywords = ""
+        self.is_follow_up = bool(call.history)
+        self.remembered = NOTHING
+        self._glossary_terms: Sequence[Term] = ()
+        # In a tuple once the clock was read, since a failed reading is ``None``.
+        self._clock_reading: tuple[date | None] | None = None
+        self._anchors: Anchors | None = None
+        self._times: Times | None = None
+
+    def make(self) -> TransformStage | None:
+        """Understand the question, and return the stage that asks the model.
+
+        ``None`` if the model is not asked: the settings or the gate say no, or the cache has its
+        reply, which is `remembered` then.
+        """
+        call, trace = self.call, self.trace
+        self.query = prepare_query(call.original, self.settings)
+        self.keywords = self.query.keywords if self.settings.preprocess.enabled else ""
+        self.original = Variant("original", self.query.text, self.original.weight)
+        if call.engine.glossary is not None:
+            self._prepare_glossary_terms(call.engine.glossary)
+        trace.record_stage("preprocess", trace.measure_elapsed())
+        reason = call.skip_reason or find_skip_reason(
+            self.settings,
+            call.original,
+            is_follow_up=bool(call.history),
+            find_spans=self._find_protected_spans,
+        )
+        if reason:
+            trace.decision = Decision(call=False, reason=reason)
+            if call.history:
+                trace.note("history", f"not used for the search: {reason}")
+            return None
+        # Imported here so that calls without a model do not load the modules for models.
+        from qtmiddleware.retrieval.question import Question
+        from qtmiddleware.transforms.prompt import select_recent_messages
+
+        if call.history:
+            recent = select_recent_messages(
+                call.history, call.original, self.settings.llm.history_messages
+            )
+            if is_new_topic(self.query, recent):
+                self.is_follow_up = False
+                trace.note("standalone", "not searched: the question starts a new topic")
+        facts = tuple(
+            (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
+        )
+        self._anchors = self._find_date_anchors()
+        question = Question(call.original, call.history, self.settings, facts, self._anchors)
+        stage = TransformStage(
+            question,
+            self.query,
+            call,
+            trace,
+            self.degradations,
+            self._find_protected_spans,
+        )
+        if (remembered := stage.find_cached_transformation()) is not None:
+            trace.decision = Decision(call=False, reason="cached")
+            self.remembered = remembered
+            return None
+        if self.is_follow_up:
+            # The gate compensates for this call, so that the call rate stays near its target.
+            self.learned.gate.record_forced_call(self.settings.escalation.target_call_rate)
+        trace.decision = Decision(
+            call=True, reason="conversation" if self.is_follow_up else "always"
+        )
+        return stage
+
+    def _find_protected_spans(self) -> Sequence[Span]:
+        """Return the parts of the question that the model must keep, such as numbers and names."""
+        spans = find_protected_spans(self.call.original, language=self.query.language or "auto")
+        # The model is told to replace "last year" by a date, so it need not keep the words.
+        return spans if self._anchors is None else self._anchors.drop_relative_spans(spans)
+
+    def _find_date_anchors(self) -> Anchors | None:
+        """Return the dates that the model's prompts must contain, such as today's date.
+
+        Returns ``None`` if the question does not depend on today's date, or if the clock fails.
+        """
+        from qtmiddleware.transforms.anchors import Anchors
+
+        self._times = times = read_times(self.call.original, self.query.language, self.get_today)
+        today = self.get_today() if times.needs_today else None
+        return None if today is None else Anchors(today, times)
+
+    def should_search_by_keywords(self) -> bool:
+        """Return whether to search the configured text fields for the question's keywords.
+
+        If configured fields cannot be searched for this question, the reason is added to the trace.
+        """
+        reason = self.call.keyword_search_skip_reason
+        if reason:
+            self.trace.note(TEXT_CLAUSE, reason)
+        return reason is None and bool(self.keywords)
+
+    def read_times(self, transformation: Transformation) -> Times:
+        """Return the dates and versions in the question or in its standalone form."""
+        # In a conversation, a date may be in an earlier message. The standalone form repeats it.
+        if self._times is None or transformation.standalone:
+            text = transformation.standalone or self.call.original
+            return read_times(text, self.query.language, self.get_today)
+        return self._times
+
+    def get_today(self) -> date | None:
+        """Return today's date by the user's clock; ``None`` if the clock fails.
+
+        The clock is read once per question, so that midnight cannot change the date in between.
+        """
+        if self._clock_reading is None:
+            try:
+                self._clock_reading = (read_today(self.call.engine.clock),)
+            except Exception as error:
+                self.degradations.append(Degradation("clock", "failed", type(error).__name__))
+                self._clock_reading = (None,)
+        return self._clock_reading[0]
+
+    def _prepare_glossary_terms(self, glossary: Glossary) -> None:
+        """Find the glossary terms in the question.
+
+        If the glossary fails, no terms are used and a degradation is recorded.
+        """
+        call = self.call
+        try:
+            self._glossary_terms = glossary.find_terms(call.original, self.query.language)
+        except Exception as error:
+            self._glossary_terms = ()
+            self._record_failed_glossary(error)
+        # With keyword evidence, passages may still decide against a term: noted later.
+        if not call.uses_keyword_evidence:
+            self._add_glossary_notes(
+                [str(term) for term in self._glossary_terms if term.is_certain]
+            )
+
+    def build_glossary_term_adder(
+        self, transformation: Transformation, question_keywords: str
+    ) -> AddTerms | None:
+        """Return a function that adds a glossary term to each text with another form of this term.
+
+        Returns ``None`` if the question has no glossary terms, or if the glossary fails.
+
+        Args:
+            transformation: The model's texts. In a conversation, its standalone form is searched
+                for glossary terms.
+            question_keywords: The keywords of the question or, in a conversation, of its standalone
+                form.
+        """
+        glossary, language, glossary_terms = (
+            self.call.engine.glossary,
+            self.query.language,
+            self._glossary_terms,
+        )
+        if glossary is not None and transformation.standalone:
+            try:
+                glossary_terms = glossary.find_terms(transformation.standalone, language)
+            except Exception as error:
+                self._record_failed_glossary(error)
+                return None
+        if glossary is None or not glossary_terms:
+            return None
+        from qtmiddleware.retrieval.glossary import (
+            add_glossary_terms,
+            choose_term_meanings_and_notes,
+        )
+
+        def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
+            try:
+                settled, undecided = choose_term_meanings_and_notes(
+                    glossary_terms, texts, question_keywords, language
+                )
+                written = add_glossary_terms(settled, texts, glossary, question_keywords, language)
+            except Exception as error:
+                self._record_failed_glossary(error)
+                return texts
+            self._add_glossary_notes([*map(str, settled), *undecided])
+            return written
+
+        return add_terms_to_texts
+
+    def _add_glossary_notes(self, sentences: Sequence[str]) -> None:
+        """Add *sentences* about glossary terms to the trace, except those that it already has."""
+        for sentence in sentences:
+            if ("glossary", sentence) not in self.trace.notes:
+                self.trace.note("glossary", sentence)
+
+    def _record_failed_glossary(self, error: Exception) -> None:
+        """Record that the glossary failed with *error*. The record names only the error's type."""
+        self.degradations.append(Degradation("glossary", "failed", type(error).__name__))
+
+    def collect_metadata_evidence(
+        self, times: Times, metadata: Sequence[Mapping[str, Any]]
+    ) -> MetadataEvidence | None:
+        """Return the evidence in the candidates' metadata; ``None`` if there is none.
+
+        If reading the metadata fails, a degradation is recorded and ``None`` is returned.
+
+        Args:
+            times: The dates and versions in the question.
+            metadata: The metadata of each candidate.
+        """
+        today = self.get_today() if times.newest else None
+        try:
+            rules = load_word_rules(self.query.language)
+            return collect_metadata_evidence(times, metadata, rules, today)
+        except Exception as error:
+            self.degradations.append(Degradation("metadata", "failed", type(error).__name__))
+            return None
