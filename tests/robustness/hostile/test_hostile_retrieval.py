@@ -61,7 +61,7 @@ def check(backend: Backend, query: str, response: Any) -> None:
     assert query.encode("utf-8", "surrogatepass") in searched
     assert len(backend.calls) <= 2 + 20
     for call in backend.calls:
-        assert call["top_k"] in (3, WIDE)
+        assert 3 <= call["top_k"] <= WIDE
         assert call["namespace"] == NAMESPACE
         assert call["filter"] is FILTER
         assert len(call["text"]) <= max(len(query), 4_000)
