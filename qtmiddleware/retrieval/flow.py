@@ -221,11 +221,10 @@ class _Flow:
         beside = list[Work[Any]]()
         if keyword_results is None and not learns and places > asks_beside:
             deadline = self.deadline if stage is None else self._find_llm_deadline()
-            beside.append(partial(self._search_by_keywords, deadline))
-            places -= 1
+            self.services.taken.append(None)
+            beside.append(partial(self._search_by_keywords_beside, deadline))
         if asks_beside:
-            services = self.services.with_limit(places)
-            beside.append(partial(self._ask_and_search, services, stage, should_search=not learns))
+            beside.append(partial(self._ask_and_search, stage, should_search=not learns))
         response, results = await self._perform_original_search(beside)
         texts, found = results.pop() if asks_beside else (plan.remembered, None)
         if results:
@@ -238,12 +237,12 @@ class _Flow:
         self._search_width = call.search_width
         is_worth_asking = not gated or self._should_ask_model(original_result)
         if stage is not None and not asks_beside and is_worth_asking:
-            texts = await self._ask(self.services, stage)
+            texts = await self._ask(stage)
         if keyword_results is None:
             keyword_results = await self._search_by_keywords(self.deadline)
         self._record_rejected_keyword_search()
         if found is None:
-            found = await self._search_texts(self.services, texts)
+            found = await self._search_texts(texts)
         return await self._rank(original_result, keyword_results, found)
 
     async def _rank(
@@ -311,6 +310,8 @@ class _Flow:
         self._original_search = search = Search(
             original.text, search_width, narrow_by=self.deadline, weight=original.weight
         )
+        # This search takes one of the places for calls at once, as long as it runs.
+        self.services.taken.append(None)
         running = [self.services.io.start(work) for work in beside]
         try:
             began = perf_counter()
@@ -319,6 +320,8 @@ class _Flow:
             except Exception as error:
                 self._search_error = error
                 raise
+            finally:
+                self.services.taken.pop()
             seconds = perf_counter() - began
             results = [await work.get() for work in running]
         finally:
@@ -432,25 +435,25 @@ class _Flow:
         )
         return self.trace.decision.call
 
-    async def _ask(self, services: Services, stage: TransformStage) -> Transformation:
+    async def _ask(self, stage: TransformStage) -> Transformation:
         """Return the model's texts."""
-        return await stage.run(services, self._find_llm_deadline())
+        return await stage.run(self.services, self._find_llm_deadline())
 
     async def _ask_and_search(
-        self, services: Services, stage: TransformStage | None, *, should_search: bool
+        self, stage: TransformStage | None, *, should_search: bool
     ) -> tuple[Transformation, Found | None]:
         """Return the model's texts and, if *should_search* is true, what they brought.
 
         Without a *stage*, the texts are those from the cache.
         """
-        texts = self.plan.remembered if stage is None else await self._ask(services, stage)
-        return texts, await self._search_texts(services, texts) if should_search else None
+        texts = self.plan.remembered if stage is None else await self._ask(stage)
+        return texts, await self._search_texts(texts) if should_search else None
 
-    async def _search_texts(self, services: Services, texts: Transformation) -> Found:
+    async def _search_texts(self, texts: Transformation) -> Found:
         return await search_texts(
             self.plan,
             texts,
-            services,
+            self.services,
             search_width=self._search_width,
             deadline=self.deadline,
             sub_responses=self._sub_responses,
@@ -471,6 +474,13 @@ class _Flow:
             degradations=self.degradations,
         )
         return results
+
+    async def _search_by_keywords_beside(self, deadline: Deadline) -> list[SearchResult]:
+        """Search by keywords, and give back the place for calls at once that this takes."""
+        try:
+            return await self._search_by_keywords(deadline)
+        finally:
+            self.services.taken.pop()
 
     def _record_rejected_keyword_search(self) -> None:
         """Stop further keyword searches if the function has just rejected one.

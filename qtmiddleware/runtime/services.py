@@ -111,6 +111,7 @@ class Services:
         io: How calls are made: with threads or with tasks.
         performer: Makes the calls.
         limit: The maximum number of calls at once.
+        taken: One item for each call that runs beside those that are gathered.
         observation: The operation that the calls are parts of.
         models: The models to report to the observers, by use: ``embedding`` and ``rerank``.
     """
@@ -120,10 +121,7 @@ class Services:
     limit: int = 1
     observation: Observation = NOT_OBSERVED
     models: Mapping[str, Any] = field(default_factory=dict)
-
-    def with_limit(self, limit: int) -> Services:
-        """Return these services for at most *limit* calls at once."""
-        return Services(self.io, self.performer, limit, self.observation, self.models)
+    taken: list[None] = field(default_factory=list)
 
     def within(
         self,
@@ -135,8 +133,11 @@ class Services:
         return Services(self.io, self.performer, limit, observation, models or {})
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
-        """Do *works* at the same time, at most `limit` at once, and return their outcomes."""
-        return await self.io.gather(works, deadline, self.limit)
+        """Do *works* at the same time, and return their outcomes.
+
+        With what runs beside them, there are at most `limit` calls at once.
+        """
+        return await self.io.gather(works, deadline, max(1, self.limit - len(self.taken)))
 
     async def search(self, search: Search) -> Any:
         """Return the wrapped function's response to *search*."""

@@ -15,6 +15,7 @@ from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.searching import RunningCall, search_variants
 from qtmiddleware.runtime.io import IO
+from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.services import ModelOnly, Search, run
 from qtmiddleware.types import Deadline, Degradation, Trace, Variant
 
@@ -86,7 +87,7 @@ class Searched:
             trace=self.trace,
             degradations=self.degradations,
         )
-        self.lists = run(lambda services: flow(services.with_limit(3)), self.function)
+        self.lists = run(lambda services: flow(services.within(NOT_OBSERVED, 3)), self.function)
 
     @property
     def kinds(self) -> list[str]:
