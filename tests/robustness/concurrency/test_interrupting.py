@@ -72,6 +72,9 @@ def test_many_interrupts_at_any_moment_leave_the_middleware_usable() -> None:
         wrapped = qtm.QueryMiddleware(CONFIG, client=model()).wrap(search)
         assert fine(wrapped.retrieve(QUERY))
 
+        # Of a coroutine that is interrupted between its making and its first step Python says so.
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+
         def interrupt(*_):
             raise KeyboardInterrupt
 
