@@ -51,10 +51,9 @@ def leave_to_parent(*connections: object) -> None:
 
 
 def _reset_all() -> None:
-    # The child has one thread, so another thread held each lock that is not free.
+    # Not by `release`: a thread that was just about to hold a lock leaves it neither held nor free.
     for lock in list(_locks):
-        lock.acquire(blocking=False)
-        lock.release()
+        lock._at_fork_reinit()  # type: ignore[attr-defined]
     for resettable in list(_renewables):
         resettable.reset_state()
 
