@@ -373,24 +373,29 @@ async def _aattempt(work: Work[T], job: Job) -> Outcome[T]:
     return Outcome(value, seconds=perf_counter() - began, began=began)
 
 
-async def _perform(
+async def _perform(work: Work[T], job: Job) -> Outcome[T]:
+    """Do *work* in this task of its own, and return its outcome."""
+    _job.set(job)
+    try:
+        return await _aattempt(work, job)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled the task: something inside the function was cancelled.
+        return Outcome(error=error, seconds=perf_counter() - job.began, began=job.began)
+    finally:
+        job.close()
+
+
+async def _perform_in_turn(
     work: Work[T], job: Job, deadline: Deadline, turn: asyncio.Semaphore
 ) -> Outcome[T]:
     """Do *work* in this task of its own, when it is its *turn*, and return its outcome."""
-    _job.set(job)
     async with turn:
         if deadline.passed:
             return _make_late_outcome(job, perf_counter())
-        try:
-            return await _aattempt(work, job)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            # Nobody cancelled the task: something inside the function was cancelled.
-            return Outcome(error=error, seconds=perf_counter() - job.began, began=job.began)
-        finally:
-            job.close()
+        return await _perform(work, job)
 
 
 def _find_running_loop() -> asyncio.AbstractEventLoop | None:
@@ -402,25 +407,23 @@ def _find_running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def _create_task(
-    work: Work[T], job: Job, context: Context, deadline: Deadline, turn: asyncio.Semaphore
+    coroutine: Coroutine[Any, Any, Outcome[T]], job: Job, context: Context
 ) -> asyncio.Task[Outcome[T]]:
-    """Start *work* in a task of its own, which ends when its *job* is abandoned."""
+    """Start *coroutine* in a task of its own, which ends when its *job* is abandoned."""
     # A task copies the context that it is made in. The context is not passed as an argument because
     # older task factories do not accept it.
-    loop = asyncio.get_running_loop()
-    task: asyncio.Task[Outcome[T]] = context.run(
-        loop.create_task, _perform(work, job, deadline, turn)
-    )
-
-    def cancel(_: Ending) -> None:
-        # The call that this work is part of may have been abandoned in another thread.
-        if _find_running_loop() is loop:
-            task.cancel()
-        elif not loop.is_closed():
-            loop.call_soon_threadsafe(task.cancel)
-
-    job.on_abandon(cancel)
+    task: asyncio.Task[Outcome[T]] = context.run(asyncio.get_running_loop().create_task, coroutine)
+    job.on_abandon(partial(_cancel, task))
     return task
+
+
+def _cancel(task: asyncio.Task[Any], _: Ending) -> None:
+    loop = task.get_loop()
+    # The call that the task is part of may have been abandoned in another thread.
+    if _find_running_loop() is loop:
+        task.cancel()
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
 
 
 async def _stop(tasks: Sequence[asyncio.Task[Any]], jobs: Sequence[Job], ending: Ending) -> None:
@@ -437,7 +440,7 @@ class _Task(Generic[T]):
 
     def __init__(self, work: Work[T], job: Job, context: Context) -> None:
         self._job = job
-        self._task = _create_task(work, job, context, Deadline(), asyncio.Semaphore())
+        self._task = _create_task(_perform(work, job), job, context)
 
     async def get(self) -> T:
         await asyncio.wait((self._task,))
@@ -495,9 +498,15 @@ class Tasks:
         if not works or deadline.passed:
             return [_make_late_outcome(job, perf_counter()) for job in jobs]
         context = _copy_context(self._context)
-        turn = asyncio.Semaphore(limit)
+        turn = asyncio.Semaphore(limit) if limit < len(works) else None
         tasks = [
-            _create_task(work, job, context, deadline, turn)
+            _create_task(
+                _perform(work, job)
+                if turn is None
+                else _perform_in_turn(work, job, deadline, turn),
+                job,
+                context,
+            )
             for work, job in zip(works, jobs, strict=True)
         ]
         ending: Ending = "cancelled"

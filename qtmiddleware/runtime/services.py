@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook
@@ -103,6 +103,9 @@ class ModelOnly:
     search = embed = rerank
 
 
+_NO_MODELS: Final[Mapping[str, Any]] = {}
+
+
 @dataclass(eq=False, repr=False, slots=True)
 class Services:
     """What a flow can have done for it.
@@ -120,7 +123,7 @@ class Services:
     performer: Performer
     limit: int = 1
     observation: Observation = NOT_OBSERVED
-    models: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Any] = field(default_factory=lambda: _NO_MODELS)
     taken: list[None] = field(default_factory=list)
 
     def within(
@@ -130,7 +133,7 @@ class Services:
         models: Mapping[str, Any] | None = None,
     ) -> Services:
         """Return these services for the operation of *observation*, whose parts the calls are."""
-        return Services(self.io, self.performer, limit, observation, models or {})
+        return Services(self.io, self.performer, limit, observation, models or _NO_MODELS)
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
         """Do *works* at the same time, and return their outcomes.
