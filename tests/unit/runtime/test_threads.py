@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime import threads
 from qtmiddleware.runtime.threads import Bulkhead, ThreadPool
+from tests.support import concurrency_world
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -190,7 +189,6 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
 # --- what only a process of its own can show ------------------------------------------------------
 
 PROLOGUE = """
-import asyncio, atexit, os, sys, threading, time, warnings
 from functools import partial
 from qtmiddleware.types import Deadline
 from qtmiddleware.runtime.io import Tasks, Threads, run
@@ -222,17 +220,9 @@ def await_all(*texts):
 """
 
 
-def python(body: str, *, seconds: float = 200.0) -> str:
-    """What a process prints that runs *body*; fails where it fails, warns or takes longer than *seconds*."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROLOGUE + textwrap.dedent(body)],
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+def python(body: str) -> str:
+    """What a process prints that runs *body*; fails where it fails, warns or takes too long."""
+    return concurrency_world.python(PROLOGUE + textwrap.dedent(body))
 
 
 def test_a_forked_child_has_threads_of_its_own() -> None:
