@@ -316,10 +316,7 @@ class _Flow:
         try:
             began = perf_counter()
             try:
-                response = await self.services.search(search)
-            except Exception as error:
-                self._search_error = error
-                raise
+                response = await self._call_function(search)
             finally:
                 self.services.taken.pop()
             seconds = perf_counter() - began
@@ -502,17 +499,19 @@ class _Flow:
             f"{problem}; name fields that the index declares with full_text_search"
         )
 
-    async def _perform_search(self, search: Search) -> Any:
-        """Perform *search*, count its calls of the function, and return the response.
-
-        Errors of the function pass through unchanged.
-        """
+    async def _call_function(self, search: Search) -> Any:
+        """Return the function's response to *search*; errors of the function pass through."""
         try:
             return await self.services.search(search)
         except Exception as error:
             # `run` tells this error, which it raises, from an error of qtmiddleware's own code.
             self._search_error = error
             raise
+
+    async def _perform_search(self, search: Search) -> Any:
+        """Perform *search*, count its calls of the function, and return the response."""
+        try:
+            return await self._call_function(search)
         finally:
             self.trace.count_search(search.calls, search.reads)
 

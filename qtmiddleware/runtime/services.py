@@ -127,13 +127,10 @@ class Services:
     taken: list[None] = field(default_factory=list)
 
     def within(
-        self,
-        observation: Observation,
-        limit: int = 1,
-        models: Mapping[str, Any] | None = None,
+        self, observation: Observation, limit: int, models: Mapping[str, Any] = _NO_MODELS
     ) -> Services:
         """Return these services for the operation of *observation*, whose parts the calls are."""
-        return Services(self.io, self.performer, limit, observation, models or _NO_MODELS)
+        return Services(self.io, self.performer, limit, observation, models)
 
     async def gather(self, works: Sequence[Work[T]], deadline: Deadline) -> list[Outcome[T]]:
         """Do *works* at the same time, and return their outcomes.
