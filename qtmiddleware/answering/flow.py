@@ -103,7 +103,6 @@ class AnswerFlow:
         self.observation = request.observation.make_child("answer", content=request.original)
         self._request = replace(request, observation=self.observation)
         self._settings = request.settings
-        self._responses: dict[str, Any] | None = None
         self._finish_retrieval = finish_retrieval
         self._degradations: list[Degradation] = []
         self._errors: list[ModelError] = []
@@ -136,11 +135,11 @@ class AnswerFlow:
         """Retrieve passages for the question and, in a synthesis, for its sub-queries."""
         request = self._request
         if self._is_synthesis:
-            self._responses = {}
-            request = replace(request, settings=_enable_sub_queries(self._settings))
+            settings = _enable_sub_queries(self._settings)
+            request = replace(request, settings=settings, has_parts=True)
         with ExitStack() as stack:
             stack.enter_context(self.observation)
-            self.retrieval = await retrieve(request, services, sub_responses=self._responses)
+            self.retrieval = await retrieve(request, services)
             # The retrieval succeeded, so the answer goes on: do not end its observation here.
             stack.pop_all()
         return self.retrieval
@@ -159,6 +158,8 @@ class AnswerFlow:
                 _build_no_answer_sentence(self._request.original), is_answered=False
             )
         questions = retrieval.transformation.sub_queries if self._is_synthesis else ()
+        if (most_searches := self._settings.limits.max_searches) is not None:
+            questions = questions[: max(0, most_searches - retrieval.trace.searches)]
         # A single sub-query is only the question in other words.
         if len(questions) > 1:
             draft = await self._build_synthesis_draft(questions, services)
@@ -281,16 +282,9 @@ class AnswerFlow:
         """
         settings, trace = self._settings, self._required_retrieval.trace
         began = perf_counter()
-        traces = [Trace(read_price=settings.store.read_price) for _ in sub_queries]
         deadline = Deadline.after(settings.limits.deadline_ms / 1e3)
-        retrievals = await services.gather(
-            [
-                partial(self._search_sub_query, sub_query, services, sub_trace)
-                for sub_query, sub_trace in zip(sub_queries, traces, strict=True)
-            ],
-            deadline,
-        )
-        matches = list(map(self._read_sub_search, retrievals, traces))
+        searches = [partial(self._search_sub_query, text, services) for text in sub_queries]
+        matches = list(map(self._read_sub_search, await services.gather(searches, deadline)))
         passages = [
             part_matches
             if part_matches is None
@@ -325,50 +319,37 @@ class AnswerFlow:
         trace.record_stage("sub_answers", perf_counter() - began, began=began)
         return answers
 
-    async def _search_sub_query(
-        self, sub_query: str, services: Services, trace: Trace
-    ) -> Retrieval | None:
-        """Return the retrieval of *sub_query*, or ``None`` if its search has failed before.
-
-        Usually, the retrieval has already searched for the sub-query, and this method reads the
-        response of that search. If the sub-query equals the user's question, this method searches.
-        """
-        responses = self._responses or {}
-        outcome = Outcome(responses[sub_query]) if sub_query in responses else None
-        if outcome is None and any(
-            variant.text == sub_query for variant in self._required_retrieval.variants[1:]
-        ):
-            return None
+    async def _search_sub_query(self, sub_query: str, services: Services) -> Retrieval:
+        limits = self._settings.limits
+        if limits.max_searches is not None:
+            limits = replace(limits, max_searches=1)
         # The user did not ask for this retrieval, so it calls no hook. A sub-query is not
         # transformed again.
-        request = replace(
+        call = replace(
             self._request,
             original=sub_query,
             history=(),
             can_share_reply=False,
             hooks=(),
-            settings=replace(self._settings, transformation_type="none"),
+            settings=replace(self._settings, transformation_type="none", limits=limits),
         )
-        return await retrieve(request, services, original_outcome=outcome, trace=trace)
+        return await retrieve(call, services)
 
-    def _read_sub_search(
-        self, outcome: Outcome[Retrieval | None], trace: Trace
-    ) -> tuple[Match, ...] | None:
+    def _read_sub_search(self, outcome: Outcome[Retrieval]) -> tuple[Match, ...] | None:
         """Return the passages found for a sub-query, or ``None`` if the search failed."""
-        self._required_retrieval.trace.add_searches(trace)
         if not outcome.has_succeeded:
+            self._required_retrieval.trace.count_search(1)
             error = "TimeoutError" if outcome.late else type(outcome.error).__name__
             self._degradations.append(Degradation("sub_answers", "search_failed", error))
             return None
         retrieval = outcome.get()
-        if retrieval is None:
-            return None
+        self._required_retrieval.trace.add_searches(retrieval.trace)
         self._degradations.extend(
             degradation
             for degradation in retrieval.degradations
             if degradation not in self._degradations
         )
-        return retrieval.matches
+        return retrieval.matches[: self._settings.fusion.sub_query_top_k]
 
     def _build_sub_answer(
         self, sub_query: str, passages: PromptPassages | None, outcome: Outcome[Reply] | None

@@ -79,6 +79,8 @@ class Call:
         can_share_reply: Whether this call may wait for a running model call for the same question.
             Must be false if several calls run step by step in one thread, because waiting for
             another one would then never end.
+        has_parts: Whether the caller searches for the sub-queries, each by a call of its own. If
+            the model returns at least two of them, this call does not search for them.
         observation: The operation that this retrieval is part of.
         hooks: The user's functions that receive the finished `Retrieval`.
         uses_keyword_evidence: Whether the candidates are scored by keywords.
@@ -100,6 +102,7 @@ class Call:
     embedder: Any = None
     text_fields: tuple[str, ...] = ()
     can_share_reply: bool = True
+    has_parts: bool = False
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()
     uses_keyword_evidence: bool = field(init=False)

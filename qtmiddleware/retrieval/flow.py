@@ -58,34 +58,20 @@ from qtmiddleware.types import (
 logger: Final = get_logger("qtmiddleware")
 
 
-async def retrieve(
-    call: Call,
-    services: Services,
-    *,
-    sub_responses: dict[str, Any] | None = None,
-    original_outcome: Outcome[Any] | None = None,
-    trace: Trace | None = None,
-) -> Retrieval:
+async def retrieve(call: Call, services: Services) -> Retrieval:
     """Retrieve the passages for *call*.
 
     Args:
         call: The query, its settings and the state of the function.
         services: Calls the function, the model and the hooks.
-        sub_responses: A dict that receives the response to each searched variant, by the variant's
-            text. Pass a dict to answer sub-queries separately. If the model then returns at least
-            two sub-queries, only the sub-queries and the standalone form are searched.
-        original_outcome: The outcome of the search for the question, if the caller has already made
-            this search.
-        trace: The trace to write to; ``None`` for a new trace.
 
     Raises:
         Exception: The error of the search for the question, unchanged. There are no other errors.
     """
     observation = call.observation.make_child("retrieval", top_k=call.top_k, content=call.original)
     services = services.within(observation, call.settings.limits.max_concurrency, call.models)
-    flow = _Flow(call, services, sub_responses, original_outcome, trace)
     with observation:
-        retrieval = observation.keep_result(await flow.run())
+        retrieval = observation.keep_result(await _Flow(call, services).run())
     for hook in call.hooks:
         try:
             await services.tell(hook, retrieval)
@@ -128,19 +114,12 @@ def _record_failed_hook(call: Call, retrieval: Retrieval, error: Exception) -> R
 class _Flow:
     """One retrieval in progress. Its methods are listed in the order in which they run."""
 
-    def __init__(
-        self,
-        call: Call,
-        services: Services,
-        sub_responses: dict[str, Any] | None = None,
-        original_outcome: Outcome[Any] | None = None,
-        trace: Trace | None = None,
-    ) -> None:
+    def __init__(self, call: Call, services: Services) -> None:
         self.call = call
         self.services = services
         self.settings = call.settings
         self.learned = call.learned
-        self.trace = trace or Trace(read_price=call.settings.store.read_price)
+        self.trace = Trace(read_price=call.settings.store.read_price)
         if call.page:
             self.trace.note(
                 "query", f"`{call.page}` selects a page: the plain call's passages in a new order"
@@ -151,8 +130,6 @@ class _Flow:
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
         self._keyword_search_error: BaseException | None = None
-        self._original_outcome = original_outcome
-        self._sub_responses = sub_responses
         self._original_search = Search(call.original)
         self._search_width = call.search_width
         self._response: Any = None
@@ -215,7 +192,7 @@ class _Flow:
         # The first response of a function shows how `embed=` is called and whether responses can
         # be read. Until then its variants wait.
         learns = self.learned.is_new and (call.embedder is not None or bool(self.learned.problem))
-        places = 0 if self._original_outcome is not None else self.services.limit - 1
+        places = self.services.limit - 1
         has_texts = stage is not None or not (learns or plan.remembered.is_empty)
         asks_beside = places > 0 and has_texts and not gated
         beside = list[Work[Any]]()
@@ -293,12 +270,7 @@ class _Flow:
     # --- the searches and the model ---------------------------------------------------------------
 
     async def _perform_original_search(self, beside: Sequence[Work[Any]]) -> tuple[Any, list[Any]]:
-        """Search for the question while *beside* runs; return the response and the results.
-
-        If the caller has already made this search, its response is returned without another search.
-        """
-        if self._original_outcome is not None:
-            return self._original_outcome.value, []
+        """Search for the question while *beside* runs; return the response and the results."""
         call, search_width = self.call, self._search_width
         if (full := call.full_search_width) is not None and search_width != full:
             count, chars = search_width or call.top_k, self.learned.passage_chars
@@ -453,7 +425,6 @@ class _Flow:
             self.services,
             search_width=self._search_width,
             deadline=self.deadline,
-            sub_responses=self._sub_responses,
         )
 
     async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:

@@ -216,7 +216,6 @@ async def search_texts(
     *,
     search_width: int | None,
     deadline: Deadline,
-    sub_responses: dict[str, Any] | None,
 ) -> Found:
     """Choose variants of the model's texts, search them, and return what they brought.
 
@@ -229,25 +228,22 @@ async def search_texts(
         search_width: How many passages each search asks for; ``None`` for as many as the caller
             asked for.
         deadline: The deadline of the searches.
-        sub_responses: Receives the response to each variant, by its text, if the sub-queries are
-            answered separately. Then only they and the standalone form are searched.
     """
     call, settings, trace = plan.call, plan.settings, plan.trace
     if not plan.is_follow_up and transformation.standalone:
         transformation = replace(transformation, standalone=None)
-    searchable = transformation if sub_responses is None else select_sub_query_texts(transformation)
     question_keywords = find_question_keywords(plan.query, transformation, settings)
     topic = question_keywords if settings.llm.guard else ""
     variants: Sequence[Variant]
     variants, notes = build_variants_and_notes(
-        searchable, plan.query.text, call.fusion_settings, topic
+        transformation, plan.query.text, call.fusion_settings, topic
     )
     trace.notes.extend(notes)
     if call.page:
         # A page keeps its passages. Variants may only change their order.
         searched: Sequence[Variant] = ()
-    elif sub_responses is not None:
-        searched = variants[: _count_sub_searches(call)]
+    elif call.has_parts and len(transformation.sub_queries) > 1:
+        searched = [variant for variant in variants if variant.kind == STANDALONE]
     else:
         variants, searched = _choose_variants(plan, variants)
     results = await search_variants(
@@ -259,21 +255,11 @@ async def search_texts(
         trace=trace,
         degradations=plan.degradations,
     )
-    if sub_responses is not None:
-        sub_responses |= {result.ranking.variant.text: result.response for result in results}
     if len(results) < min(settings.fusion.min_successes, len(searched)):
         detail = f"{len(results)} of {len(searched)} searches succeeded"
         plan.degradations.append(Degradation("search", "too_few_successes", detail))
         return Found(transformation, question_keywords, (), searched, ())
     return Found(transformation, question_keywords, variants, searched, results)
-
-
-def _count_sub_searches(call: Call) -> int | None:
-    """Return how many sub-queries may be searched; ``None`` for all."""
-    most_searches = call.settings.limits.max_searches
-    if most_searches is None:
-        return None
-    return max(0, most_searches - 1 - int(call.keyword_search_skip_reason is None))
 
 
 def _choose_variants(
@@ -293,19 +279,6 @@ def _choose_variants(
     searched, notes = select_variants_and_notes(variants, plan.query.text, count)
     plan.trace.notes.extend(notes)
     return variants, searched
-
-
-def select_sub_query_texts(transformation: Transformation) -> Transformation:
-    """Return *transformation* with only the texts to search if sub-queries are answered separately.
-
-    These texts are the sub-queries and, in a conversation, the standalone form. If there are fewer
-    than two sub-queries, *transformation* is returned unchanged.
-    """
-    if len(transformation.sub_queries) < 2:
-        return transformation
-    return Transformation(
-        standalone=transformation.standalone, sub_queries=transformation.sub_queries
-    )
 
 
 async def search_variants(

@@ -289,10 +289,23 @@ def test_a_part_whose_search_fails_is_left_out(telling: Telling) -> None:
     )
     answer = telling.answer(searched, BROAD)
     assert answer.text == "Well [1]."
-    assert troubles(answer) == [("search.sub_query", "failed")]
+    assert troubles(answer) == [("sub_answers", "search_failed")]
     assert [it.reason for it in answer.sub_answers] == ["", "search_failed", ""]
-    assert answer.retrieval.trace.searches == len(calls)
+    assert answer.retrieval.trace.searches == len(set(calls))
     assert set(calls) == {BROAD, *PARTS}
+
+
+@every_telling
+@pytest.mark.parametrize(("most", "searches"), [(1, 1), (2, 1), (3, 3), (9, 4)])
+def test_the_searches_of_the_parts_keep_the_limit(
+    telling: Telling, most: int, searches: int
+) -> None:
+    config = synthesis(limits={**PATIENT, "maxSearches": most})
+    script = scripted(sub_answer=SAID, synthesis="All [1].", answer="Plainly [1].")
+    searched = telling.way.wrap(script=script, config=config)
+    answer = telling.answer(searched, BROAD)
+    assert len(searched.calls) == searches
+    assert answer.text == ("All [1]." if searches > 1 else "Plainly [1].")
 
 
 @every_telling
