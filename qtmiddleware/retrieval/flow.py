@@ -73,10 +73,9 @@ async def retrieve(call: Call, services: Services) -> Retrieval:
     with observation:
         retrieval = observation.keep_result(await _Flow(call, services).run())
     for hook in call.hooks:
-        try:
-            await services.tell(hook, retrieval)
-        except Exception as error:
-            retrieval = _record_failed_hook(call, retrieval, error)
+        outcome = await services.tell(hook, retrieval)
+        if not outcome.has_succeeded:
+            retrieval = _record_failed_hook(call, retrieval, outcome)
     return retrieval
 
 
@@ -91,22 +90,19 @@ async def transform(call: Call, services: Services) -> Transformation:
         return observation.keep_result(await _Flow(call, services).transform())
 
 
-def _record_failed_hook(call: Call, retrieval: Retrieval, error: Exception) -> Retrieval:
-    """Return *retrieval* with a degradation for a hook that raised *error*."""
-    outcome = Outcome[None](late=True) if isinstance(error, TimeoutError) else Outcome(error=error)
+def _record_failed_hook(call: Call, retrieval: Retrieval, outcome: Outcome[None]) -> Retrieval:
+    """Return *retrieval* with a degradation for a hook that failed."""
     degradation = Degradation("hook", outcome.reason, outcome.detail)
     retrieval = add_degradation(retrieval, degradation)
     call.log_degradations(logger, "retrieval", retrieval.trace, [degradation])
     # The text of the hook's error may quote the question.
-    if logger.isEnabledFor(logging.DEBUG):
-        query_id, error_type = retrieval.trace.query_id, type(error).__name__
-        message = format_error(error)
+    if outcome.error is not None and logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "on_retrieval failed: %s",
-            message,
+            format_error(outcome.error),
             event="hook_failed",
-            query_id=query_id,
-            error=error_type,
+            query_id=retrieval.trace.query_id,
+            error=outcome.detail,
         )
     return retrieval
 

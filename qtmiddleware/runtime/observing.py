@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from time import perf_counter, time
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
 from qtmiddleware.protocols import Observer, Reply, RetrievalHook
-from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.io import Ending, on_abandon
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
 from qtmiddleware.types import Answer, Operation, Retrieval
 
 T = TypeVar("T")
@@ -224,11 +218,6 @@ def _collect_counts(result: Any) -> dict[str, int]:
 
 # --- hooks ----------------------------------------------------------------------------------------
 
-HOOK_SECONDS: Final = 1.0
-"""The time limit in seconds for a hook that is awaited or runs in another thread."""
-# How many seconds a cancelled hook may take to clean up.
-_DRAIN_SECONDS: Final = 0.02
-
 # A list with one item while a hook runs. A task that the hook started may outlive the hook: it sees
 # the same list, which is empty by then.
 _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
@@ -253,7 +242,8 @@ def is_inside_hook() -> bool:
 
 
 @contextmanager
-def _mark_running_hook() -> Iterator[None]:
+def mark_running_hook() -> Iterator[None]:
+    """Let `is_inside_hook` return true in the ``with`` block."""
     mark = [True]
     token = _telling.set(mark)
     try:
@@ -263,68 +253,3 @@ def _mark_running_hook() -> Iterator[None]:
         # An abandoned coroutine may be closed in a context other than the one that it ran in.
         with suppress(ValueError):
             _telling.reset(token)
-
-
-def call_hook(hook: RetrievalHook, retrieval: Retrieval) -> None:
-    """Call *hook* with *retrieval* in this thread.
-
-    If *hook* returns a coroutine, the coroutine runs in the shared background loop for at most
-    `HOOK_SECONDS`.
-
-    Raises:
-        TimeoutError: The coroutine did not end in time.
-        Exception: The hook's own exception.
-    """
-    with _mark_running_hook():
-        pending = hook(retrieval)
-        if inspect.isawaitable(pending):
-
-            async def await_pending() -> None:
-                await pending
-
-            run_in_background_loop(await_pending, HOOK_SECONDS)
-
-
-async def acall_hook(hook: RetrievalHook, retrieval: Retrieval, bulkhead: Bulkhead) -> None:
-    """Call *hook* with *retrieval*, without blocking the running loop.
-
-    A synchronous hook runs in a thread of *bulkhead*, and a coroutine is awaited. Both may take at
-    most `HOOK_SECONDS`.
-
-    Raises:
-        TimeoutError: The hook did not end in time.
-        ModelError: ``overloaded`` if no thread is free.
-        Exception: The hook's own exception.
-    """
-
-    async def call_and_await() -> None:
-        pending = (
-            hook(retrieval)
-            if is_async(hook)
-            else await run_in_thread(partial(hook, retrieval), bulkhead)
-        )
-        if inspect.isawaitable(pending):
-            await pending
-
-    with _mark_running_hook():
-        # The hook is a task of its own, because a hook that ignores its cancellation must not keep
-        # the caller waiting.
-        task = asyncio.get_running_loop().create_task(call_and_await())
-        ended: set[asyncio.Task[None]] = set()
-        try:
-            ended, _ = await asyncio.wait((task,), timeout=HOOK_SECONDS)
-        finally:
-            if not ended and not task.get_loop().is_closed():
-                # Reads the exception, because asyncio logs exceptions that nobody reads.
-                task.add_done_callback(
-                    lambda task_done: task_done.cancelled() or task_done.exception()
-                )
-                task.cancel()
-                # A coroutine that is being closed must not await anything.
-                if not isinstance(sys.exception(), GeneratorExit):
-                    await asyncio.wait((task,), timeout=_DRAIN_SECONDS)
-    if not ended:
-        raise TimeoutError("the hook did not end in time")
-    if task.cancelled():
-        raise RuntimeError("the hook was cancelled")
-    task.result()

@@ -14,14 +14,16 @@ from qtmiddleware.runtime.io import run as run_coroutine
 from qtmiddleware.runtime.observing import (
     NOT_OBSERVED,
     Observation,
-    acall_hook,
-    call_hook,
     describe_model,
+    mark_running_hook,
 )
 from qtmiddleware.runtime.threads import Bulkhead
-from qtmiddleware.types import Deadline, Ranking, Retrieval, VariantKind
+from qtmiddleware.types import NEVER, Deadline, Ranking, Retrieval, VariantKind
 
 T = TypeVar("T")
+
+HOOK_SECONDS: Final = 1.0
+"""The time limit in seconds for a hook that is awaited or runs in another thread."""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -191,12 +193,28 @@ class Services:
             call = partial(self.performer.rerank, query, texts)
             return observation.keep_result(await self.io.blocking(call))
 
-    async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> None:
-        """Call *hook* with *retrieval*, and raise the hook's exceptions."""
+    async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> Outcome[None]:
+        """Call *hook* with *retrieval*, for at most `HOOK_SECONDS`.
+
+        For a blocking caller, a hook that is not asynchronous runs in the caller's thread.
+        """
+
+        async def call_hook(seconds: float = NEVER) -> None:
+            with mark_running_hook():
+                await self.io.call(partial(hook, retrieval), seconds)
+
         if self.io.can_await:
-            await acall_hook(hook, retrieval, self.performer.bulkhead)
-        else:
-            call_hook(hook, retrieval)
+            deadline = Deadline.after(HOOK_SECONDS)
+            (outcome,) = await self.io.gather([call_hook], deadline, limit=1)
+            return outcome
+        try:
+            await call_hook(HOOK_SECONDS)
+        except TimeoutError:
+            return Outcome(late=True)
+        except Exception as error:
+            # The hook is the user's function, and may raise anything.
+            return Outcome(error=error)
+        return Outcome()
 
 
 Flow = Callable[[Services], Awaitable[T]]

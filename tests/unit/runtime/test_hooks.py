@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError
-from qtmiddleware.runtime import observing
+from qtmiddleware.runtime import services
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Degradation
 from tests.support.concurrency_world import config as settings
@@ -223,7 +223,7 @@ def test_what_is_no_hook_is_refused() -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "HOOK_SECONDS", 0.05)
+    monkeypatch.setattr(services, "HOOK_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("hurried")
@@ -294,7 +294,7 @@ def test_a_plain_hook_that_blocks_leaves_the_loop_free_and_holds_a_thread_of_the
         return found
 
     def within(seconds: float) -> list[qtm.Retrieval]:
-        monkeypatch.setattr(observing, "HOOK_SECONDS", seconds)
+        monkeypatch.setattr(services, "HOOK_SECONDS", seconds)
         return asyncio.run(ask())
 
     try:
