@@ -122,12 +122,10 @@ class _Flow:
             )
         self.plan = Plan(call, self.trace)
         self.degradations = self.plan.degradations
-        self.deadline = Deadline.after(self.settings.limits.deadline_ms / 1e3)
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
         self._keyword_search_error: BaseException | None = None
         self._original_search = Search(call.original)
-        self._search_width = call.search_width
         self._response: Any = None
         # Whether `_response` is that to a search for more passages than the caller asked for.
         self._is_widened = False
@@ -164,7 +162,7 @@ class _Flow:
             stage = self.plan.make()
             transformation = self.plan.remembered
             if stage is not None:
-                transformation = await stage.run(self.services, self._find_llm_deadline())
+                transformation = await stage.run(self.services, self.plan.model_deadline)
         except Exception as error:
             self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
@@ -193,7 +191,7 @@ class _Flow:
         asks_beside = places > 0 and has_texts and not gated
         beside = list[Work[Any]]()
         if keyword_results is None and not learns and places > asks_beside:
-            deadline = self.deadline if stage is None else self._find_llm_deadline()
+            deadline = self.plan.deadline if stage is None else self.plan.model_deadline
             self.services.taken.append(None)
             beside.append(partial(self._search_by_keywords_beside, deadline))
         if asks_beside:
@@ -207,15 +205,15 @@ class _Flow:
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         self._learn(original_result)
-        self._search_width = call.search_width
+        self.plan.search_width = call.search_width
         is_worth_asking = not gated or self._should_ask_model(original_result)
         if stage is not None and not asks_beside and is_worth_asking:
             texts = await self._ask(stage)
         if keyword_results is None:
-            keyword_results = await self._search_by_keywords(self.deadline)
+            keyword_results = await self._search_by_keywords(self.plan.deadline)
         self._record_rejected_keyword_search()
         if found is None:
-            found = await self._search_texts(texts)
+            found = await search_texts(self.plan, texts, self.services)
         return await self._rank(original_result, keyword_results, found)
 
     async def _rank(
@@ -235,9 +233,7 @@ class _Flow:
         standing = measure_confidence(plan, fusion, evidence, found.question_keywords)
         record_text_presence(plan, fusion, ranked)
         if call.uses_reranker:
-            ranked, rerank_scores = await rerank_candidates(
-                ranked, call, self.services, self.deadline, self.trace, self.degradations
-            )
+            ranked, rerank_scores = await rerank_candidates(ranked, plan, self.services)
         try:
             response, matches = build_response_and_matches(
                 [original_result, *others], fusion, ranked, rerank_scores, call
@@ -267,7 +263,7 @@ class _Flow:
 
     async def _perform_original_search(self, beside: Sequence[Work[Any]]) -> tuple[Any, list[Any]]:
         """Search for the question while *beside* runs; return the response and the results."""
-        call, search_width = self.call, self._search_width
+        call, search_width = self.call, self.plan.search_width
         if (full := call.full_search_width) is not None and search_width != full:
             count, chars = search_width or call.top_k, self.learned.passage_chars
             self.trace.note(
@@ -276,7 +272,7 @@ class _Flow:
             )
         original = self.plan.original
         self._original_search = search = Search(
-            original.text, search_width, narrow_by=self.deadline, weight=original.weight
+            original.text, search_width, narrow_by=self.plan.deadline, weight=original.weight
         )
         # This search takes one of the places for calls at once, as long as it runs.
         self.services.taken.append(None)
@@ -342,7 +338,7 @@ class _Flow:
             if search.top_k is None or top_k is None:
                 return result
             widening.is_proven = widening.is_proven or count >= top_k
-            if count >= top_k or count in widening.confirmed or self.deadline.passed:
+            if count >= top_k or count in widening.confirmed or self.plan.deadline.passed:
                 return result
         # Python warns about a coroutine that is neither awaited nor closed.
         if isinstance(response, Coroutine):
@@ -376,7 +372,7 @@ class _Flow:
             self.call.shape,
             options=self.settings.keyword_evidence,
             initial_rankings=search.initial,
-            deadline=self.deadline,
+            deadline=self.plan.deadline,
         )
 
     def _learn(self, original_result: SearchResult) -> None:
@@ -402,7 +398,7 @@ class _Flow:
 
     async def _ask(self, stage: TransformStage) -> Transformation:
         """Return the model's texts."""
-        return await stage.run(self.services, self._find_llm_deadline())
+        return await stage.run(self.services, self.plan.model_deadline)
 
     async def _ask_and_search(
         self, stage: TransformStage | None, *, should_search: bool
@@ -412,16 +408,7 @@ class _Flow:
         Without a *stage*, the texts are those from the cache.
         """
         texts = self.plan.remembered if stage is None else await self._ask(stage)
-        return texts, await self._search_texts(texts) if should_search else None
-
-    async def _search_texts(self, texts: Transformation) -> Found:
-        return await search_texts(
-            self.plan,
-            texts,
-            self.services,
-            search_width=self._search_width,
-            deadline=self.deadline,
-        )
+        return texts, await search_texts(self.plan, texts, self.services) if should_search else None
 
     async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:
         """Search the text fields for the question's keywords.
@@ -429,13 +416,7 @@ class _Flow:
         Returns a list with one result, or an empty list if the search fails.
         """
         results, self._keyword_search_error = await search_by_keywords(
-            self.plan.keywords,
-            self.call,
-            self.services,
-            search_width=self._search_width or self.call.top_k,
-            deadline=deadline,
-            trace=self.trace,
-            degradations=self.degradations,
+            self.plan, self.services, deadline
         )
         return results
 
@@ -481,10 +462,6 @@ class _Flow:
             return await self._call_function(search)
         finally:
             self.trace.count_search(search.calls, search.reads)
-
-    def _find_llm_deadline(self) -> Deadline:
-        """Return the deadline for the model's reply."""
-        return self.deadline.sooner(self.settings.limits.model_seconds)
 
     # --- the result -------------------------------------------------------------------------------
 

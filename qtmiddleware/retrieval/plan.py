@@ -16,7 +16,16 @@ from qtmiddleware.retrieval.keyword_evidence import AddTerms
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence, collect_metadata_evidence
 from qtmiddleware.retrieval.question_words import load_word_rules
 from qtmiddleware.retrieval.transform_stage import TransformStage
-from qtmiddleware.types import Decision, Degradation, Query, Trace, Transformation, Variant
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.types import (
+    Deadline,
+    Decision,
+    Degradation,
+    Query,
+    Trace,
+    Transformation,
+    Variant,
+)
 
 if TYPE_CHECKING:
     from qtmiddleware.retrieval.glossary import Glossary, Term
@@ -35,6 +44,9 @@ class Plan:
         keywords: The keywords to show; ``""`` if preprocessing is off.
         is_follow_up: Whether the question continues the topic of its conversation.
         remembered: The model's texts from the cache; none unless the cache has them.
+        deadline: The deadline of the retrieval.
+        search_width: How many passages each search asks for; ``None`` for as many as the caller
+            asked for.
     """
 
     def __init__(self, call: Call, trace: Trace) -> None:
@@ -48,6 +60,8 @@ class Plan:
         self.keywords = ""
         self.is_follow_up = bool(call.history)
         self.remembered = NOTHING
+        self.deadline = Deadline.after(call.settings.limits.deadline_ms / 1e3)
+        self.search_width = call.search_width
         self._glossary_terms: Sequence[Term] = ()
         # In a tuple once the clock was read, since a failed reading is ``None``.
         self._clock_reading: tuple[date | None] | None = None
@@ -71,7 +85,7 @@ class Plan:
             self.settings,
             call.original,
             is_follow_up=bool(call.history),
-            find_spans=self._find_protected_spans,
+            find_spans=self.find_protected_spans,
         )
         if reason:
             trace.decision = Decision(call=False, reason=reason)
@@ -94,14 +108,7 @@ class Plan:
         )
         self._anchors = self._find_date_anchors()
         question = Question(call.original, call.history, self.settings, facts, self._anchors)
-        stage = TransformStage(
-            question,
-            self.query,
-            call,
-            trace,
-            self.degradations,
-            self._find_protected_spans,
-        )
+        stage = TransformStage(self, question)
         if (remembered := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")
             self.remembered = remembered
@@ -114,7 +121,12 @@ class Plan:
         )
         return stage
 
-    def _find_protected_spans(self) -> Sequence[Span]:
+    @property
+    def model_deadline(self) -> Deadline:
+        """The deadline for the model's reply, if the model is asked now."""
+        return self.deadline.sooner(self.settings.limits.model_seconds)
+
+    def find_protected_spans(self) -> Sequence[Span]:
         """Return the parts of the question that the model must keep, such as numbers and names."""
         spans = find_protected_spans(self.call.original, language=self.query.language or "auto")
         # The model is told to replace "last year" by a date, so it need not keep the words.
@@ -130,6 +142,19 @@ class Plan:
         self._times = times = read_times(self.call.original, self.query.language, self.get_today)
         today = self.get_today() if times.needs_today else None
         return None if today is None else Anchors(today, times)
+
+    def record_failed_stage(
+        self, name: str, outcome: Outcome[Any], detail: str | None = None
+    ) -> None:
+        """Record in the trace and the degradations that the stage *name* failed.
+
+        *detail* is for people; by default that of *outcome*.
+        """
+        detail = outcome.detail if detail is None else detail
+        self.degradations.append(Degradation(name, outcome.reason, detail))
+        self.trace.record_stage(
+            name, outcome.seconds, "degraded", outcome.reason, began=outcome.began
+        )
 
     def should_search_by_keywords(self) -> bool:
         """Return whether to search the configured text fields for the question's keywords.

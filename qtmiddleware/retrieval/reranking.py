@@ -7,23 +7,17 @@ from functools import partial
 from typing import Any, Final
 
 from qtmiddleware.errors import ModelError, QtMiddlewareError, is_raised_by_package
-from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.fusion import FusedList
+from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.responses import convert_to_float
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import Services
-from qtmiddleware.types import Deadline, Degradation, Trace
 
 STAGE: Final = "rerank"
 
 
 async def rerank_candidates(
-    fused_list: FusedList,
-    request: Call,
-    services: Services,
-    deadline: Deadline,
-    trace: Trace,
-    degradations: list[Degradation],
+    fused_list: FusedList, plan: Plan, services: Services
 ) -> tuple[FusedList, list[float | None]]:
     """Rerank the first candidates of *fused_list*; return the new list and the reranker's scores.
 
@@ -32,18 +26,18 @@ async def rerank_candidates(
     - If the reranker fails or is late, *fused_list* is returned unchanged, and the list of scores
       is empty.
     """
-    candidates = fused_list.items[: request.settings.rerank.rerank_top_k]
+    candidates = fused_list.items[: plan.settings.rerank.rerank_top_k]
     texts = [candidate.passage.text for candidate in candidates]
     places = [place for place, text in enumerate(texts) if text]
     if len(places) < 2:
         if len(candidates) > 1:
-            trace.note(STAGE, "no candidate has a text; order kept")
+            plan.trace.note(STAGE, "no candidate has a text; order kept")
         return fused_list, []
     candidate_texts = [texts[place] or "" for place in places]
     (outcome,) = await services.gather(
-        [partial(services.rerank, request.original, candidate_texts)], deadline
+        [partial(services.rerank, plan.call.original, candidate_texts)], plan.deadline
     )
-    scores = _read_rerank_scores(outcome, len(places), trace, degradations)
+    scores = _read_rerank_scores(outcome, len(places), plan)
     if scores is None:
         return fused_list, []
     items = list(fused_list.items)
@@ -57,7 +51,7 @@ async def rerank_candidates(
 
 
 def _read_rerank_scores(
-    outcome: Outcome[Any], passage_count: int, trace: Trace, degradations: list[Degradation]
+    outcome: Outcome[Any], passage_count: int, plan: Plan
 ) -> list[float] | None:
     """Return the reranker's scores in *outcome*, one per passage.
 
@@ -69,15 +63,14 @@ def _read_rerank_scores(
         except ModelError as error:
             outcome.error = error
         else:
-            trace.record_stage(STAGE, outcome.seconds, began=outcome.began)
+            plan.trace.record_stage(STAGE, outcome.seconds, began=outcome.began)
             return scores
     detail = outcome.detail
     if isinstance(outcome.error, QtMiddlewareError) and is_raised_by_package(outcome.error):
         # The package's own errors say how to fix the problem, such as which package to install.
         detail = str(outcome.error)
-        trace.note(STAGE, detail)
-    trace.record_stage(STAGE, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
-    degradations.append(Degradation(STAGE, outcome.reason, detail))
+        plan.trace.note(STAGE, detail)
+    plan.record_failed_stage(STAGE, outcome, detail)
     return None
 
 

@@ -44,7 +44,7 @@ def build_response_and_matches(
     fusion_result: FusionResult,
     ranked_list: FusedList,
     rerank_scores: Sequence[float | None],
-    request: Call,
+    call: Call,
 ) -> tuple[Any, tuple[Match, ...]]:
     """Return (response, matches) with the best passages of *ranked_list*.
 
@@ -57,20 +57,20 @@ def build_response_and_matches(
         fusion_result: The fused list, and the rankings that were fused.
         ranked_list: The fused list after keyword evidence and reranking.
         rerank_scores: The reranker's scores for the first passages in *ranked_list*.
-        request: The query, its settings and the number of passages asked for.
+        call: The query, its settings and the number of passages asked for.
     """
     original_result = results[0]
-    settings = request.settings
+    settings = call.settings
     shows_fused_scores = settings.scores == "fused"
     if len(results) == 1 and not (
-        request.uses_keyword_evidence or request.uses_reranker or shows_fused_scores
+        call.uses_keyword_evidence or call.uses_reranker or shows_fused_scores
     ):
         # Nothing changes the list: return the function's own response, repeated passages included.
-        matches = read_matches(original_result.ranking.variant, original_result.response, request)
+        matches = read_matches(original_result.ranking.variant, original_result.response, call)
         return original_result.response, matches
     longest = max(len(result.ranking.keys) for result in results)
     # A page keeps everything that its search returned, even more than was asked for.
-    top_k = None if request.page else request.top_k
+    top_k = None if call.page else call.top_k
     passages = _choose_passages(
         ranked_list, fusion_result.original_ranking, longest if top_k is None else top_k, top_k
     )
@@ -91,14 +91,14 @@ def build_response_and_matches(
     )
 
 
-def read_matches(variant: Variant, response: Any, request: Call) -> tuple[Match, ...]:
+def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ...]:
     """Return the passages in *response* as matches, in the same order.
 
     Never raises. Returns an empty tuple if *response* cannot be read.
     """
     try:
-        options = request.settings.keyword_evidence
-        result = read_response(variant, response, request.shape, options=options)
+        options = call.settings.keyword_evidence
+        result = read_response(variant, response, call.shape, options=options)
         passages = [
             _Passage(passage.key, passage, 1.0 / rank, 1, passage.item)
             for rank, passage in enumerate(result.ranking.passages, start=1)

@@ -5,13 +5,11 @@ If a search fails, the failure is recorded and the results of the other searches
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
-from contextvars import ContextVar
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
-from weakref import ref
 
 from qtmiddleware.catalogue import (
     JOINED,
@@ -26,10 +24,10 @@ from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
 from qtmiddleware.retrieval.call import EVIDENT, Call, find_question_keywords
 from qtmiddleware.retrieval.plan import Plan
-from qtmiddleware.retrieval.responses import SearchResult, get_read_units, read_response
+from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import Search, Services
-from qtmiddleware.types import Deadline, Degradation, Ranking, Trace, Transformation, Variant
+from qtmiddleware.types import Deadline, Degradation, Transformation, Variant
 
 # Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
@@ -213,9 +211,6 @@ async def search_texts(
     plan: Plan,
     transformation: Transformation,
     services: Services,
-    *,
-    search_width: int | None,
-    deadline: Deadline,
 ) -> Found:
     """Choose variants of the model's texts, search them, and return what they brought.
 
@@ -225,9 +220,6 @@ async def search_texts(
         plan: What is understood of the question.
         transformation: The model's texts.
         services: Calls the function and the embedder.
-        search_width: How many passages each search asks for; ``None`` for as many as the caller
-            asked for.
-        deadline: The deadline of the searches.
     """
     call, settings, trace = plan.call, plan.settings, plan.trace
     if not plan.is_follow_up and transformation.standalone:
@@ -246,15 +238,7 @@ async def search_texts(
         searched = [variant for variant in variants if variant.kind == STANDALONE]
     else:
         variants, searched = _choose_variants(plan, variants)
-    results = await search_variants(
-        searched,
-        call,
-        services,
-        search_width=search_width,
-        deadline=deadline,
-        trace=trace,
-        degradations=plan.degradations,
-    )
+    results = await search_variants(searched, plan, services)
     if len(results) < min(settings.fusion.min_successes, len(searched)):
         detail = f"{len(results)} of {len(searched)} searches succeeded"
         plan.degradations.append(Degradation("search", "too_few_successes", detail))
@@ -282,55 +266,42 @@ def _choose_variants(
 
 
 async def search_variants(
-    variants: Sequence[Variant],
-    request: Call,
-    services: Services,
-    *,
-    search_width: int | None,
-    deadline: Deadline,
-    trace: Trace,
-    degradations: list[Degradation],
+    variants: Sequence[Variant], plan: Plan, services: Services
 ) -> list[SearchResult]:
     """Search *variants* at the same time, and return the responses that could be read.
 
-    Searches that fail or are late are recorded as degradations. If the wrapped function takes
-    vectors, all variants are embedded in one batch first.
+    If the wrapped function takes vectors, all variants are embedded in one batch first.
 
     Args:
         variants: The variants to search.
-        request: The query, its settings and the function's known limits.
+        plan: What is understood of the question. Receives durations, counts and failures.
         services: Calls the function and the embedder.
-        search_width: How many passages each search asks for; ``None`` for as many as the caller
-            asked for.
-        deadline: The deadline of the searches.
-        trace: Receives the durations and counts.
-        degradations: Receives the failures.
     """
     if not variants:
         return []
+    call, trace = plan.call, plan.trace
     vectors: Sequence[Any] = [None] * len(variants)
-    if request.embedder is not None:
+    if call.embedder is not None:
         texts = [variant.text for variant in variants]
-        (embedded,) = await services.gather([partial(services.embed, texts)], deadline)
+        (embedded,) = await services.gather([partial(services.embed, texts)], plan.deadline)
         if not embedded.has_succeeded:
-            degradations.append(_record_failed_stage("embed", embedded, trace))
+            plan.record_failed_stage("embed", embedded)
             return []
         trace.record_stage("embed", embedded.seconds, detail="variants", began=embedded.began)
         vectors = embedded.get()
         # embed= is the user's function and may return anything.
         if not hasattr(vectors, "__len__") or len(vectors) != len(variants):
-            degradations.append(
+            plan.degradations.append(
                 Degradation("embed", "failed", "embed= returned the wrong number of vectors")
             )
             return []
-    began = perf_counter()
     # Nothing is known yet about whether the function allows so many passages.
-    narrow_by = None if request.learned.widening.is_proven else deadline
-    widths = {"sub_query": request.settings.fusion.sub_query_top_k or search_width}
+    narrow_by = None if call.learned.widening.is_proven else plan.deadline
+    widths = {"sub_query": call.settings.fusion.sub_query_top_k or plan.search_width}
     searches = [
         Search(
             variant.text,
-            widths.get(variant.kind, search_width),
+            widths.get(variant.kind, plan.search_width),
             vector,
             narrow_by=narrow_by,
             kind=variant.kind,
@@ -338,193 +309,68 @@ async def search_variants(
         )
         for variant, vector in zip(variants, vectors, strict=True)
     ]
+    began = perf_counter()
     outcomes = await services.gather(
-        [partial(services.search, search) for search in searches], deadline
+        [partial(services.search, search) for search in searches], plan.deadline
     )
-    for search in searches:
-        trace.count_search(search.calls, search.reads)
     if seconds := max([search.embed_seconds for search in searches]):
         trace.record_stage("embed", seconds, detail="variants", began=began)
     trace.record_stage("search.variants", perf_counter() - began)
-    return _read_search_results(
-        variants, searches, outcomes, request, deadline, trace, degradations
-    )
+    return _read_outcomes(variants, searches, outcomes, plan)
 
 
 async def search_by_keywords(
-    keywords: str,
-    request: Call,
-    services: Services,
-    *,
-    search_width: int | None,
-    deadline: Deadline,
-    trace: Trace,
-    degradations: list[Degradation],
+    plan: Plan, services: Services, deadline: Deadline
 ) -> tuple[list[SearchResult], BaseException | None]:
-    """Search the text fields of *request* for *keywords*.
+    """Search the call's text fields for the question's keywords.
 
     The keywords are sent as a text clause, the keyword part of a hybrid search.
 
     Returns:
         A list and an error. The list contains the response, or nothing if the search failed. The
-        error is ``None`` if the search succeeded or was late. A failed search is also recorded as a
-        degradation.
+        error is ``None`` if the search succeeded or was late.
     """
-    hybrid = request.settings.hybrid
-    weight = (
-        (request.settings.fusion.weights["original"] or 1.0)
-        * hybrid.bm25_weight
-        / (hybrid.vector_weight or 1.0)
-    )
-    variant = Variant(TEXT_CLAUSE, keywords, weight)
+    fusion, hybrid = plan.settings.fusion, plan.settings.hybrid
+    weight = (fusion.weights["original"] or 1.0) * hybrid.bm25_weight
+    variant = Variant(TEXT_CLAUSE, plan.keywords, weight / (hybrid.vector_weight or 1.0))
     search = Search(
-        keywords, search_width, fields=request.text_fields, kind=variant.kind, weight=weight
+        variant.text,
+        plan.search_width or plan.call.top_k,
+        fields=plan.call.text_fields,
+        kind=variant.kind,
+        weight=variant.weight,
     )
     began = perf_counter()
     outcomes = await services.gather([partial(services.search, search)], deadline)
-    trace.count_search(search.calls, search.reads)
-    trace.record_stage("search.text_clause", perf_counter() - began, began=began)
-    results = _read_search_results(
-        (variant,), (search,), outcomes, request, deadline, trace, degradations
-    )
+    plan.trace.record_stage("search.text_clause", perf_counter() - began, began=began)
+    results = _read_outcomes((variant,), (search,), outcomes, plan)
     return results, outcomes[0].error
 
 
-def _read_search_results(
+def _read_outcomes(
     variants: Sequence[Variant],
     searches: Sequence[Search],
     outcomes: Sequence[Outcome[Any]],
-    request: Call,
-    deadline: Deadline,
-    trace: Trace,
-    degradations: list[Degradation],
+    plan: Plan,
 ) -> list[SearchResult]:
-    """Return the responses in *outcomes* that can be read.
-
-    Failed searches and unreadable responses are recorded in *degradations*.
-    """
+    """Return the responses in *outcomes* that can be read, and record the failures."""
     results: list[SearchResult] = []
     for variant, search, outcome in zip(variants, searches, outcomes, strict=True):
+        plan.trace.count_search(search.calls, search.reads)
         if outcome.has_succeeded:
             try:
-                options = request.settings.keyword_evidence
-                result = read_response(
-                    variant,
-                    outcome.value,
-                    request.shape,
-                    options=options,
-                    initial_rankings=search.initial,
-                    deadline=deadline,
+                results.append(
+                    read_response(
+                        variant,
+                        outcome.value,
+                        plan.call.shape,
+                        options=plan.settings.keyword_evidence,
+                        initial_rankings=search.initial,
+                        deadline=plan.deadline,
+                    )
                 )
-                results.append(result)
                 continue
             except ResponseShapeError as error:
                 outcome.error = error
-        degradations.append(_record_failed_stage(f"search.{variant.kind}", outcome, trace))
+        plan.record_failed_stage(f"search.{variant.kind}", outcome)
     return results
-
-
-def _record_failed_stage(stage_name: str, outcome: Outcome[Any], trace: Trace) -> Degradation:
-    """Record the failed stage in *trace*, and return a degradation with the failure's reason."""
-    trace.record_stage(stage_name, outcome.seconds, "degraded", outcome.reason, began=outcome.began)
-    return Degradation(stage_name, outcome.reason, outcome.detail)
-
-
-class RunningCall:
-    """A context manager that registers a running call of a wrapped function.
-
-    While the call runs, code inside the function can record details in *search*. If the call is
-    repeated, *search* counts another call and drops the earlier details.
-
-    To let `is_nested_call` recognise the call, set *fn* inside the ``with`` block. Only a weak
-    reference to the call is registered, so that an interrupt such as Ctrl+C leaves no call behind.
-
-    Attributes:
-        search: The search that makes the call.
-        fn: The wrapped function; ``None`` before it is set and after the call.
-    """
-
-    __slots__ = ("__weakref__", "_token", "fn", "search")
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-        self.fn: Callable[..., Any] | None = None
-
-    def __enter__(self) -> RunningCall:
-        search = self.search
-        search.calls += 1
-        search.initial.clear()
-        search.reads.clear()
-        running_calls = _running_calls.get()
-        if running_calls:
-            running_calls = tuple([call for call in running_calls if call() is not None])
-        self._token = _running_calls.set((*running_calls, ref(self)))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        # A task that the function started may outlive the call. It no longer belongs to the call.
-        self.fn = None
-        try:
-            _running_calls.reset(self._token)
-        except ValueError:
-            # A discarded coroutine may be closed in another context than the one it ran in.
-            return
-
-
-_running_calls: Final[ContextVar[tuple[ref[RunningCall], ...]]] = ContextVar(
-    "under_way", default=()
-)
-"""Weak references to the running calls that contain the current code, the innermost last."""
-
-
-def is_nested_call(fn: Callable[..., Any]) -> bool:
-    """Return whether qtmiddleware is already calling *fn* in the current thread or task.
-
-    This happens if *fn* calls its own wrapped version.
-    """
-    running_calls = _running_calls.get()
-    return bool(running_calls) and any(
-        (call := reference()) is not None and call.fn is fn for reference in running_calls
-    )
-
-
-def _find_running_search() -> Search | None:
-    """Return the search that makes the innermost running call; ``None`` if no call is running."""
-    running_calls = _running_calls.get()
-    call = running_calls[-1]() if running_calls else None
-    return None if call is None else call.search
-
-
-def record_embedding_time(embedding_seconds: float) -> None:
-    """Add *embedding_seconds* to the embedding time of the current search."""
-    if (search := _find_running_search()) is not None:
-        search.embed_seconds += embedding_seconds
-
-
-def record_read_units(response: Any) -> None:
-    """Add the read units that *response* reports to the current search.
-
-    Does nothing if *response* reports no read units, or if no search is running.
-    """
-    units = get_read_units(response)
-    if units is not None and (search := _find_running_search()) is not None:
-        search.reads.append(units)
-
-
-def record_unmerged_list(list_name: str, ranking: Ranking) -> None:
-    """Record *ranking* as one of the lists that the current search merges.
-
-    If a list with this *list_name* was already recorded, *ranking* is appended to this list. Does
-    nothing if no search is running.
-    """
-    search = _find_running_search()
-    if search is None:
-        return
-    if (earlier := search.initial.get(list_name)) is not None:
-        ranking = replace(
-            ranking,
-            keys=[*earlier.keys, *ranking.keys],
-            scores=[*earlier.scores, *ranking.scores],
-            passages=[*earlier.passages, *ranking.passages],
-        )
-    search.initial[list_name] = ranking

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.catalogue import NOTHING
-from qtmiddleware.preprocessing import Span
-from qtmiddleware.retrieval.call import Call
 from qtmiddleware.runtime.cache import hash_key
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.runtime.single_flight import Role
-from qtmiddleware.types import Deadline, Decision, Degradation, Query, Trace, Transformation
+from qtmiddleware.types import Deadline, Decision, Degradation, Transformation
 
 if TYPE_CHECKING:
+    from qtmiddleware.retrieval.plan import Plan
     from qtmiddleware.retrieval.question import Question
 
 # A leader that is this many seconds past its deadline was stopped before it could share a result.
@@ -36,32 +34,19 @@ class TransformStage:
     becomes the leader.
 
     Args:
+        plan: What is understood of the question. Receives the decision, notes and failures.
         question: Builds the prompts and reads the replies.
-        query: The query, used for its language.
-        request: The query's settings, cache and model.
-        trace: Receives the decision, costs and notes.
-        degradations: Receives the failures.
-        find_spans: Returns the parts of the query that the model must keep, such as numbers.
     """
 
-    def __init__(
-        self,
-        question: Question,
-        query: Query,
-        request: Call,
-        trace: Trace,
-        degradations: list[Degradation],
-        find_spans: Callable[[], Sequence[Span]],
-    ) -> None:
+    def __init__(self, plan: Plan, question: Question) -> None:
+        self._plan = plan
+        self._call = call = plan.call
         self._question = question
-        self._language = query.language or "auto"
-        self._request = request
-        self._trace = trace
-        self._degradations = degradations
-        self._find_protected_spans = find_spans
-        self._cache = request.engine.cache
+        self._trace = plan.trace
+        self._degradations = plan.degradations
+        self._cache = call.engine.cache
         self._key = (
-            question.build_cache_key(request.model_name) if request.settings.cache.enabled else None
+            question.build_cache_key(call.model_name) if call.settings.cache.enabled else None
         )
 
     def find_cached_transformation(
@@ -99,7 +84,7 @@ class TransformStage:
         the model again.
         """
         flights, key = self._cache.flights, self._key
-        if key is None or not self._request.can_share_reply:
+        if key is None or not self._call.can_share_reply:
             return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
@@ -144,7 +129,7 @@ class TransformStage:
         if remembered is not None:
             self._record_skipped_model_call("cached")
             return remembered, ()
-        if (error := self._request.find_blocking_error()) is not None:
+        if (error := self._call.find_blocking_error()) is not None:
             self._record_skipped_model_call(error.reason)
             return NOTHING, (Degradation("transform", error.reason, str(error)),)
         needs_more = True
@@ -157,8 +142,9 @@ class TransformStage:
                 self._question.read_replies_and_prepare_next_round(outcomes, self._trace)
                 and not llm_deadline.passed
             )
+        plan = self._plan
         transformation = self._question.repair_or_drop_texts(
-            self._request.original, self._find_protected_spans(), self._language
+            self._call.original, plan.find_protected_spans(), plan.query.language or "auto"
         )
         degradations = tuple(self._question.degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
@@ -168,7 +154,7 @@ class TransformStage:
                     services.io,
                     hash_key(self._key),
                     transformation,
-                    self._request.settings.cache.ttl_seconds,
+                    self._call.settings.cache.ttl_seconds,
                     llm_deadline,
                     self._degradations,
                 )

@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.result import hide_field
-from qtmiddleware.retrieval.searching import RunningCall, record_read_units
+from qtmiddleware.retrieval.running_call import RunningCall, record_read_units
 from qtmiddleware.runtime.io import IO, FunctionStopped
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Flow, Search, arun, observe_embedding, run

@@ -27,7 +27,7 @@ from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.call import Call, build_query_error, find_query_problem
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.searching import is_nested_call
+from qtmiddleware.retrieval.running_call import is_nested_call
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval

@@ -30,7 +30,7 @@ from qtmiddleware.preprocessing import preprocess as to_keywords
 from qtmiddleware.protocols import Embedder, Filter, KeywordStore, Record, Store
 from qtmiddleware.retrieval.fusion import sum_weighted_scores
 from qtmiddleware.retrieval.responses import read_response
-from qtmiddleware.retrieval.searching import (
+from qtmiddleware.retrieval.running_call import (
     record_embedding_time,
     record_read_units,
     record_unmerged_list,

@@ -13,7 +13,9 @@ import qtmiddleware as qtm
 from qtmiddleware.config.settings import FusionSettings, LimitSettings, Settings
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.retrieval.searching import RunningCall, search_variants
+from qtmiddleware.retrieval.plan import Plan
+from qtmiddleware.retrieval.running_call import RunningCall
+from qtmiddleware.retrieval.searching import search_variants
 from qtmiddleware.runtime.io import IO
 from qtmiddleware.runtime.observing import NOT_OBSERVED
 from qtmiddleware.runtime.services import ModelOnly, Search, run
@@ -70,23 +72,17 @@ class Searched:
         sub_query_top_k: int | None = None,
         seconds: float = 60.0,
     ) -> None:
-        self.trace, self.degradations = Trace(), list[Degradation]()
+        self.trace = Trace()
         self.function = Function(respond, embed or hanging)
         settings = Settings(
             limits=LimitSettings(max_concurrency=3),
             fusion=FusionSettings(sub_query_top_k=sub_query_top_k),
         )
         embedder = embed and object()
-        call = Call("q", (), settings, Learned(), ENGINE, embedder=embedder)
-        flow = partial(
-            search_variants,
-            variants,
-            call,
-            search_width=width,
-            deadline=Deadline.after(seconds),
-            trace=self.trace,
-            degradations=self.degradations,
-        )
+        plan = Plan(Call("q", (), settings, Learned(), ENGINE, embedder=embedder), self.trace)
+        plan.deadline, plan.search_width = Deadline.after(seconds), width
+        self.degradations = plan.degradations
+        flow = partial(search_variants, variants, plan)
         self.lists = run(lambda services: flow(services.within(NOT_OBSERVED, 3)), self.function)
 
     @property

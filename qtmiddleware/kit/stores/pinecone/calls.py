@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.retrieval.searching import record_read_units
+from qtmiddleware.retrieval.running_call import record_read_units
 from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 _ADVICE: Final = {
