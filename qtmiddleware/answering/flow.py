@@ -329,7 +329,6 @@ class AnswerFlow:
             self._request,
             original=sub_query,
             history=(),
-            can_share_reply=False,
             hooks=(),
             settings=replace(self._settings, transformation_type="none", limits=limits),
         )

@@ -76,9 +76,6 @@ class Call:
         shape: The user's functions to read and rebuild responses; ``None`` to detect the structure.
         embedder: Turns texts into vectors; ``None`` if the function takes texts.
         text_fields: The fields for an extra keyword search.
-        can_share_reply: Whether this call may wait for a running model call for the same question.
-            Must be false if several calls run step by step in one thread, because waiting for
-            another one would then never end.
         has_parts: Whether the caller searches for the sub-queries, each by a call of its own. If
             the model returns at least two of them, this call does not search for them.
         observation: The operation that this retrieval is part of.
@@ -101,7 +98,6 @@ class Call:
     shape: Shape | None = None
     embedder: Any = None
     text_fields: tuple[str, ...] = ()
-    can_share_reply: bool = True
     has_parts: bool = False
     observation: Observation = NOT_OBSERVED
     hooks: tuple[RetrievalHook, ...] = ()

@@ -162,7 +162,7 @@ class _Flow:
             stage = self.plan.make()
             transformation = self.plan.remembered
             if stage is not None:
-                transformation = await stage.run(self.services, self.plan.model_deadline)
+                transformation = await stage.run(self.services)
         except Exception as error:
             self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
@@ -208,7 +208,7 @@ class _Flow:
         self.plan.search_width = call.search_width
         is_worth_asking = not gated or self._should_ask_model(original_result)
         if stage is not None and not asks_beside and is_worth_asking:
-            texts = await self._ask(stage)
+            texts = await stage.run(self.services)
         if keyword_results is None:
             keyword_results = await self._search_by_keywords(self.plan.deadline)
         self._record_rejected_keyword_search()
@@ -396,10 +396,6 @@ class _Flow:
         )
         return self.trace.decision.call
 
-    async def _ask(self, stage: TransformStage) -> Transformation:
-        """Return the model's texts."""
-        return await stage.run(self.services, self.plan.model_deadline)
-
     async def _ask_and_search(
         self, stage: TransformStage | None, *, should_search: bool
     ) -> tuple[Transformation, Found | None]:
@@ -407,7 +403,7 @@ class _Flow:
 
         Without a *stage*, the texts are those from the cache.
         """
-        texts = self.plan.remembered if stage is None else await self._ask(stage)
+        texts = self.plan.remembered if stage is None else await stage.run(self.services)
         return texts, await search_texts(self.plan, texts, self.services) if should_search else None
 
     async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:

@@ -66,25 +66,24 @@ class TransformStage:
             self._trace.cache_hits += 1
         return remembered
 
-    async def run(self, services: Services, llm_deadline: Deadline) -> Transformation:
-        """Return the transformation; an empty one if the model does not reply by *llm_deadline*."""
-        transformation, degradations = await self._get_shared_or_new_transformation(
-            services, llm_deadline
+    async def run(self, services: Services) -> Transformation:
+        """Return the transformation; an empty one if the model does not reply in time."""
+        transformation, degradations = await self._share_result(
+            services, self._plan.model_deadline
         )
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
 
-    async def _get_shared_or_new_transformation(
-        self, services: Services, llm_deadline: Deadline
-    ) -> Result:
+    async def _share_result(self, services: Services, llm_deadline: Deadline) -> Result:
         """Return the model's transformation and the degradations.
 
         If a model call for an identical question is running, wait for its result instead of asking
         the model again.
         """
-        flights, key = self._cache.flights, self._key
-        if key is None or not self._call.can_share_reply:
+        flights, key, io = self._cache.flights, self._key, services.io
+        # Waiting in a loop that is not asyncio's would block the leader, too.
+        if key is None or (io.can_await and not io.has_loop):
             return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
@@ -102,18 +101,15 @@ class TransformStage:
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land_flight(key, flight, shared)
-            landed: Result | None = await services.io.join(flight.result, llm_deadline)
+            landed: Result | None = await io.join(flight.result, llm_deadline)
+            if landed is None and not llm_deadline.passed:
+                continue
+            self._record_skipped_model_call("shared")
             if landed is not None:
                 self._trace.cache_hits += 1
-                self._record_skipped_model_call("shared")
                 return landed
-            if llm_deadline.passed:
-                self._record_skipped_model_call("shared")
-                return NOTHING, (
-                    Degradation(
-                        "transform", "timeout", "an identical question got no reply in time"
-                    ),
-                )
+            detail = "an identical question got no reply in time"
+            return NOTHING, (Degradation("transform", "timeout", detail),)
 
     async def _get_cached_or_new_transformation(
         self, services: Services, llm_deadline: Deadline

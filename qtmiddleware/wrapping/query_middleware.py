@@ -545,7 +545,6 @@ class QueryMiddleware:
         # Check all queries before the first model call, so that an invalid one costs nothing.
         is_one = isinstance(query, str)
         texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
-        # Ask for each distinct text once: equal calls in one batch would wait for each other.
         calls = {
             text: Call(
                 original=text,
@@ -555,7 +554,6 @@ class QueryMiddleware:
                 learned=Learned(),
                 engine=engine,
                 model=engine.model,
-                can_share_reply=is_one,
                 observation=engine.observation,
             )
             for text in texts

@@ -152,6 +152,27 @@ def test_a_question_that_many_ask_at_once_costs_one_model_call() -> None:
     assert sum(it.trace.llm_calls for it in results) == len(questions)
 
 
+def test_lists_of_questions_share_their_model_calls() -> None:
+    asked: list[str] = []
+    questions = [f"Which illness does dog {number} of the shelter have?" for number in range(8)]
+
+    def reply(messages: list[dict[str, str]]) -> dict[str, str]:
+        asked.append(messages[-1]["content"])
+        return {"rewrite": REWRITE}
+
+    settings = config("rewrite", cache={"enabled": True}, limits={"maxConcurrency": 2})
+    with qtm.QueryMiddleware(settings, client=reply) as middleware:
+        middleware.engine.bulkhead.limit = 1_000
+
+        def ask(thread: int) -> list[qtm.Transformation]:
+            return middleware.transform(Random(thread).sample(questions, len(questions)))
+
+        results = [it for transformations in run_storm(ask) for it in transformations]
+    assert len(results) == THREADS * len(questions)
+    assert {it.rewrite for it in results} == {f"{REWRITE} ({number})" for number in range(8)}
+    assert len(asked) == len(set(asked)) == len(questions)
+
+
 # --- budget ---------------------------------------------------------------------------------------
 
 
