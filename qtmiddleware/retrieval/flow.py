@@ -126,9 +126,9 @@ class _Flow:
         self._search_error: BaseException | None = None
         self._keyword_search_error: BaseException | None = None
         self._original_search = Search(call.original)
+        # The search for the question that was answered last, and the response.
+        self._answered: Search | None = None
         self._response: Any = None
-        # Whether `_response` is that to a search for more passages than the caller asked for.
-        self._is_widened = False
 
     async def run(self) -> Retrieval:
         """Run the whole flow and return its result.
@@ -149,8 +149,7 @@ class _Flow:
                 self._search_error = None
                 raise
             self._record_internal_error(error)
-        response = await self._perform_search(Search(self.call.original, None))
-        return self._build_unchanged_retrieval(response)
+        return self._build_unchanged_retrieval(await self._get_response(self.call.original))
 
     async def transform(self) -> Transformation:
         """Ask the model for a transformation and return it, without searching.
@@ -325,7 +324,7 @@ class _Flow:
             ResponseShapeError: The response cannot be read.
         """
         search, widening = self._original_search, self.learned.widening
-        self._response, self._is_widened = response, search.top_k is not None
+        self._response, self._answered = response, search
         top_k, count = self.call.top_k, 0
         result: SearchResult | None = None
         try:
@@ -346,7 +345,7 @@ class _Flow:
         own_search = Search(self.plan.query.text, None, weight=self.plan.original.weight)
         try:
             self._response = await self._perform_search(own_search)
-            self._is_widened = False
+            self._answered = own_search
         except Exception:
             if result is None:
                 raise
@@ -443,6 +442,13 @@ class _Flow:
             f"{problem}; name fields that the index declares with full_text_search"
         )
 
+    async def _get_response(self, text: str) -> Any:
+        """Return the response to a search for *text* and the caller's own number of passages."""
+        answered = self._answered
+        if answered is not None and answered.top_k is None and answered.text == text:
+            return self._response
+        return await self._perform_search(Search(text, None))
+
     async def _call_function(self, search: Search) -> Any:
         """Return the function's response to *search*; errors of the function pass through."""
         try:
@@ -504,8 +510,7 @@ class _Flow:
         """Return a result with the function's own response, which cannot be read or rebuilt."""
         self.learned.record_problem(f"results are passed through unchanged: {error}")
         self.learned.is_unreadable = True
-        if self._is_widened:
-            self._response = await self._perform_search(Search(self.plan.query.text, None))
+        response = await self._get_response(self.plan.query.text)
         # The variants are dropped, so the failures of their searches no longer matter.
         self.degradations[:] = [
             degradation
@@ -513,7 +518,7 @@ class _Flow:
             if not degradation.stage.startswith(("search", "embed"))
         ]
         self.degradations.append(Degradation("response", "unreadable", error.shape))
-        return self._build_retrieval(self._response, matches=(), variants=(self.plan.original,))
+        return self._build_retrieval(response, matches=(), variants=(self.plan.original,))
 
     def _record_internal_error(self, error: Exception) -> None:
         """Log an internal *error* of qtmiddleware, and record its type as a degradation."""

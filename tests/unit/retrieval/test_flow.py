@@ -591,6 +591,21 @@ def test_what_fails_inside_leaves_the_plain_result_and_its_matches(
     assert (found.status, [it.stage for it in found.degradations]) == ("degraded", ["middleware"])
 
 
+def test_what_fails_inside_after_the_caller_s_own_search_asks_the_function_no_second_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("qtmiddleware.retrieval.ranking.fuse_rankings", fails)
+    asked: list[int] = []
+
+    def counted(query: str, top_k: int = 100) -> list[dict[str, Any]]:
+        asked.append(top_k)
+        return search(query, top_k)
+
+    found = qtm.QueryMiddleware().wrap(counted).retrieve(QUERY)
+    assert found.response == search(QUERY, 100)
+    assert (found.status, asked) == ("degraded", [100])
+
+
 def test_what_fails_inside_around_a_response_that_cannot_be_read_leaves_the_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
