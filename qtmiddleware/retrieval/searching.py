@@ -22,7 +22,7 @@ from qtmiddleware.catalogue import (
 from qtmiddleware.config.settings import FusionSettings
 from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.bm25 import find_terms
-from qtmiddleware.retrieval.call import EVIDENT, Call, find_question_keywords
+from qtmiddleware.retrieval.call import EVIDENT, find_question_keywords
 from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.io import Outcome

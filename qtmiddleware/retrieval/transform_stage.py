@@ -68,9 +68,7 @@ class TransformStage:
 
     async def run(self, services: Services) -> Transformation:
         """Return the transformation; an empty one if the model does not reply in time."""
-        transformation, degradations = await self._share_result(
-            services, self._plan.model_deadline
-        )
+        transformation, degradations = await self._share_result(services, self._plan.model_deadline)
         self._trace.notes.extend(transformation.notes)
         self._degradations.extend(degradations)
         return transformation
