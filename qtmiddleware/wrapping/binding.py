@@ -27,27 +27,12 @@ from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY
 
 QUERIES: Final = (
-    "query",
-    "question",
-    "q",
-    "text",
-    "search_query",
-    "query_text",
-    "query_texts",
-    "user_query",
-    "prompt",
-    "message",
-    "input",
+    *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
+    *("user_query", "prompt", "message", "input"),
 )
 VECTORS: Final = (
-    "vector",
-    "query_vector",
-    "embedding",
-    "query_embedding",
-    "query_embeddings",
-    "near_vector",
-    "vec",
-    "emb",
+    *("vector", "query_vector", "embedding", "query_embedding", "query_embeddings"),
+    *("near_vector", "vec", "emb"),
 )
 TOP_KS: Final = (
     *("top_k", "k", "limit", "n_results", "num_results", "n", "size", "max_results"),
@@ -89,19 +74,13 @@ _INPUTS_TEXT: Final = (_INPUTS, "text")
 # Chroma takes either texts or vectors.
 _INSTEAD_OF_VECTORS: Final = "query_texts"
 _SEARCHES: Final = (
-    "invoke",
-    "retrieve",
-    "search",
-    "query",
-    "similarity_search",
-    "get_relevant_documents",
-    "run",
+    *("invoke", "retrieve", "search", "query", "similarity_search"),
+    *("get_relevant_documents", "run"),
 )
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANYTHING: Final = inspect.signature(lambda *args, **kwargs: None).parameters  # noqa: ARG005
 _EMPTY: Final = inspect.Parameter.empty
-_NO_TEXT: Final = "takes a vector, not a text; pass embed=, a function from a text to its vector"
 
 
 class Binding:
@@ -116,17 +95,24 @@ class Binding:
         takes_vector: whether *fn* takes the question's vector, while its callers pass a text.
 
     Attributes:
+        function_name: the function's name, with the name of its class.
+        named: the parameters by name, without ``*args`` and ``**kwargs``.
+        positions: the positions of the parameters that may be passed by position, by name.
+        can_take_positional: whether an argument may be passed by position, to ``*args`` too.
+        has_var_keyword: whether the function has a ``**kwargs`` parameter.
+        is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
+        is_pinecone_search: whether the function has the parameters of Pinecone's search.
+        takes_clauses: whether the function takes the question inside ``score_by`` clauses.
         path: where the function takes the question.
         sources: the keywords and positions at which callers pass it, the likeliest first.
         argument: the name of the question's parameter, with dots for a value inside it.
         top_k_argument: the same for the number of passages; ``None`` if the signature has none.
         page, pages: the name of the page's parameter, if the user named it, or else all that have
             a page's name.
-        ambiguity: why it is unclear which parameter takes the question; ``""`` if it is clear.
-        function_name: the function's name, with the name of its class.
-        has_var_keyword: whether the function has a ``**kwargs`` parameter.
         is_page_named: whether *page_arg* says what selects a page, or that nothing does.
         may_have_pages: whether the signature leaves open if the function has pages.
+        takes_vector_anywhere: whether nothing shows which argument takes the vector.
+        ambiguity: why it is unclear which parameter takes the question; ``""`` if it is clear.
 
     Raises:
         WrapError: if no parameter can be the question, or if an option names no parameter.
@@ -141,100 +127,200 @@ class Binding:
         page_arg: PageArgument = None,
         takes_vector: bool = False,
     ) -> None:
-        self.parameters = parameters = _Parameters(fn)
-        parameters.check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
+        inner = fn.func if isinstance(fn, partial) else fn
+        name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
+        self.function_name = name.rpartition("<locals>.")[2]
+        self._is_query = name.endswith(".query")
+        self._module = str(getattr(inner, "__module__", ""))
         self.takes_vector = takes_vector
         self.is_named = query_arg is not None
-        self.function_name = parameters.function_name.rpartition("<locals>.")[2]
-        self.has_var_keyword = parameters.has_var_keyword
         self.ambiguity = ""
-        self.path = self._choose_question(query_arg)
-        self.argument = ".".join(self.path) or "query"
-        self.takes_clauses = self.path == (SCORE_BY,)
-        self.sources = self._list_sources()
-        self.top_k_argument = top_k_arg or find_top_k_name(
-            name for name in parameters.named if name != self.path[0]
+        parameters = _read_parameters(fn)
+        kinds = {parameter.kind for parameter in parameters.values()}
+        self.named = {name: it for name, it in parameters.items() if it.kind not in _VARIADIC}
+        # With those that a partial sets.
+        self._all = _read_parameters(inner)
+        fixed = fn.keywords.keys() if isinstance(fn, partial) else set[str]()
+        by_position = [name for name, it in self.named.items() if it.kind in _BY_POSITION]
+        self.positions = {name: index for index, name in enumerate(by_position)}
+        own = int(by_position[:1] in (["self"], ["cls"]))
+        free = [name for name in by_position[own:] if name not in fixed]
+        self._free = [name for name in self.named if name not in {"self", "cls", *fixed}]
+        self.can_take_positional = bool(by_position[own:]) or _VARIADIC[0] in kinds
+        self.has_var_keyword = _VARIADIC[1] in kinds
+        is_known = free or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
+        self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
+        self.is_pinecone_search = (
+            not by_position[own:] and {_INPUTS, "namespace"} <= self.named.keys()
         )
+        self._check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
+        self.path = path = self._choose_question(query_arg, free)
+        self.argument = ".".join(path) or "query"
+        self.takes_clauses = path == (SCORE_BY,)
+        is_by_name = not (by_position[own:] or self.is_loose)
+        self.sources = self._list_sources([own] if is_by_name else [])
+        self.top_k_argument = top_k_arg or find_top_k_name(
+            name for name in self.named if name != path[0]
+        )
+        # Pinecone's method `query` shows no parameters, and takes keywords only.
+        self.takes_vector_anywhere = self.is_loose and not (self._is_query or self.is_named)
         self.is_page_named = page_arg is not None
         self.page = page_arg or ""
-        taken = (self.path[0], (self.top_k_argument or "").partition(".")[0])
-        self.pages = [it for it in parameters.named if _is_page_name(it) and it not in taken]
+        taken = (path[0], (self.top_k_argument or "").partition(".")[0])
+        self.pages = [it for it in self.named if _is_page_name(it) and it not in taken]
         self.may_have_pages = self.has_var_keyword and not (self.pages or self.is_page_named)
 
-    # --- choices that are made once ---------------------------------------------------------------
-
-    def _choose_question(self, query_arg: str | None) -> tuple[str, ...]:
+    def _choose_question(self, query_arg: str | None, free: list[str]) -> tuple[str, ...]:
         """Return the path to the question. If it is unclear, set `ambiguity`."""
-        parameters = self.parameters
         takes_vector = self.takes_vector
-        if parameters.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
-            parameters.require_free("query")
-            return parameters.require_free(*_INPUTS_TEXT)
+        if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
+            self._require_free("query")
+            return self._require_free(*_INPUTS_TEXT)
         if query_arg is not None:
-            return parameters.require_free(*query_arg.split("."))
-        if SCORE_BY in parameters.named and parameters.inner.keys().isdisjoint(QUERIES):
+            return self._require_free(*query_arg.split("."))
+        if SCORE_BY in self.named and self._all.keys().isdisjoint(QUERIES):
             return (SCORE_BY,)
-        # The inner function's names, so that a partial that sets the question is reported.
-        usual_names = (*VECTORS, *QUERIES) if takes_vector else QUERIES
-        for name in usual_names:
-            if name in parameters.inner:
-                if not takes_vector and parameters.is_vector(name):
-                    raise parameters.make_error(_NO_TEXT)
-                return parameters.require_free(name)
-        names = parameters.list_likeliest(takes_vector)
-        takes_only_vectors = parameters.shows_only_vectors
-        if names:
-            takes_only_vectors = all(map(parameters.is_vector, names))
-        if takes_only_vectors and not takes_vector:
-            raise parameters.make_error(_NO_TEXT)
+        usual = [
+            name for name in (*(VECTORS if takes_vector else ()), *QUERIES) if name in self._all
+        ]
+        names = usual[:1] or self._list_likeliest(free)
+        if not takes_vector and self._takes_only_vectors(names):
+            raise self._make_error(
+                "takes a vector, not a text; pass embed=, a function from a text to its vector"
+            )
         if len(names) > 1:
-            self.ambiguity = (
+            problem = (
                 f"several of its parameters may be the question ({', '.join(names)}); name the"
                 " right one with query_arg="
             )
+            if takes_vector:
+                raise WrapError(f"{self.function_name}(): {problem}")
+            self.ambiguity = problem
             return ("",)
-        if not names and not parameters.is_loose:
-            raise parameters.make_error(
-                "has no parameter that looks like the query; name it with query_arg="
-                f" ({parameters.describe()})"
-            )
         if names:
-            return tuple(names)
+            return self._require_free(*names)
+        if not self.is_loose:
+            raise self._make_error(
+                "has no parameter that looks like the query; name it with query_arg="
+                f" ({self._describe()})"
+            )
         return ("vector",) if takes_vector else ("query",)
 
-    def _list_sources(self) -> Path:
-        """Return the keywords and positions that may hold the question, the likeliest first."""
-        parameters = self.parameters
+    def _takes_only_vectors(self, names: list[str]) -> bool:
+        """Return whether the function takes a vector, and *names* are none of a text."""
+        if names:
+            return all(map(self._is_vector, names))
+        # Pinecone's `query` method has no named parameters.
+        is_pinecone = self.is_loose and self._is_query and self._module.startswith("pinecone.")
+        return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
+
+    def _list_likeliest(self, free: list[str]) -> list[str]:
+        """Return the parameters that take the question, as far as names and types can tell.
+
+        *free* are the parameters that may be passed by position.
+        """
+        takes_vector = self.takes_vector
+        words = _VECTOR_WORDS if takes_vector else _TEXT_WORDS
+        telling = [name for name in self._free if _split_words(name)[-1] in words]
+        ranks: dict[str, tuple[int, bool, bool]] = {}
+        for name in free or telling:
+            annotation = self.named[name].annotation
+            is_typed = self._is_vector(name) if takes_vector else annotation in _TEXT_TYPES
+            if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
+                group = 3
+            elif not _SCOPES.isdisjoint(_split_words(name)):
+                group = 2
+            elif is_typed or annotation is _EMPTY:
+                group = int(self._is_optional(name))
+            else:
+                group = 1 if name in telling else 2
+            ranks[name] = group, name not in telling, not is_typed
+        likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
+        if takes_vector or not likeliest or likeliest[0] in telling:
+            return likeliest
+        # Beside a vector that must be passed, a text may be the name of what is searched.
+        vectors = [it for it in self._free if self._is_vector(it) and not self._is_optional(it)]
+        if ranks[likeliest[0]][0] == 0:
+            return list(dict.fromkeys((*likeliest, *vectors)))
+        return vectors or likeliest
+
+    def _list_sources(self, first: list[int]) -> Path:
+        """Return the keywords and positions that may hold the question, the likeliest first.
+
+        *first* is the position of the first argument, if the function takes keywords only.
+        """
         name = self.path[0]
-        usual = [*(it for it in QUERIES if it not in parameters.named), _INPUTS]
-        is_by_name = not (parameters.positional or parameters.is_loose)
-        first = [parameters.first_position] if is_by_name else []
+        after = [*(it for it in QUERIES if it not in self.named), _INPUTS]
+        before: list[Any] = []
         if self.takes_clauses:
             # A text that a caller passes beside the clauses, unless the function takes it.
-            texts = [] if self.has_var_keyword else usual
-            return *texts, *first, name
-        if not name and self.takes_vector:
-            return ()
-        if self.takes_vector:
-            texts = [it for it in QUERIES if it in parameters.named and it != name]
-            return *texts, name, *usual, *first
-        if parameters.is_pinecone_search:
-            return "query", name, *usual, *first
-        # If the name is only a guess, **kwargs may hold a usual one.
-        is_guess = self.has_var_keyword and not self.is_named and name not in QUERIES
-        return (*usual, name) if is_guess else (name, *usual, *first)
+            before, after = [*([] if self.has_var_keyword else after), *first], []
+        elif self.takes_vector:
+            before = [it for it in QUERIES if it in self.named and it != name]
+        elif self.is_pinecone_search:
+            before = ["query"]
+        elif self.has_var_keyword and not self.is_named and name not in QUERIES:
+            # The name is only a guess, so **kwargs may hold a usual one.
+            before = after
+        return *before, name, *after, *first
+
+    def _is_optional(self, name: str) -> bool:
+        return self.named[name].default is not _EMPTY
+
+    def _is_vector(self, name: str) -> bool:
+        """Return whether *name* takes a vector, judged by its name and annotation."""
+        return name in VECTORS or bool(_VECTOR_TYPE.search(str(self._all[name].annotation)))
+
+    def _require_free(self, name: str, *keys: str) -> tuple[str, ...]:
+        """Return the path. Raises `WrapError` if the function is a partial that sets *name*."""
+        if name not in self._free and name in self._all:
+            raise self._make_error(
+                f"is a partial that already sets {name!r}; leave the query out of the partial"
+            )
+        return name, *keys
+
+    def _check_names(self, **options: Any) -> None:
+        """Raise `WrapError` if one of the *options* names no parameter."""
+        for option, path in options.items():
+            if path is None or (path is False and option == "page_arg"):
+                continue
+            if not isinstance(path, str):
+                allowed = "a parameter's name" + (" or False" if option == "page_arg" else "")
+                raise self._make_error(
+                    f"cannot be wrapped: {option} must be {allowed}, not {path!r}"
+                )
+            name = path.partition(".")[0]
+            if name in self.named or name in self._all or self.has_var_keyword:
+                continue
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.named, 1)
+            hint = f"did you mean {near[0]!r}?" if near else self._describe()
+            raise self._make_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
+
+    def _describe(self) -> str:
+        return "its parameters are: " + (", ".join(self.named) or "none")
+
+    def _make_error(self, reason: str) -> WrapError:
+        return WrapError(f"{self.function_name}() {reason}")
 
     def make_missing_error(self) -> WrapError:
         """Return the error for a call without a question."""
         if self.ambiguity:
             return WrapError(f"{self.function_name}(): {self.ambiguity}")
         advice = ""
-        if self.parameters.is_loose and not self.takes_vector:
+        if self.is_loose and not self.takes_vector:
             advice = "if it takes a vector, wrap it with embed=; otherwise "
-        return self.parameters.make_error(
+        return self._make_error(
             f"was called without a query; {advice}pass it as {self.argument!r}, or name the"
             " parameter that holds the query with query_arg="
         )
+
+    def read_default(self, name: Any) -> Any:
+        """Return the default of *name*, or ``None`` if the parameter has no default."""
+        if name not in self.named or not self._is_optional(name):
+            return None
+        return self.named[name].default
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
         """Return the arguments of one call."""
@@ -252,7 +338,6 @@ class Arguments:
 
     def __init__(self, binding: Binding, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.binding = binding
-        self._parameters = binding.parameters
         self.args, self.kwargs = args, kwargs
 
     def read_query(self) -> Any:
@@ -290,15 +375,13 @@ class Arguments:
         binding = self.binding
         if binding.is_page_named:
             return binding.page
-        for name in binding.pages:
-            if _can_select_page(self._get((name,))):
-                return name
-        if not binding.may_have_pages:
-            return ""
-        for name, value in self.kwargs.items():
-            if value is not None and _is_page_name(name) and _can_select_page(value):
-                return name
-        return ""
+        passed = [
+            name
+            for name, value in self.kwargs.items()
+            if binding.may_have_pages and value is not None and _is_page_name(name)
+        ]
+        pages = (it for it in (*binding.pages, *passed) if _can_select_page(self._get((it,))))
+        return next(pages, "")
 
     def replace(
         self,
@@ -324,8 +407,7 @@ class Arguments:
             with suppress(Exception):
                 call = call._set(self._number_path, top_k)
         if self._must_move(query, is_one_of_list=is_one_of_list):
-            call = self._remove_from(call)
-            path = binding.path
+            call, path = self._remove_from(call), binding.path
         held = call._get(path)
         value = query
         if text_fields:
@@ -364,17 +446,13 @@ class Arguments:
 
         Only a document search takes a list of fields to request.
         """
-        can_request = INCLUDE_FIELDS in self._parameters.named or INCLUDE_FIELDS in self.kwargs
+        can_request = INCLUDE_FIELDS in self.binding.named or INCLUDE_FIELDS in self.kwargs
         if not field_name or not can_request or self.read_clauses() is None:
             return ""
-        fields = self._get((INCLUDE_FIELDS,))
-        # Only a list of names can be extended. Without a list, the index returns no fields.
-        if fields is None:
-            return field_name
-        if not isinstance(fields, list | tuple):
-            return ""
-        is_requested = field_name in fields or EVERY_FIELD in fields
-        return "" if is_requested else field_name
+        # Without a list, the index returns no fields. Only a list of names can be extended.
+        fields = self._get((INCLUDE_FIELDS,)) or ()
+        can_add = isinstance(fields, list | tuple)
+        return field_name if can_add and not {field_name, EVERY_FIELD} & {*fields} else ""
 
     def request_field(self, field_name: str) -> Arguments:
         """Return the arguments with a request for *field_name* of each document too."""
@@ -387,32 +465,24 @@ class Arguments:
     def _place(self) -> tuple[Any, Any]:
         """The keyword or position of the question, and the argument there."""
         binding = self.binding
-        parameters = self._parameters
-        held = None
-        if binding.takes_clauses or parameters.is_loose:
-            held = self._get((SCORE_BY,))
+        held = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(held):
             return SCORE_BY, held
-        null = ""
-        for source in binding.sources:
-            index = parameters.positions.get(source, source)
-            if source in self.kwargs:
-                if (value := self.kwargs[source]) is not None:
-                    return source, value
-                null = source
-            elif isinstance(index, int) and index < len(self.args):
-                return source, self.args[index]
-        if parameters.is_loose:
+        places = [(it, self._read(it)) for it in binding.sources]
+        passed = [place for place in places if place[1] is not _EMPTY]
+        for place in passed:
+            if place[1] is not None:
+                return place
+        if binding.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
             texts = [place for place in enumerate(self.args) if isinstance(place[1], str)]
             if not texts and clauses.are_clauses(held) and not binding.is_named:
                 return SCORE_BY, held
             if self.args:
                 return (*texts, (len(self.args) - 1, self.args[-1]))[0]
-        default = parameters.read_default(binding.path[0])
-        if null:
-            return null, None
-        if default is not None:
+        if passed:
+            return passed[-1]
+        if (default := binding.read_default(binding.path[0])) is not None:
             return binding.path[0], default
         raise binding.make_missing_error()
 
@@ -430,7 +500,7 @@ class Arguments:
             return _INPUTS_TEXT[1:]
         if isinstance(read_field(argument, *BUNDLE), str):
             return () if binding.takes_vector else BUNDLE
-        is_nested = self._parameters.is_pinecone_search or read_field(argument, _INPUTS) is not None
+        is_nested = binding.is_pinecone_search or read_field(argument, _INPUTS) is not None
         return _INPUTS_TEXT if is_nested else ()
 
     @cached_property
@@ -440,8 +510,7 @@ class Arguments:
         if name and "." in name:
             return tuple(name.split("."))
         root, argument = self._place
-        keys = self._keys
-        if keys == _INPUTS_TEXT and read_field(argument, "top_k") is not None:
+        if self._keys == _INPUTS_TEXT and read_field(argument, "top_k") is not None:
             return root, "top_k"
         if name is None and self.binding.has_var_keyword:
             name = find_top_k_name(self.kwargs)
@@ -451,199 +520,70 @@ class Arguments:
         """Return whether the function takes *query* elsewhere than where the call passes it."""
         root, argument = self._place
         binding = self.binding
-        parameters = self._parameters
         if root in (binding.path[0], SCORE_BY):
             return False
-        is_by_position = isinstance(root, int) and parameters.can_take_positional
+        is_by_position = isinstance(root, int) and binding.can_take_positional
         if binding.takes_vector and not binding.takes_clauses:
-            # A method `query` that shows no parameters is Pinecone's, which takes keywords only.
-            is_pinecone = parameters.function_name.rpartition(".")[2] == "query"
-            is_anywhere = parameters.is_loose and not (is_pinecone or binding.is_named)
-            if isinstance(query, str):
-                return False
-            return not (is_by_position and is_anywhere)
-        is_taken = root in parameters.named or parameters.has_var_keyword
-        if isinstance(root, int):
-            is_taken = is_by_position
+            # A vector stays only where nothing is known of the function, as in `*args`.
+            is_anywhere = is_by_position and binding.takes_vector_anywhere
+            return not (isinstance(query, str) or is_anywhere)
+        is_taken = is_by_position or root in binding.named
+        if isinstance(root, str):
+            is_taken = is_taken or binding.has_var_keyword
         is_list = is_one_of_list and isinstance(argument, list | tuple)
         is_text = isinstance(argument, str) or is_list
-        return is_text and (not is_taken or parameters.is_pinecone_search)
+        return is_text and (not is_taken or binding.is_pinecone_search)
 
     def _remove_from(self, call: Arguments) -> Arguments:
         """Return *call* without the text of this call, unless the function takes a text too."""
         root = self._place[0]
-        parameters = self._parameters
-        name = self.binding.top_k_argument
-        is_taken = root in parameters.named and not parameters.is_pinecone_search
+        binding = self.binding
+        name = binding.top_k_argument
+        is_taken = root in binding.named and not binding.is_pinecone_search
         if is_taken and root != _INSTEAD_OF_VECTORS:
             return call
         if name and self._number_path[0] == root:
             call = call._set((name,), call._get(self._number_path))
-        if root in parameters.named and root not in call.kwargs:
-            return call._set((root,), parameters.read_default(root))
+        if root in binding.named and root not in call.kwargs:
+            return call._set((root,), binding.read_default(root))
         args = [value for index, value in enumerate(call.args) if index != root]
         kwargs = {name: value for name, value in call.kwargs.items() if name != root}
-        return Arguments(self.binding, args, kwargs)
+        return Arguments(binding, args, kwargs)
+
+    def _read(self, root: Any) -> Any:
+        """Return the argument *root*, or `_EMPTY` if the call does not pass it."""
+        if root in self.kwargs:
+            return self.kwargs[root]
+        index = self.binding.positions.get(root, root)
+        return self.args[index] if isinstance(index, int) and index < len(self.args) else _EMPTY
 
     def _get(self, path: Path) -> Any:
         """Return the value at *path*, or else the default; ``None`` if there is none."""
         if not path:
             return None
         root, *keys = path
-        index = self._parameters.positions.get(root, root)
-        if root in self.kwargs:
-            value = self.kwargs[root]
-        elif isinstance(index, int) and index < len(self.args):
-            value = self.args[index]
-        else:
-            value = self._parameters.read_default(root)
-        return read_value_at_path(value, keys)
+        value = self._read(root)
+        return read_value_at_path(
+            self.binding.read_default(root) if value is _EMPTY else value, keys
+        )
 
     def _set(self, path: Path, value: Any) -> Arguments:
         """Return the arguments with *value* at *path*. What lies on the path is copied."""
         root, *keys = path
+        binding = self.binding
         if keys:
             held = self._get((root,))
             value = replace_value_at_path({} if held is None else held, tuple(keys), value)
-        parameters = self._parameters
-        args = list(self.args)
-        index = parameters.positions.get(root, root)
-        if root in self.kwargs or not isinstance(index, int):
-            return Arguments(self.binding, args, {**self.kwargs, root: value})
-        if index >= len(args):
-            if parameters.named[root].kind is not inspect.Parameter.POSITIONAL_ONLY:
-                return Arguments(self.binding, args, {**self.kwargs, root: value})
-            # The parameters before this one can only be passed by position, too.
-            args += map(parameters.read_default, [*parameters.positions][len(args) : index + 1])
-        args[index] = value
-        return Arguments(self.binding, args, self.kwargs)
-
-
-class _Parameters:
-    """The parameters of one function.
-
-    Attributes:
-        function_name: the function's name, with the name of its class.
-        named: the parameters by name, without ``*args`` and ``**kwargs``.
-        inner: the parameters of the function inside a partial, by name.
-        positions: the positions of the parameters that may be passed by position, by name.
-        first_position: the position of the first argument after ``self`` or ``cls``.
-        positional: the names of the parameters that may be passed by position, without ``self``.
-        can_take_positional: whether an argument may be passed by position, to ``*args`` too.
-        has_var_keyword: whether the function has a ``**kwargs`` parameter.
-        is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
-        is_pinecone_search: whether the function has the parameters of Pinecone's search.
-    """
-
-    def __init__(self, fn: Callable[..., Any]) -> None:
-        fn = fn.__func__ if isinstance(fn, staticmethod | classmethod) else fn
-        inner = fn.func if isinstance(fn, partial) else fn
-        self.function_name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
-        self._module = str(getattr(inner, "__module__", ""))
-        parameters = _read_parameters(fn)
-        kinds = {parameter.kind for parameter in parameters.values()}
-        self.named = {name: it for name, it in parameters.items() if it.kind not in _VARIADIC}
-        self.inner = _read_parameters(inner)
-        fixed = fn.keywords.keys() if isinstance(fn, partial) else set[str]()
-        by_position = [name for name, it in self.named.items() if it.kind in _BY_POSITION]
-        self.positions = {name: index for index, name in enumerate(by_position)}
-        self.first_position = int(by_position[:1] in (["self"], ["cls"]))
-        self.positional = positional = by_position[self.first_position :]
-        self._free = [it for it in self.named if it not in {"self", "cls", *fixed}]
-        self._free_positional = [it for it in positional if it not in fixed]
-        self.can_take_positional = bool(positional) or inspect.Parameter.VAR_POSITIONAL in kinds
-        self.has_var_keyword = inspect.Parameter.VAR_KEYWORD in kinds
-        is_known = self._free_positional or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
-        self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
-        self.is_pinecone_search = not positional and {_INPUTS, "namespace"} <= self.named.keys()
-
-    @property
-    def shows_only_vectors(self) -> bool:
-        """Whether the function is known to take a vector and nothing that can be a text."""
-        # Pinecone's `query` method has no named parameters.
-        is_query = self.function_name.endswith(".query") and self._module.startswith("pinecone.")
-        return (self.is_loose and is_query) or not self.named.keys().isdisjoint(VECTORS)
-
-    def list_likeliest(self, takes_vector: bool) -> list[str]:
-        """Return the parameters that take the question, as far as names and types can tell."""
-        words = _VECTOR_WORDS if takes_vector else _TEXT_WORDS
-        telling = [name for name in self._free if _split_words(name)[-1] in words]
-        ranks: dict[str, tuple[int, bool, bool]] = {}
-        for name in self._free_positional or telling:
-            annotation = self.named[name].annotation
-            is_typed = self._has_vector_type(name) if takes_vector else annotation in _TEXT_TYPES
-            can_be = is_typed or annotation is _EMPTY
-            if _fold(name) in _TOP_K_RANKS or _is_page_name(name):
-                group = 3
-            elif not _SCOPES.isdisjoint(_split_words(name)):
-                group = 2
-            elif can_be:
-                group = int(self._is_optional(name))
-            else:
-                group = 1 if name in telling else 2
-            ranks[name] = group, name not in telling, not is_typed
-        likeliest = [name for name in ranks if ranks[name] == min(ranks.values())]
-        if takes_vector or not likeliest or likeliest[0] in telling:
-            return likeliest
-        # Beside a vector that must be passed, a text may be the name of what is searched.
-        vectors = [it for it in self._free if self.is_vector(it) and not self._is_optional(it)]
-        if ranks[likeliest[0]][0] == 0:
-            return list(dict.fromkeys((*likeliest, *vectors)))
-        return vectors or likeliest
-
-    def _is_optional(self, name: str) -> bool:
-        return self.named[name].default is not _EMPTY
-
-    def is_vector(self, name: str) -> bool:
-        """Return whether *name* takes a vector, judged by its name and annotation."""
-        return name in VECTORS or self._has_vector_type(name)
-
-    def _has_vector_type(self, name: str) -> bool:
-        return name in self.inner and bool(_VECTOR_TYPE.search(str(self.inner[name].annotation)))
-
-    def read_default(self, name: Any) -> Any:
-        """Return the default of *name*, or ``None`` if the parameter has no default."""
-        if name not in self.named:
-            return None
-        default = self.named[name].default
-        return None if default is _EMPTY else default
-
-    def require_free(self, name: str, *keys: str) -> tuple[str, ...]:
-        """Return the path. Raises `WrapError` if the function is a partial that sets *name*."""
-        if name not in self._free and name in self.inner:
-            raise self.make_error(
-                f"is a partial that already sets {name!r}; leave the query out of the partial"
-            )
-        return name, *keys
-
-    def check_names(self, **options: Any) -> None:
-        """Raise `WrapError` if one of the *options* names no parameter."""
-        for option, path in options.items():
-            if path is None or (path is False and option == "page_arg"):
-                continue
-            if not isinstance(path, str):
-                allowed = "a parameter's name"
-                if option == "page_arg":
-                    allowed += " or False"
-                raise self.make_error(
-                    f"cannot be wrapped: {option} must be {allowed}, not {path!r}"
-                )
-            name = path.partition(".")[0]
-            if name in self.named or name in self.inner or self.has_var_keyword:
-                continue
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.named, 1)
-            hint = f"did you mean {near[0]!r}?" if near else self.describe()
-            raise self.make_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
-
-    def describe(self) -> str:
-        """Return a phrase that lists the parameters."""
-        return "its parameters are: " + (", ".join(self.named) or "none")
-
-    def make_error(self, reason: str) -> WrapError:
-        """Return an error that gives the *reason* why a function cannot be wrapped or called."""
-        return WrapError(f"{self.function_name}() {reason}")
+        index = binding.positions.get(root, root)
+        if isinstance(index, int) and root not in self.kwargs:
+            args = list(self.args)
+            if index >= len(args) and binding.named[root].kind is inspect.Parameter.POSITIONAL_ONLY:
+                # The parameters before this one can only be passed by position, too.
+                args += map(binding.read_default, [*binding.positions][len(args) : index + 1])
+            if index < len(args):
+                args[index] = value
+                return Arguments(binding, args, self.kwargs)
+        return Arguments(binding, self.args, {**self.kwargs, root: value})
 
 
 def find_top_k_name(names: Iterable[str]) -> str | None:

@@ -89,19 +89,6 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys(given_names))
 
 
-def are_vector_clauses(clauses: Any) -> bool:
-    """Return whether *clauses* search by a vector that the caller provides."""
-    return are_clauses(clauses) and read_clause_type(clauses[0]) in VECTORS
-
-
-def can_add_text_clause(clauses: Any) -> bool:
-    """Return whether a call with *clauses* may also include a keyword search.
-
-    Returns ``True`` if the clauses search by a vector that the caller passes or the index computes.
-    """
-    return are_clauses(clauses) and read_clause_type(clauses[0]) not in COMBINED
-
-
 def read_question(clauses: Any) -> Any:
     """Return the question in *clauses*. If a clause holds a list of questions, return the list.
 
