@@ -430,15 +430,15 @@ class Arguments:
 
     # --- document searches ------------------------------------------------------------------------
 
-    def read_clauses(self) -> Sequence[Any] | None:
-        """Return the ``score_by`` clauses, ``()`` if they cannot be read.
+    def read_clause_type(self) -> str | None:
+        """Return the type of the first ``score_by`` clause, ``""`` if it cannot be read.
 
         Returns ``None`` if the call is no document search.
         """
         with suppress(WrapError):
             if self.binding.takes_clauses or self._place[0] == SCORE_BY:
                 value = self._get((SCORE_BY,))
-                return value if clauses.are_clauses(value) else ()
+                return clauses.read_clause_type(value[0]) if clauses.are_clauses(value) else ""
         return None
 
     def find_unrequested_field(self, field_name: str | None) -> str:
@@ -447,7 +447,7 @@ class Arguments:
         Only a document search takes a list of fields to request.
         """
         can_request = INCLUDE_FIELDS in self.binding.named or INCLUDE_FIELDS in self.kwargs
-        if not field_name or not can_request or self.read_clauses() is None:
+        if not field_name or not can_request or self.read_clause_type() is None:
             return ""
         # Without a list, the index returns no fields. Only a list of names can be extended.
         fields = self._get((INCLUDE_FIELDS,)) or ()

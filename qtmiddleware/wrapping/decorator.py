@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
-from qtmiddleware.protocols import Cache, Clock, FuseFunction, Observer
+from qtmiddleware.wrapping.engine import MiddlewareOptions
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.query_middleware import (
     ConfigSource,
@@ -18,33 +18,20 @@ from qtmiddleware.wrapping.query_middleware import (
     ReadOptions,
     WrapOptions,
 )
-from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
-
-if TYPE_CHECKING:
-    from qtmiddleware.wrapping.query_log import Redact
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class DecoratorOptions(ReadOptions, total=False):
+class DecoratorOptions(ReadOptions, MiddlewareOptions, total=False):
     """The options of `middleware` except *embed* and *embed_many*."""
 
     config: ConfigSource
-    client: Any
-    reranker: Any
-    redact: Redact | None
-    observers: Sequence[Observer]
-    fuse: FuseFunction | None
-    clock: Clock | None
-    cache: Cache | None
 
 
-class EmbeddingDecoratorOptions(DecoratorOptions, total=False):
+class EmbeddingDecoratorOptions(WrapOptions, DecoratorOptions, total=False):
     """The options of `middleware`."""
-
-    embed: Any
-    embed_many: Any
 
 
 class Decorator(Protocol):
@@ -53,10 +40,8 @@ class Decorator(Protocol):
     The decorated function keeps its signature.
     """
 
-    @overload
-    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]:
+        """Return *fn* wrapped with the middleware."""
 
 
 class EmbeddingDecorator(Protocol):
@@ -66,14 +51,10 @@ class EmbeddingDecorator(Protocol):
     function instead, so its parameter types change.
     """
 
-    @overload
-    def __call__(self, fn: Callable[..., Coroutine[Any, Any, R]], /) -> AsyncWrapped[..., R]: ...
-    @overload
-    def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]: ...
+    def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]:
+        """Return *fn* wrapped with the middleware."""
 
 
-@overload
-def middleware(fn: Callable[P, Coroutine[Any, Any, R]], /) -> AsyncWrapped[P, R]: ...
 @overload
 def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
 @overload
@@ -84,32 +65,18 @@ def middleware(
 ) -> EmbeddingDecorator: ...
 
 
-def middleware(
-    fn: Any = None,
-    /,
-    *,
-    config: ConfigSource = None,
-    client: Any = None,
-    reranker: Any = None,
-    redact: Redact | None = None,
-    observers: Sequence[Observer] = (),
-    fuse: FuseFunction | None = None,
-    clock: Clock | None = None,
-    cache: Cache | None = None,
-    **options: Unpack[WrapOptions],
-) -> Any:
+def middleware(fn: Any = None, /, **options: Any) -> Any:
     """Wrap a retrieval function. Use ``@middleware`` with or without parentheses.
 
-    *config* is a file's path, a preset's name, a mapping or a `Config`. By default, the settings
-    come from the environment and the built-in defaults. *client*, *reranker*, *redact*,
-    *observers*, *fuse*, *clock* and *cache* are passed to `QueryMiddleware`. All other options are
-    passed to `QueryMiddleware.wrap`: *query_arg*, *top_k_arg*, *page_arg*, *embed*,
-    *embed_many*, *read*, *write*, *kind* and *on_retrieval*.
+    The options are those of `QueryMiddleware` (*config*, *client*, *reranker*, *redact*,
+    *observers*, *fuse*, *clock*, *cache*) and of `QueryMiddleware.wrap` (*query_arg*, *top_k_arg*,
+    *page_arg*, *embed*, *embed_many*, *read*, *write*, *kind*, *on_retrieval*).
 
     Raises:
         WrapError: if an option is unknown, or if *fn* is not a function.
+        ConfigError: for invalid settings.
     """
-    check_options(middleware, options, WrapOptions.__optional_keys__)
+    check_options(middleware, options, EmbeddingDecoratorOptions.__optional_keys__)
     # `@middleware("auto")` passes the preset in place of the function.
     if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
         from qtmiddleware.config.errors import format_value
@@ -119,17 +86,9 @@ def middleware(
             f"middleware() must be given a function, not {type(fn).__name__}; write"
             f" config={written}"
         )
-    constructor_options: Any = {
-        "client": client,
-        "reranker": reranker,
-        "redact": redact,
-        "observers": observers,
-        "fuse": fuse,
-        "clock": clock,
-        "cache": cache,
-    }
     if fn is None:
-        return functools.partial(middleware, config=config, **constructor_options, **options)
-    return QueryMiddleware(Config.load(config, origin="decorator"), **constructor_options).wrap(
-        fn, **options
-    )
+        return functools.partial(middleware, **options)
+    names = WrapOptions.__optional_keys__
+    wrap_options: Any = {name: options.pop(name) for name in names & options.keys()}
+    config = Config.load(options.pop("config", None), origin="decorator")
+    return QueryMiddleware(config, **options).wrap(fn, **wrap_options)

@@ -8,21 +8,30 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
 from qtmiddleware.config import Config, Layers
-from qtmiddleware.config.keys import read_marked_values
+from qtmiddleware.config.keys import find_marked_keys, read_marked_values
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError
-from qtmiddleware.protocols import Cache, Clock, FuseFunction, Observer, Reranker, RetrievalHook
+from qtmiddleware.protocols import (
+    Cache,
+    Clock,
+    FuseFunction,
+    Observer,
+    Reranker,
+    RetrievalHook,
+    Store,
+)
 from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import make_reranker
+from qtmiddleware.retrieval.call import validate_clock
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import make_root_observation
+from qtmiddleware.runtime.observing import make_root_observation, validate_hook
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
@@ -39,6 +48,21 @@ MOST_KEPT: Final = 32
 T = TypeVar("T")
 
 
+class MiddlewareOptions(TypedDict, total=False):
+    """The options of `QueryMiddleware`, which describes them."""
+
+    client: Any
+    reranker: Any
+    store: Store | None
+    embedder: Any
+    redact: Redact | None
+    observers: Sequence[Observer]
+    on_retrieval: RetrievalHook | None
+    fuse: FuseFunction | None
+    clock: Clock | None
+    cache: Cache | None
+
+
 def override_config(config: Config, layers: Layers) -> Config:
     """Return *config*, overridden by each of *layers* in turn.
 
@@ -50,9 +74,6 @@ def override_config(config: Config, layers: Layers) -> Config:
         overridden = overridden.overridden(layer)
     if overridden is config:
         return config
-    # Imported here so that the free tier does not pay for this module.
-    from qtmiddleware.config.keys import find_marked_keys
-
     for key in find_marked_keys(Mark.MIDDLEWARE):
         if key.read_value(overridden.settings) != key.read_value(config.settings):
             message = (
@@ -71,8 +92,7 @@ class Engine:
 
     Args:
         config: the settings.
-        client, reranker, redact, observers, hook, clock, fuse, cache: the arguments of
-            `QueryMiddleware`.
+        **options: the options of `QueryMiddleware`.
 
     Attributes:
         config, settings: the settings.
@@ -85,6 +105,7 @@ class Engine:
         sampler: limits how often degradations are logged.
         shadow_runs: the retrievals in shadow mode.
         observation: reports the calls' operations to the observers.
+        redact, hook, clock, fuse: the options of `QueryMiddleware`.
 
     Raises:
         ConfigError: for invalid settings.
@@ -97,22 +118,19 @@ class Engine:
     reranker: Reranker | None
     is_off: bool
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        client: Any = None,
-        reranker: Any = None,
-        redact: Redact | None = None,
-        observers: Sequence[Observer] = (),
-        hook: RetrievalHook | None = None,
-        clock: Clock | None = None,
-        fuse: FuseFunction | None = None,
-        cache: Cache | None = None,
-    ) -> None:
-        self._client, self._reranker, self.redact = client, reranker, redact
-        self.hook, self.clock, self.fuse = hook, clock, fuse
-        self.observation = make_root_observation(observers)
+    def __init__(self, config: Config, **options: Unpack[MiddlewareOptions]) -> None:
+        self._client, self._reranker = options.get("client"), options.get("reranker")
+        self.redact, self.fuse = options.get("redact"), options.get("fuse")
+        self.hook = validate_hook(options.get("on_retrieval"))
+        self.clock = validate_clock(options.get("clock"))
+        if self.fuse is not None and not callable(self.fuse):
+            raise ConfigError(
+                f"fuse must be a function that merges rankings, not {type(self.fuse).__name__};"
+                " pass fuse=lambda rankings, sign, rrf_k: ...",
+                path="fuse",
+            )
+        self.observation = make_root_observation(options.get("observers", ()))
+        cache = options.get("cache")
         self.cache = TransformationCache(
             config.settings,
             None if cache is None else SharedCache(cache, config.settings.breaker.seconds),
@@ -147,11 +165,8 @@ class Engine:
             return self
         # Building under the lock lets two threads that need the same engine share one.
         with self._overriding:
-            for engine in self._overridden:
-                if engine.settings == config.settings:
-                    break
-            else:
-                engine = self.rebuild(config, is_for_one_call=True)
+            known = [it for it in self._overridden if it.settings == config.settings]
+            engine = known[0] if known else self.rebuild(config, is_for_one_call=True)
             # The engine that was used last comes first.
             others = [other for other in self._overridden if other is not engine]
             self._overridden = [engine, *others[: MOST_KEPT - 1]]
@@ -281,22 +296,17 @@ class Engine:
             part.change_limits(breaker.failures, breaker.seconds)
         self.cache.apply_settings(self.settings)
 
-    def warm_up_model(self) -> None:
-        """Load the packages of the language model, and create the model's client.
+    def load(self) -> None:
+        """Load the packages of the model and the reranker, so that no question waits for them.
 
-        Errors are ignored, because the first question reports them.
+        Never raises: the first question reports what is missing. A reranker that cannot be loaded
+        is logged as a warning too.
         """
         settings = self.settings
         if settings.transformation_type != "none" and settings.escalation.mode != "never":
             inner: Any = self.model.inner
             with suppress(Exception):
                 inner.warm_up()
-
-    def load_reranker(self) -> None:
-        """Load the reranker, so that no question waits for it.
-
-        A failure is logged as a warning and not raised.
-        """
         reranker: Any = self.reranker
         if reranker is not self._reranker and hasattr(reranker, "load"):
             try:
@@ -305,26 +315,21 @@ class Engine:
                 logger.warning("results will not be reranked: %s", error, event="reranker_missing")
 
     def close(self) -> None:
-        """Close the models and rerankers of all engines. Clients that the user passed stay open."""
-        for model in self._list_made("model"):
-            if hasattr(model, "close"):
-                model.close()
-        self._close_rerankers()
+        """Close the models and rerankers of all engines. What the user passed stays open."""
+        for part in self._list_made("model", "reranker"):
+            if part is not self._reranker and hasattr(part, "close"):
+                part.close()
 
     async def aclose(self) -> None:
         """Close as `close` does, and wait for the running event loop's clients."""
-        for model in self._list_made("model"):
-            if hasattr(model, "aclose"):
-                await model.aclose()
-        self._close_rerankers()
+        for part in self._list_made("model", "reranker"):
+            if hasattr(part, "aclose"):
+                await part.aclose()
+            elif part is not self._reranker and hasattr(part, "close"):
+                part.close()
 
-    def _close_rerankers(self) -> None:
-        for reranker in self._list_made("reranker"):
-            if reranker is not self._reranker and hasattr(reranker, "close"):
-                reranker.close()
-
-    def _list_made(self, kind: str) -> list[Any]:
-        """Return what was made of this *kind*, each object once."""
+    def _list_made(self, *kinds: str) -> list[Any]:
+        """Return what was made of these *kinds*, each object once."""
         with self._making:
             made = list(self._made.items())
-        return list({id(part): part for key, part in made if key[0] == kind}.values())
+        return list({id(part): part for key, part in made if key[0] in kinds}.values())

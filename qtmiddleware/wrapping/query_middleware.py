@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from threading import Thread, current_thread
 from typing import (
@@ -20,19 +20,10 @@ from typing import (
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, WrapError
+from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import (
-    Cache,
-    Clock,
-    FuseFunction,
-    LanguageModel,
-    Observer,
-    Record,
-    RetrievalHook,
-    Store,
-)
-from qtmiddleware.retrieval.call import Call, validate_clock, validate_query
+from qtmiddleware.protocols import LanguageModel, Observer, Record, RetrievalHook
+from qtmiddleware.retrieval.call import Call, validate_query
 from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
@@ -49,19 +40,13 @@ from qtmiddleware.wrapping.binding import (
     should_await_calls,
 )
 from qtmiddleware.wrapping.calling import Function
-from qtmiddleware.wrapping.engine import Engine, override_config
+from qtmiddleware.wrapping.engine import Engine, MiddlewareOptions, override_config
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.wrapped import (
-    AsyncWrapped,
-    Wrapped,
-    WrappedClassMethod,
-    refuse_to_pickle,
-)
+from qtmiddleware.wrapping.wrapped import Wrapped, WrappedClassMethod, refuse_to_pickle
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
     from qtmiddleware.wrapping.health import Health, Readiness
-    from qtmiddleware.wrapping.query_log import Redact
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -133,40 +118,11 @@ class QueryMiddleware:
             ``redis.Redis``. By default, each process has a cache of its own.
     """
 
-    def __init__(
-        self,
-        config: ConfigSource = None,
-        *,
-        client: Any = None,
-        reranker: Any = None,
-        store: Store | None = None,
-        embedder: Any = None,
-        redact: Redact | None = None,
-        observers: Sequence[Observer] = (),
-        on_retrieval: RetrievalHook | None = None,
-        fuse: FuseFunction | None = None,
-        clock: Clock | None = None,
-        cache: Cache | None = None,
-    ) -> None:
-        validate_hook(on_retrieval)
-        validate_clock(clock)
-        if fuse is not None and not callable(fuse):
-            raise ConfigError(
-                f"fuse must be a function that merges rankings, not {type(fuse).__name__}; pass"
-                " fuse=lambda rankings, sign, rrf_k: ...",
-                path="fuse",
-            )
-        parts: dict[str, Any] = {
-            "client": client, "reranker": reranker, "redact": redact, "fuse": fuse, "clock": clock,
-        }  # fmt: skip
-        # What a copy with another config shares with this middleware.
-        self._parts = {**parts, "store": store, "embedder": embedder}
-        # Only such a middleware can be pickled: other arguments may hold connections or keys.
-        others = *self._parts.values(), on_retrieval, cache
-        self._is_made_of_config = not observers and all(it is None for it in others)
+    def __init__(self, config: ConfigSource = None, **options: Unpack[MiddlewareOptions]) -> None:
+        check_options(type(self), options, MiddlewareOptions.__optional_keys__)
+        self._options = options
         self._is_quiet = False
-        loaded = Config.load(config, origin="QueryMiddleware")
-        self._engine = Engine(loaded, **parts, observers=observers, hook=on_retrieval, cache=cache)
+        self._engine = Engine(Config.load(config, origin="QueryMiddleware"), **options)
         self._opening = make_lock()
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
@@ -231,24 +187,17 @@ class QueryMiddleware:
             ConfigError: for invalid settings, and for settings that a single call cannot change.
         """
         config = override_config(self.config, layers)
-        copy = QueryMiddleware(config, observers=observers, **self._parts)
+        options: MiddlewareOptions = {**self._options, "observers": observers}
+        options.pop("on_retrieval", None)
+        options.pop("cache", None)
+        copy = QueryMiddleware(config, **options)
         copy._is_quiet = is_quiet
         return copy
 
-    # A coroutine function is a function too, so the overloads overlap. The first one that matches
-    # wins, which is right here.
-    @overload
-    def wrap(  # type: ignore[overload-overlap]
-        self, fn: Callable[P, Coroutine[Any, Any, R]], /, **options: Unpack[ReadOptions]
-    ) -> AsyncWrapped[P, R]: ...
     @overload
     def wrap(self, fn: Callable[P, R], /, **options: Unpack[ReadOptions]) -> Wrapped[P, R]: ...
     # With *embed*, the caller passes a text where the function takes a vector, so the function's
     # own parameter types do not apply.
-    @overload
-    def wrap(
-        self, fn: Callable[..., Coroutine[Any, Any, R]], /, **options: Unpack[WrapOptions]
-    ) -> AsyncWrapped[..., R]: ...
     @overload
     def wrap(self, fn: Callable[..., R], /, **options: Unpack[WrapOptions]) -> Wrapped[..., R]: ...
 
@@ -284,10 +233,15 @@ class QueryMiddleware:
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
         is_async = should_await_calls(fn, options.get("kind"))
-        embed = options.get("embed")
-        embed_many = options.get("embed_many")
+        embed, embed_many = options.get("embed"), options.get("embed_many")
+        read, write = options.get("read"), options.get("write")
         if embed is not None and embed_many is not None:
             raise WrapError("embed= and embed_many= exclude each other: pass one of them")
+        if (read is None) != (write is None):
+            raise WrapError(
+                "read= and write= must be passed together: read= takes the matches out, write= puts"
+                " them back"
+            )
         takes_vector = embed is not None or embed_many is not None
         binding = Binding(
             fn,
@@ -296,13 +250,6 @@ class QueryMiddleware:
             page_arg=options.get("page_arg"),
             takes_vector=takes_vector,
         )
-        read = options.get("read")
-        write = options.get("write")
-        if (read is None) != (write is None):
-            raise WrapError(
-                "read= and write= must be passed together: read= takes the matches out, write= puts"
-                " them back"
-            )
         embedder = None
         if takes_vector:
             # Imported here so that wrapping a function that takes a text does not pay for these
@@ -323,7 +270,7 @@ class QueryMiddleware:
             has_warned_of_pages=self._is_quiet,
             has_warned_of_problem=self._is_quiet,
         )
-        return (AsyncWrapped if is_async else Wrapped)(function, self, options)
+        return Wrapped(function, self, options)
 
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.
@@ -351,9 +298,8 @@ class QueryMiddleware:
         with self._reloading:
             former = self._engine
             engine = former.rebuild(loaded)
-            # Load the slow parts first: if one of them fails, nothing has changed yet.
-            engine.warm_up_model()
-            engine.load_reranker()
+            # Load the slow parts first, so that no call waits for them.
+            engine.load()
             engine.apply_limits()
             self._engine = engine
             with self._opening:
@@ -416,10 +362,9 @@ class QueryMiddleware:
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
-            self._engine.warm_up_model()
+            self._engine.load()
             # Reads the word lists of the rules.
             self.preprocess("")
-            self._engine.load_reranker()
         finally:
             self._warming.remove(thread)
 
@@ -438,11 +383,11 @@ class QueryMiddleware:
         # Two threads may ask at once: the second one waits for the store that the first one opens.
         with self._opening:
             if self._retriever is None:
-                self._engine.load_reranker()
+                self._engine.load()
                 self._opened = opened = open_retriever(
                     self.settings,
-                    store=self._parts["store"],
-                    embedder=self._parts["embedder"],
+                    store=self._options.get("store"),
+                    embedder=self._options.get("embedder"),
                     must_exist=True,
                 )
                 self._retriever = self.wrap(
@@ -597,7 +542,8 @@ class QueryMiddleware:
         return self
 
     def __reduce__(self) -> Any:
-        if not self._is_made_of_config:
+        # Options may hold connections or keys.
+        if any(option is not None and option != () for option in self._options.values()):
             raise refuse_to_pickle(self)
         return QueryMiddleware, (self.config,)
 

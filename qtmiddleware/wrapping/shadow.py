@@ -37,12 +37,12 @@ logger: Final = get_logger("qtmiddleware")
 _random: Final = SystemRandom()
 
 
-def should_start_shadow_retrieval(probability: float) -> bool:
+def should_start_shadow_retrieval(share: float | None) -> bool:
     """Decide at random whether to start a shadow retrieval for a call.
 
-    Returns ``True`` with the given *probability*, from 0 to 1.
+    Returns ``True`` with the probability *share*, from 0 to 1; ``False`` if there is none.
     """
-    return _random.random() < probability
+    return share is not None and _random.random() < share
 
 
 class ShadowRuns:

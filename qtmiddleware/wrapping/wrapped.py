@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import (
@@ -22,7 +22,6 @@ from typing import (
     overload,
 )
 
-from qtmiddleware.config import Layers
 from qtmiddleware.errors import ConfigError, InvalidQuery, WrapError
 from qtmiddleware.retrieval.call import Call, build_query_error, find_query_problem
 from qtmiddleware.retrieval.history import read_history
@@ -33,7 +32,7 @@ from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
-from qtmiddleware.wrapping.clauses import ClauseProblem, are_vector_clauses, can_add_text_clause
+from qtmiddleware.wrapping.clauses import COMBINED, VECTORS, ClauseProblem
 from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
@@ -110,7 +109,7 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
 
 
 class Wrapped(Generic[P, R]):
-    """A synchronous retrieval function wrapped with the middleware.
+    """A retrieval function wrapped with the middleware.
 
     Call this object with the function's own arguments. It returns the type that the function
     returns. `retrieve` and `aretrieve` return a `Retrieval` instead. `answer`, `stream_answer` and
@@ -123,6 +122,9 @@ class Wrapped(Generic[P, R]):
       to the function instead of to qtmiddleware.
     - *qtm_config*: settings for this call, whatever parameters the function has.
 
+    If the function is asynchronous, a call returns a coroutine, and only the asynchronous methods,
+    such as `aretrieve`, may be used. The others raise `WrapError`.
+
     If the function calls its wrapped version during a search, this inner call returns the plain
     function's result.
 
@@ -130,7 +132,6 @@ class Wrapped(Generic[P, R]):
     one with the same method and object.
     """
 
-    is_async = False
     _is_qtmiddleware = True
     # The object that a method is bound to, as the first of its arguments.
     _bound_to: tuple[Any, ...] = ()
@@ -144,13 +145,28 @@ class Wrapped(Generic[P, R]):
         # `updated=()` does not copy the function's own attributes: `__getattr__` finds them, and a
         # copy could hide an attribute of this class.
         functools.update_wrapper(self, function.fn, updated=())
+        if function.is_async:
+            mark_as_coroutine_function(self)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether calls of the function must be awaited."""
+        return self._function.is_async
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with the given arguments, and improve the matches in its response."""
-        engine = self._middleware.engine
-        if self._should_pass_through(engine):
+        if self._function.is_async:
+            return self._call_later(args, kwargs)  # type: ignore[return-value]
+        caller = self._make_direct_caller(args, kwargs)
+        if caller is None:
             return self._function.fn(*self._bound_to, *args, **kwargs)  # type: ignore[no-any-return]
-        return self._make_caller(engine, args, kwargs, is_drawn=True).retrieve().response  # type: ignore[no-any-return]
+        return caller.retrieve().response  # type: ignore[no-any-return]
+
+    async def _call_later(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        caller = self._make_direct_caller(args, kwargs)
+        if caller is None:
+            return await make_awaitable(self._function.fn(*self._bound_to, *args, **kwargs))
+        return (await caller.aretrieve()).response
 
     @_type_as_ask_method
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
@@ -319,21 +335,24 @@ class Wrapped(Generic[P, R]):
         if self.is_async and awaited:
             raise WrapError(f"{self!r} is asynchronous: use `await ....{awaited}(...)`")
 
-    def _should_pass_through(self, engine: Engine) -> bool:
-        """Return whether to call only the plain function.
+    def _make_direct_caller(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller | None:
+        """Return the caller for a call without options; ``None`` to call only the plain function.
 
-        True if the settings change nothing, if the function is calling itself, and in shadow mode
-        for the calls that have no shadow.
+        That is so if the settings change nothing, if the function is calling itself, and in shadow
+        mode for the calls that have no shadow.
         """
-        function = self._function
-        share = engine.settings.shadow
+        function, engine = self._function, self._middleware.engine
         if is_nested_call(function.fn):
-            return True
-        if function.embedder is not None:
-            return False
-        if engine.is_off and function.hook is None:
-            return True
-        return share is not None and not should_start_shadow_retrieval(share)
+            return None
+        share = engine.settings.shadow
+        is_shadowed = should_start_shadow_retrieval(share)
+        is_idle = (engine.is_off and function.hook is None) or (
+            share is not None and not is_shadowed
+        )
+        # Only with an embedder, the plain function takes no text.
+        if is_idle and function.embedder is None:
+            return None
+        return self._make_caller(engine, args, kwargs, is_shadowed=is_shadowed)
 
     def _prepare(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
@@ -355,32 +374,19 @@ class Wrapped(Generic[P, R]):
             kwargs["history"] = history
         if config is not None and function.takes_config:
             kwargs["config"], config = config, None
-        layers = tuple(layer for layer in (config, qtm_config) if layer)
         engine = self._middleware.engine
-        if layers:
-            engine = self._override(engine, layers, is_ambiguous=config is not None)
-        return self._make_caller(engine, args, kwargs, history)
-
-    def _override(self, engine: Engine, layers: Layers, *, is_ambiguous: bool) -> Engine:
-        """Return the engine for one call's settings. Raises `ConfigError` if they are invalid.
-
-        *is_ambiguous* says that the caller may have meant ``config`` for the function's
-        ``**kwargs``. The error then explains how to pass ``config`` to the function.
-        """
-        binding = self._function.binding
         try:
-            return engine.override(layers)
+            engine = engine.override(tuple(layer for layer in (config, qtm_config) if layer))
         except ConfigError as error:
-            if not is_ambiguous or not binding.has_var_keyword:
-                raise
-            message = (
-                f"{error}; config= sets options of qtmiddleware: if {binding.function_name}() needs"
-                " config=, add a parameter of that name"
-            )
-            raise ConfigError(
-                message,
-                path=error.path, value=error.value, allowed=error.allowed, source=error.source,
-            ) from None  # fmt: skip
+            if config is not None and function.binding.has_var_keyword:
+                error.add_note(
+                    "config= sets options of qtmiddleware: if"
+                    f" {function.binding.function_name}() needs config=, add a parameter of that"
+                    " name"
+                )
+            raise
+        is_shadowed = should_start_shadow_retrieval(engine.settings.shadow)
+        return self._make_caller(engine, args, kwargs, history, is_shadowed=is_shadowed)
 
     def _prepare_answer(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, awaited: str = ""
@@ -424,7 +430,7 @@ class Wrapped(Generic[P, R]):
         kwargs: dict[str, Any],
         history: Any = None,
         *,
-        is_drawn: bool = False,
+        is_shadowed: bool,
     ) -> Caller:
         """Return the object that makes the searches of one call.
 
@@ -433,32 +439,37 @@ class Wrapped(Generic[P, R]):
             args: the positional arguments for the function.
             kwargs: the keyword arguments for the function.
             history: the conversation so far, oldest message first.
-            is_drawn: in shadow mode, whether a call for a text was drawn to have a shadow.
+            is_shadowed: whether the call was drawn to have a shadow, if it is one for a text.
         """
-        function = self._function
-        settings = engine.settings
-        binding = function.binding
-        learned = function.learned
-        embedder = function.embedder
+        function, settings = self._function, engine.settings
+        binding, learned, embedder = function.binding, function.learned, function.embedder
         arguments = binding.bind((*self._bound_to, *args), kwargs)
-        # A document search wrapped with `embed=` may also be called with a text clause. Its text
-        # must not be replaced by a vector.
+        # Beside a search by vectors, the settings may ask for a search by keywords.
         text_fields = settings.hybrid.text_fields
-        clauses = None
         if text_fields or embedder is not None:
-            clauses = arguments.read_clauses()
-        if embedder is not None and not (clauses is None or are_vector_clauses(clauses)):
-            embedder = None
+            clause_type = arguments.read_clause_type()
+            # A document search wrapped with `embed=` may also be called with a text clause. Its
+            # text must not be replaced by a vector.
+            if clause_type is not None and clause_type not in VECTORS:
+                embedder = None
+            if not clause_type or clause_type in COMBINED:
+                text_fields = ()
         original, problem = self._find_query_and_problem(arguments)
         top_k, page = None, ""
         # Without a query, nothing shows where the number of passages would be either, and the
         # response is not cut.
         if problem is None:
             top_k = arguments.read_top_k()
-            page = self._find_page_argument(arguments)
+            page = arguments.find_page()
+            # Callers often request the first page without the argument. So after one call with a
+            # page in **kwargs, every call counts as paged.
+            learned.page = page or learned.page
+            if binding.may_have_pages:
+                page = learned.page
         elif binding.ambiguity:
             learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
+        hooks = tuple(hook for hook in (function.hook, engine.hook) if hook is not None)
         call = Call(
             original=original,
             history=conversation.messages,
@@ -475,35 +486,12 @@ class Wrapped(Generic[P, R]):
             page_is_known=binding.is_page_named,
             shape=function.shape,
             embedder=embedder,
-            # Beside a search by vectors, the settings may ask for a search by keywords.
-            text_fields=text_fields if problem is None and can_add_text_clause(clauses) else (),
+            text_fields=text_fields if problem is None else (),
             observation=engine.observation,
             # A hook may itself retrieve. Calling the hook for that retrieval would never end.
-            hooks=()
-            if is_inside_hook()
-            else tuple(hook for hook in (function.hook, engine.hook) if hook is not None),
+            hooks=() if is_inside_hook() else hooks,
         )
-        # A function of vectors is not passed through, so nothing was drawn for its calls.
-        is_drawn = is_drawn and function.embedder is None
-        is_shadowed = (
-            problem is None
-            and settings.shadow is not None
-            and (is_drawn or should_start_shadow_retrieval(settings.shadow))
-        )
-        return Caller(function, arguments, call, engine, is_shadowed)
-
-    def _find_page_argument(self, arguments: Arguments) -> str:
-        """Return the name of the argument that selects a page of results, or ``""``.
-
-        If the signature has no page argument, a call may still pass one through ``**kwargs``. After
-        the first such call, every call counts as paged, because callers often request the first
-        page without a page argument.
-        """
-        learned = self._function.learned
-        page_argument = arguments.find_page()
-        if page_argument:
-            learned.page = page_argument
-        return learned.page if self._function.binding.may_have_pages else page_argument
+        return Caller(function, arguments, call, engine, is_shadowed and problem is None)
 
     def _find_query_and_problem(self, arguments: Arguments) -> tuple[Any, Degradation | None]:
         """Return this call's query, and a degradation if the query cannot be improved.
@@ -603,49 +591,21 @@ class Wrapped(Generic[P, R]):
         has_options = any(option is not None for option in self._options.values())
         if has_options or not isinstance(fn, types.FunctionType):
             raise refuse_to_pickle(self)
-        return _wrap, (self._middleware, fn)
+        return type(self._middleware).wrap, (self._middleware, fn)
+
+    def _identify(self) -> tuple[int, ...]:
+        return id(self._function), *map(id, self._bound_to)
 
     def __eq__(self, other: object) -> bool:
-        if not self._bound_to:
-            return self is other
-        return (
-            isinstance(other, Wrapped)
-            and other._function is self._function
-            and bool(other._bound_to)
-            and other._bound_to[0] is self._bound_to[0]
-        )
+        return isinstance(other, Wrapped) and other._identify() == self._identify()
 
     def __hash__(self) -> int:
-        return hash((id(self._function), *map(id, self._bound_to)))
+        return hash(self._identify())
 
     def __repr__(self) -> str:
         fn = self._function.fn
         name = f"<qtmiddleware around {getattr(fn, '__qualname__', type(fn).__name__)}>"
         return f"<bound {name}>" if self._bound_to else name
-
-
-class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, R]]):
-    """An asynchronous retrieval function wrapped with the middleware.
-
-    Use the asynchronous methods, such as `aretrieve`. The synchronous methods raise `WrapError`.
-    """
-
-    is_async = True
-
-    def __init__(
-        self, function: Function, middleware: QueryMiddleware, options: Mapping[str, Any]
-    ) -> None:
-        super().__init__(function, middleware, options)
-        mark_as_coroutine_function(self)
-
-    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function with the given arguments, and improve the matches in its response."""
-        engine = self._middleware.engine
-        if self._should_pass_through(engine):
-            response = self._function.fn(*self._bound_to, *args, **kwargs)
-            return await make_awaitable(response)  # type: ignore[no-any-return]
-        caller = self._make_caller(engine, args, kwargs, is_drawn=True)
-        return (await caller.aretrieve()).response  # type: ignore[no-any-return]
 
 
 def read_learned(wrapped: Wrapped[..., Any]) -> Learned:
@@ -660,10 +620,6 @@ def copy_with_learned(wrapped: W, learned: Learned) -> W:
         vars(wrapped), _function=replace(wrapped._function, learned=learned.copy())
     )
     return duplicate
-
-
-def _wrap(middleware: Any, fn: Callable[..., Any]) -> Any:
-    return middleware.wrap(fn)
 
 
 def find_import_name(fn: Any, expected_object: object) -> str | None:

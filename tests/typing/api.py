@@ -10,7 +10,7 @@ import qtmiddleware as qtm
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.wrapping.decorator import Decorator
-from qtmiddleware.wrapping.wrapped import AsyncWrapped, Wrapped
+from qtmiddleware.wrapping.wrapped import Wrapped
 
 
 @qtm.middleware
@@ -188,7 +188,7 @@ def kinds() -> None:
     """What is told apart before anything is called."""
     middleware = qtm.QueryMiddleware()
     one: Wrapped[[str, int], list[float]] = qtm.QueryMiddleware().wrap(_numbers)
-    other: AsyncWrapped[[str], dict[str, int]] = qtm.QueryMiddleware().wrap(_counts)
+    other: Wrapped[[str], Coroutine[Any, Any, dict[str, int]]] = qtm.QueryMiddleware().wrap(_counts)
     assert_type(one("q", 1), list[float])
     made: Coroutine[Any, Any, dict[str, int]] = other("q")
     made.close()
