@@ -28,7 +28,6 @@ from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
 from qtmiddleware.wrapping.engine import Engine
-from qtmiddleware.wrapping.shadow import log_differences
 
 if TYPE_CHECKING:
     from qtmiddleware.providers.embedding import CallableEmbedder
@@ -304,7 +303,7 @@ class Caller:
 
             log_texts(retrieval, self.engine.redact)
         if self.is_shadowed:
-            self.engine.shadow_runs.start(self.make_shadow(), partial(log_differences, retrieval))
+            self.engine.shadow_runs.start(self.make_shadow(), retrieval)
         return retrieval
 
     def warn_about_setup_once(self, retrieval: Retrieval) -> None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.wrapping.engine import Engine
-
-
-class NotReady(StrEnum):
-    """A reason why a middleware is not ready for questions."""
-
-    CLOSED = "closed"
-    LOADING = "loading"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +157,10 @@ class Readiness:
     """Whether a middleware is ready for questions. True if *reasons* is empty.
 
     Attributes:
-        reasons: why the middleware is not ready.
+        reasons: why the middleware is not ready: ``closed`` or ``loading``.
     """
 
-    reasons: tuple[NotReady, ...] = ()
+    reasons: tuple[Literal["closed", "loading"], ...] = ()
 
     def __bool__(self) -> bool:
         return not self.reasons

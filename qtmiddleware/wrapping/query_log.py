@@ -7,13 +7,11 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import zip_longest
 from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
-from qtmiddleware.errors import ConfigError, QtMiddlewareError
 from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
@@ -38,9 +36,8 @@ def _build_row(
     """Return a record's row for one passage, without what is unknown."""
     # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
-    for label in _LABELS if metadata else ():
-        if isinstance(value := metadata.get(label), str):  # type: ignore[union-attr]
-            row[label] = value
+    labels = {label: (metadata or {}).get(label) for label in _LABELS}
+    row |= {label: value for label, value in labels.items() if isinstance(value, str)}
     if score is not None and isfinite(score):
         row["score"] = round(score, 6)
     return row if text is None else row | {"text": text}
@@ -49,11 +46,6 @@ def _build_row(
 def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
     rows = zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
     return [_build_row(key, score, passage.metadata) for key, score, passage in rows]
-
-
-def _build_initial_rows(ranking: Ranking) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of the two lists that a `Hybrid` search merged; empty for other searches."""
-    return {f"initial_{name}": _build_search_rows(it) for name, it in ranking.initial.items()}
 
 
 def hash_text(text: str) -> str:
@@ -73,7 +65,7 @@ class TextWriter:
             only hashes of the questions.
 
     Attributes:
-        failure: How *redact* failed, without any text; ``""`` if it did not fail.
+        failure: How *redact* failed, as a sentence without any text; ``""`` if it did not fail.
     """
 
     def __init__(self, redact: Redact | None = None, *, texts: LogTexts = "questions") -> None:
@@ -88,15 +80,17 @@ class TextWriter:
         if self._redact is None:
             return text
         try:
-            redacted = self._redact(text)
+            redacted: Any = self._redact(text)
+            if isinstance(redacted, str):
+                return redacted
+            problem = f"returned {type(redacted).__name__}, not text"
         except Exception as error:
             # The error's message may quote the text that must not be written.
-            self.failure = f"raised {type(error).__name__}"
-            return hash_text(text)
-        if not isinstance(redacted, str):
-            self.failure = f"returned {type(redacted).__name__}, not text"
-            return hash_text(text)
-        return redacted
+            problem = f"raised {type(error).__name__}"
+        self.failure = (
+            f"your redact function {problem}, so the log holds hashes instead of texts; fix it"
+        )
+        return hash_text(text)
 
     def prepare_passage(self, text: str | None) -> str | None:
         """Return a passage's *text* as it appears in the log, cut to `PASSAGE_CHARS` characters.
@@ -114,12 +108,9 @@ class TextWriter:
         Keywords are in lower case, and *redact* may miss a name in lower case.
         """
         if keywords and self._texts != "none" and (redacted := self.prepare_text(query)) != query:
-            words = set(_list_folded_words(redacted))
-            keywords = " ".join(
-                keyword
-                for keyword in keywords.split()
-                if words.issuperset(_list_folded_words(keyword))
-            )
+            words = {*_list_folded_words(redacted)}
+            kept = [it for it in keywords.split() if words.issuperset(_list_folded_words(it))]
+            keywords = " ".join(kept)
         return self.prepare_text(keywords) if keywords else ""
 
 
@@ -127,31 +118,20 @@ def _list_folded_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class PlainResult:
-    """The plain function's result, which the caller received in shadow mode.
-
-    Attributes:
-        matches: the passages that the function returned; empty if they cannot be read.
-        ms: how long the function took, in milliseconds.
-        dropped: how many shadow retrievals were dropped since the last record.
-    """
-
-    matches: tuple[Match, ...]
-    ms: float
-    dropped: int = 0
-
-    def count_kept_passages(self, retrieval: Retrieval) -> int:
-        """Return the number of passages that are in both this result and *retrieval*."""
-        return len(set(_list_keys(self.matches)) & set(_list_keys(retrieval.matches)))
+def _list_keys(retrieval: Retrieval) -> list[Key]:
+    return [(match.namespace, match.id or f"\0{match.text}") for match in retrieval.matches]
 
 
-def _list_keys(matches: Iterable[Match]) -> list[Key]:
-    return [(match.namespace, match.id or f"\0{match.text}") for match in matches]
+def count_kept_passages(plain: Retrieval, retrieval: Retrieval) -> int:
+    """Return the number of passages that are in both *plain* and *retrieval*."""
+    return len({*_list_keys(plain)} & {*_list_keys(retrieval)})
 
 
 def build_record(
-    retrieval: Retrieval, writer: TextWriter | None = None, plain_result: PlainResult | None = None
+    retrieval: Retrieval,
+    writer: TextWriter | None = None,
+    plain: Retrieval | None = None,
+    dropped: int = 0,
 ) -> dict[str, Any]:
     """Return the query log's record of *retrieval* as a dict, ready for JSON.
 
@@ -166,29 +146,24 @@ def build_record(
         retrieval: the retrieval to record.
         writer: prepares the texts. By default, query texts are written unchanged and passage texts
             are left out.
-        plain_result: the plain function's result, if *retrieval* is a shadow retrieval.
+        plain: the plain function's result, if *retrieval* is a shadow retrieval.
+        dropped: how many shadow retrievals were dropped since the last record.
     """
-    from datetime import UTC, datetime
-
     writer = writer or TextWriter()
     prepare_text = writer.prepare_text
-    prepare_passage = writer.prepare_passage
     query: Any = retrieval.original_query
-    # Reversed, so that the first search that found a passage provides its metadata.
-    metadata = {
-        key: passage.metadata
-        for ranking in reversed(retrieval.rankings)
-        for key, passage in zip(ranking.keys, ranking.passages, strict=True)
-    }
+    trace = retrieval.trace
+    metadata: dict[Key, Mapping[str, Any]] = {}
     initial: dict[str, Any] = {}
     searches: list[dict[str, Any]] = []
     for ranking in retrieval.rankings:
-        kind = ranking.variant.kind
-        searches.append({"kind": kind, "found": _build_search_rows(ranking)})
-        if kind == "original":
-            initial |= _build_initial_rows(ranking)
-        else:
-            searches[-1] |= _build_initial_rows(ranking)
+        for key, passage in zip(ranking.keys, ranking.passages, strict=True):
+            metadata.setdefault(key, passage.metadata)
+        search = {"kind": ranking.variant.kind, "found": _build_search_rows(ranking)}
+        searches.append(search)
+        merged = initial if ranking.variant.kind == "original" else search
+        for name, merged_ranking in ranking.initial.items():
+            merged[f"initial_{name}"] = _build_search_rows(merged_ranking)
 
     def merge(keys: Iterable[Key], scores: Iterable[float | None]) -> list[dict[str, Any]]:
         return [
@@ -201,17 +176,14 @@ def build_record(
                 (match.namespace, match.id or "\0"),
                 getattr(match, score_name),
                 match.metadata,
-                prepare_passage(match.text),
+                writer.prepare_passage(match.text),
             )
             for match in matches
         ]
 
-    timestamp: str | None = None
-    with suppress(ValueError, OverflowError, OSError):  # a time that `datetime` cannot represent
-        timestamp = datetime.fromtimestamp(retrieval.trace.started_at, UTC).isoformat()
     record = {
-        "query_id": retrieval.trace.query_id,
-        "timestamp": timestamp,
+        "query_id": trace.query_id,
+        "timestamp": _format_time(trace.started_at),
         # A query that is not a text may be any object, so only its type is written.
         "queries": [prepare_text(query) if isinstance(query, str) else type(query).__name__],
         "keywords": writer.prepare_keywords(retrieval.keywords, query),
@@ -227,25 +199,32 @@ def build_record(
             "final": list_matches(retrieval.matches, "fused_score"),
         },
     }
-    if plain_result is not None:
-        before = _list_keys(plain_result.matches)
-        after = _list_keys(retrieval.matches)
+    if plain is not None:
+        # Compared here, because a reader of the rows cannot tell passages without an id apart.
+        before, after = _list_keys(plain), _list_keys(retrieval)
         record["shadow"] = {
-            "plain": list_matches(plain_result.matches, "score"),
-            "kept": plain_result.count_kept_passages(retrieval),
-            # Compared here, because a reader of the rows cannot tell passages without an id apart.
+            "plain": list_matches(plain.matches, "score"),
+            "kept": count_kept_passages(plain, retrieval),
             "same_first": before[:1] == after[:1],
             "same_order": before == after,
-            "plain_ms": round(plain_result.ms, 3),
-            "dropped": plain_result.dropped,
+            "plain_ms": round(plain.trace.total_ms, 3),
+            "dropped": dropped,
         }
     return {
         **record,
         "status": retrieval.status,
         **retrieval.standing.to_dict(),
         "degradations": [[it.stage, it.reason, it.detail] for it in retrieval.degradations],
-        "trace": retrieval.trace.to_dict(),
+        "trace": trace.to_dict(),
     }
+
+
+def _format_time(seconds: float) -> str | None:
+    from datetime import UTC, datetime
+
+    with suppress(ValueError, OverflowError, OSError):  # a time that `datetime` cannot represent
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    return None
 
 
 class QueryLog:
@@ -281,60 +260,37 @@ class QueryLog:
         self._texts = texts
         self._redact = redact
 
-    def __repr__(self) -> str:
-        return f"QueryLog({str(self._path)!r}, texts={self._texts!r})"
-
     def append_record(
-        self, retrieval: Retrieval, plain_result: PlainResult | None = None
+        self, retrieval: Retrieval, plain: Retrieval | None = None, dropped: int = 0
     ) -> Degradation | None:
         """Write the record of *retrieval*. Return a `Degradation` if writing fails, else ``None``.
 
-        Never raises. Logs a warning when writing begins to fail, then at most one per minute, and
-        another warning when writing works again.
-        """
-        try:
-            self.write_record(retrieval, plain_result)
-        except Exception as error:
-            reason = str(error) if isinstance(error, QtMiddlewareError) else type(error).__name__
-            self._has_failed = True
-            self._sampler.log(logger, "query log failed", [reason], reason=reason)
-            return Degradation("log", "failed", reason)
-        if self._has_failed:
-            self._has_failed = False
-            self._sampler.log(logger, "query log restored", ["it can be written again"])
-        return None
-
-    def write_record(self, retrieval: Retrieval, plain_result: PlainResult | None = None) -> None:
-        """Append the record of *retrieval* to the log file.
-
-        In shadow mode, *plain_result* is the plain function's result.
-
-        Raises:
-            OSError: if the file cannot be written.
-            ConfigError: if the file's folder is missing, or if *redact* failed. A record for which
-                *redact* failed is written first, with hashes instead of texts.
+        The arguments are those of `build_record`. Never raises. If the user's function *redact*
+        fails, the record is written with hashes instead of texts. Logs a warning when writing
+        begins to fail, then at most one per minute, and another warning when writing works again.
         """
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
 
         writer = TextWriter(self._redact, texts=self._texts)
-        line = json.dumps(
-            build_record(retrieval, writer, plain_result), ensure_ascii=False, default=str
-        )
         try:
+            record = build_record(retrieval, writer, plain, dropped)
+            line = json.dumps(record, ensure_ascii=False, default=str)
             # A query may hold half of a surrogate pair, which UTF-8 cannot encode.
             append_line(self._path, line.encode("utf-8", "replace"))
+            failure = writer.failure
         except FileNotFoundError:
-            raise ConfigError(
-                "the folder of log.path does not exist; create it", path="log.path"
-            ) from None
-        # After writing, because a record with hashes is better than none.
-        if writer.failure:
-            raise ConfigError(
-                f"your redact function {writer.failure}, so the log holds hashes instead of texts;"
-                " fix it",
-                path="redact",
-            )
+            failure = "the folder of log.path does not exist; create it"
+        except Exception as error:
+            failure = type(error).__name__
+        if failure:
+            self._has_failed = True
+            self._sampler.log(logger, "query log failed", [failure], reason=failure)
+            return Degradation("log", "failed", failure)
+        if self._has_failed:
+            self._has_failed = False
+            self._sampler.log(logger, "query log restored", ["it can be written again"])
+        return None
 
 
 def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
@@ -342,8 +298,7 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
     writer = TextWriter(redact)
     trace = retrieval.trace
     query: Any = retrieval.original_query
-    is_text = isinstance(query, str)
-    query_text = writer.prepare_text(query) if is_text else type(query).__name__
+    query_text = writer.prepare_text(query) if isinstance(query, str) else type(query).__name__
     if retrieval.keywords:
         logger.debug(
             "Query preprocessing: %s -> %s",
@@ -352,6 +307,7 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
             event="preprocessing",
             query_id=trace.query_id,
         )
+    counts = ("searches", "llm_calls", "input_tokens", "output_tokens", "cost_usd", "cache_hits")
     logger.debug(
         "query %s %r searched %s",
         trace.query_id,
@@ -363,10 +319,5 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
         degradations=[f"{it.stage} {it.reason}" for it in retrieval.degradations],
         passages=len(retrieval.matches),
         seconds=round(trace.total_ms / 1e3, 6),
-        searches=trace.searches,
-        llm_calls=trace.llm_calls,
-        input_tokens=trace.input_tokens,
-        output_tokens=trace.output_tokens,
-        cost_usd=trace.cost_usd,
-        cache_hits=trace.cache_hits,
+        **{name: getattr(trace, name) for name in counts},
     )

@@ -199,9 +199,15 @@ class QueryMiddleware:
     # With *embed*, the caller passes a text where the function takes a vector, so the function's
     # own parameter types do not apply.
     @overload
-    def wrap(self, fn: Callable[..., R], /, **options: Unpack[WrapOptions]) -> Wrapped[..., R]: ...
+    def wrap(
+        self, fn: Callable[..., R], /, *, embed: Any, **options: Unpack[ReadOptions]
+    ) -> Wrapped[..., R]: ...
+    @overload
+    def wrap(
+        self, fn: Callable[..., R], /, *, embed_many: Any, **options: Unpack[ReadOptions]
+    ) -> Wrapped[..., R]: ...
 
-    def wrap(self, fn: Any, /, **options: Unpack[WrapOptions]) -> Any:
+    def wrap(self, fn: Any, /, **options: Any) -> Any:
         """Return *fn* wrapped with the middleware, with the same signature and return type.
 
         *fn* may be a function, method, partial or callable object, synchronous or asynchronous. All
@@ -341,11 +347,12 @@ class QueryMiddleware:
         The middleware stays ready if a model, the shared cache or a reranker is down, because the
         rules then provide the results.
         """
-        from qtmiddleware.wrapping.health import NotReady, Readiness
+        from qtmiddleware.wrapping.health import Readiness
 
         is_loading = any(thread.is_alive() for thread in tuple(self._warming))
-        reasons = {NotReady.CLOSED: self._is_closed, NotReady.LOADING: is_loading}
-        return Readiness(tuple(reason for reason, holds in reasons.items() if holds))
+        return Readiness(
+            (*(("closed",) if self._is_closed else ()), *(("loading",) if is_loading else ()))
+        )
 
     def warm_up(self) -> None:
         """Load everything that the first question needs, and return when it is loaded.

@@ -8,8 +8,6 @@ logs the differences between the two results. It writes both results to the quer
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import copy_context
 from functools import partial
 from random import SystemRandom
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
+from qtmiddleware.runtime.io import run
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Retrieval
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
 
 MOST_AT_ONCE: Final = 4
 """The largest number of shadow retrievals at once per middleware. Further ones are dropped."""
-
-Finish = Callable[["Caller", Retrieval], object]
-"""Takes the caller and the result of a shadow retrieval."""
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -72,8 +68,8 @@ class ShadowRuns:
         self.running = 0
         self._tasks.clear()
 
-    def start(self, caller: Caller, finish: Finish) -> None:
-        """Retrieve with *caller* in the background, and pass the result to *finish*.
+    def start(self, caller: Caller, plain: Retrieval) -> None:
+        """Retrieve with *caller* in the background, and log how the result differs from *plain*.
 
         An asynchronous function is called in the running event loop, because its clients belong to
         that loop, and a synchronous function in a thread. Never raises. Drops the retrieval if too
@@ -86,13 +82,13 @@ class ShadowRuns:
         if not has_room:
             return
         if caller.function.is_async:
-            task = asyncio.get_running_loop().create_task(self._aretrieve(caller, finish))
+            task = asyncio.get_running_loop().create_task(self._retrieve(caller, plain))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        task_in_thread = partial(copy_context().run, self._retrieve, caller, finish)
+        context = copy_context()
         try:
-            caller.bulkhead.start(task_in_thread)
+            caller.bulkhead.start(lambda: context.run(run, self._retrieve(caller, plain)))
         except ModelError:
             self._count_end("dropped")
 
@@ -103,19 +99,14 @@ class ShadowRuns:
             self._reported_dropped = self.dropped
         return newly
 
-    def _retrieve(self, caller: Caller, finish: Finish) -> None:
-        with self._count_outcome():
-            finish(caller, caller.drive(partial(retrieve, caller.call)))
-
-    async def _aretrieve(self, caller: Caller, finish: Finish) -> None:
-        with self._count_outcome():
-            finish(caller, await caller.adrive(partial(retrieve, caller.call)))
-
-    @contextmanager
-    def _count_outcome(self) -> Iterator[None]:
+    async def _retrieve(self, caller: Caller, plain: Retrieval) -> None:
+        flow = partial(retrieve, caller.call)
         outcome = "failed"
         try:
-            yield
+            is_async = caller.function.is_async
+            log_differences(
+                plain, caller, await caller.adrive(flow) if is_async else caller.drive(flow)
+            )
             outcome = "finished"
         except Exception as error:
             name = type(error).__name__
@@ -133,16 +124,14 @@ class ShadowRuns:
 
 def log_differences(plain: Retrieval, caller: Caller, retrieval: Retrieval) -> None:
     """Log the differences between the shadow *retrieval* and the *plain* result."""
-    from qtmiddleware.wrapping.query_log import PlainResult
+    from qtmiddleware.wrapping.query_log import count_kept_passages
 
     caller.warn_about_setup_once(retrieval)
     engine = caller.engine
     trace = retrieval.trace
     plain_ms = plain.trace.total_ms
-    dropped = engine.shadow_runs.count_newly_dropped_retrievals()
-    result = PlainResult(plain.matches, plain_ms, dropped)
     passages = len(retrieval.matches)
-    kept = result.count_kept_passages(retrieval)
+    kept = count_kept_passages(plain, retrieval)
     logger.info(
         "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
         " %.0f ms for %.0f ms",
@@ -152,4 +141,5 @@ def log_differences(plain: Retrieval, caller: Caller, retrieval: Retrieval) -> N
         seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(plain_ms / 1e3, 6),
     )  # fmt: skip
     if engine.log is not None:
-        engine.log.append_record(retrieval, result)
+        dropped = engine.shadow_runs.count_newly_dropped_retrievals()
+        engine.log.append_record(retrieval, plain, dropped)

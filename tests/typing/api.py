@@ -103,6 +103,11 @@ async def asearch(query: str) -> dict[str, int]:
     return {}
 
 
+def find_anything(query: str, top_k: int = 4) -> list[Any]:
+    """A function whose passages have no type."""
+    return []
+
+
 def embed(texts: Sequence[str]) -> list[list[float]]:
     """Turns texts into vectors."""
     return []
@@ -177,6 +182,8 @@ def wrapped() -> None:
     )
     assert_type(middleware.wrap(search, read=list, write=lambda _, items: items)("q"), list[float])
     assert_type(middleware.wrap(search, embed_many=embed)("q"), list[float])
+    assert_type(middleware.wrap(find_anything).retrieve("q"), qtm.Retrieval)
+    assert_type(middleware.wrap(find_anything)("q"), list[Any])
     middleware.wrap(search, embde=embed)  # type: ignore[call-overload]
     assert_type(middleware.preprocess("q"), str)
     assert_type(qtm.preprocess("q"), str)

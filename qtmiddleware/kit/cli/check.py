@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from qtmiddleware.errors import WrapError
 from qtmiddleware.kit.cli.console import AsJson, ConfigFile, Sets, out, write_json
 from qtmiddleware.kit.cli.environment import load_config, report_default_files
 from qtmiddleware.kit.cli.terminal import FAILED, write_note
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 _GENERIC_QUESTION: Final = "What are the most important points?"
@@ -97,7 +97,7 @@ def check_command(
     arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # What the user's code prints is not part of the report, and would break its JSON.
     with redirect_stdout(sys.stderr):
-        options: WrapOptions = {"query_arg": query_arg, "top_k_arg": top_k_arg}
+        options: dict[str, Any] = {"query_arg": query_arg, "top_k_arg": top_k_arg}
         fn = import_function(target)
         if embed is not None:
             options["embed"] = import_function(embed)
@@ -126,7 +126,7 @@ def open_wrapped_function(
     function: Any,
     config_name: str | None,
     assignments: list[str] | None,
-    wrap_options: WrapOptions,
+    wrap_options: Mapping[str, Any],
 ) -> Iterator[Any]:
     """Wrap *function*, and yield the wrapped function.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any, Final, Protocol, Unpack
+from typing import Any, Final, Protocol, Unpack, cast
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
@@ -110,7 +110,9 @@ def compare(
         raise ConfigError(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"
         )
-    base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
+    base: Any = (
+        fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **cast(Any, options))
+    )
     settings = _choose_systems(
         systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Final, Unpack
+from typing import Any, Final, Unpack, cast
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
@@ -166,7 +166,9 @@ def ask_systems(
         raise ConfigError(
             "fn is already wrapped; set the client and the options where you wrap it", path="fn"
         )
-    base: Any = fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **options)
+    base: Any = (
+        fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **cast(Any, options))
+    )
     listed = _list_questions(questions, reference)
     for question in listed:
         validate_query(question.text, "question")

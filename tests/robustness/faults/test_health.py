@@ -15,7 +15,7 @@ from qtmiddleware.providers.llms import governed
 from qtmiddleware.runtime.budget import Meter
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.health import NotReady, ThreadsHealth
+from qtmiddleware.wrapping.health import ThreadsHealth
 from tests.support.clock import Clock
 from tests.support.fault_world import HASTY, QUERY, SECRET, failure, search, transforming
 from tests.support.model_server import ModelServer
@@ -225,7 +225,7 @@ def test_ready_is_true_and_says_why_where_it_is_not() -> None:
     assert qm.ready().to_dict() == {"ready": True, "reasons": []}
     qm.close()
     assert not qm.ready()
-    assert qm.ready().reasons == (NotReady.CLOSED,)
+    assert qm.ready().reasons == ("closed",)
     assert json.loads(json.dumps(qm.ready().to_dict())) == {"ready": False, "reasons": ["closed"]}
 
 
@@ -283,7 +283,7 @@ def test_it_is_not_ready_while_it_warms_up() -> None:
     thread = Thread(target=qm.warm_up)
     thread.start()
     assert begun.wait(PATIENCE)
-    assert qm.ready().reasons == (NotReady.LOADING,)
+    assert qm.ready().reasons == ("loading",)
     release.set()
     thread.join()
     assert qm.ready()

@@ -18,7 +18,7 @@ from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.transforms import build_prompts
 from qtmiddleware.types import Message
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 READING: Final = "keywordEvidence.fields"
@@ -41,7 +41,7 @@ class FunctionSource:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     top_k: int | None = TOP_K
-    options: WrapOptions = field(default_factory=WrapOptions)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_wrapped(self) -> bool:
