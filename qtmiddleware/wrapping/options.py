@@ -9,9 +9,6 @@ from typing import Any, Final
 from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.errors import WrapError
 
-_MIDDLEWARE_OPTIONS: Final = frozenset(
-    {"config", "client", "reranker", "store", "embedder", "redact", "observers", "fuse"}
-)
 # A name that more groups than this share, such as `enabled`, does not show which setting is meant.
 _MOST_GROUPS: Final = 2
 
@@ -36,6 +33,7 @@ def _build_option_advice(
 ) -> str:
     # Imported here, because most processes never meet an error.
     from qtmiddleware.config.errors import find_nearest_name, is_secret_name
+    from qtmiddleware.wrapping.engine import MiddlewareOptions
 
     if is_secret_name(option_name):
         return (
@@ -43,17 +41,9 @@ def _build_option_advice(
             " client="
         )
     parameters = inspect.signature(caller).parameters.values()
-    names = sorted(
-        {
-            *known_names,
-            *(
-                parameter.name
-                for parameter in parameters
-                if parameter.kind is parameter.KEYWORD_ONLY
-            ),
-        }
-    )
-    if option_name in _MIDDLEWARE_OPTIONS:
+    own = {it.name for it in parameters if it.kind is it.KEYWORD_ONLY}
+    names = sorted({*known_names, *own})
+    if option_name in {"config", *MiddlewareOptions.__optional_keys__}:
         return "it is an option of QueryMiddleware"
     settings = _list_setting_paths()
     nearest = find_nearest_name(option_name, [*names, *settings]) or ""

@@ -460,10 +460,7 @@ class QueryMiddleware:
             InvalidQuery: for an invalid query.
         """
         check_options(self.transform, options, AskOptions.__optional_keys__)
-        result: Transformation | list[Transformation] = run(
-            *self._prepare_transform(query, options)
-        )
-        return result
+        return run(*self._prepare_transform(query, options))  # type: ignore[no-any-return]
 
     @overload
     async def atransform(  # type: ignore[overload-overlap]
@@ -510,11 +507,16 @@ class QueryMiddleware:
             )
             for text in texts
         }
-        performer = ModelOnly(engine.model, engine.bulkhead)
-        if is_one:
-            return partial(transform, calls[texts[0]]), performer
-        limit = engine.settings.limits.max_concurrency
-        return partial(_transform_queries, texts, calls, limit), performer
+
+        async def transform_all(services: Services) -> list[Transformation]:
+            works = [partial(transform, call, services) for call in calls.values()]
+            limit = engine.settings.limits.max_concurrency
+            outcomes = await services.io.gather(works, Deadline(), limit)
+            results = dict(zip(calls, (outcome.get() for outcome in outcomes), strict=True))
+            return [results[text] for text in texts]
+
+        flow: Flow[Any] = partial(transform, calls[texts[0]]) if is_one else transform_all
+        return flow, ModelOnly(engine.model, engine.bulkhead)
 
     def close(self) -> None:
         """Close the clients and the store that this middleware opened.
@@ -567,17 +569,3 @@ class QueryMiddleware:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
-
-
-async def _transform_queries(
-    queries: Sequence[str], calls: Mapping[str, Call], concurrency: int, services: Services
-) -> list[Transformation]:
-    """Transform *queries*, at most *concurrency* at once. Return one result per query, in order.
-
-    *calls* holds the call for each distinct query.
-    """
-    works = [partial(transform, call, services) for call in calls.values()]
-    outcomes = await services.io.gather(works, Deadline(), concurrency)
-    results = [outcome.get() for outcome in outcomes]
-    results_by_query = dict(zip(calls, results, strict=True))
-    return [results_by_query[query] for query in queries]
