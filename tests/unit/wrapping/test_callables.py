@@ -264,15 +264,6 @@ def test_a_partial_method_of_a_wrapped_one_is_bound() -> None:
     assert ids(Shelf().dogs(query=QUERY)) == ["near", "far"]
 
 
-@pytest.mark.parametrize(
-    "name", ["_fn", "_function", "_middleware", "is_async", "retrieve", "index"]
-)
-def test_attributes_of_a_callable_object_do_not_disturb_ours(name: str) -> None:
-    search = qm.wrap(Finder(**{name: "its own"}))
-    assert ids(search(QUERY)) == ["near", "far"]
-    assert [match.id for match in search.retrieve(QUERY).matches][:2] == ["near", "far"]
-
-
 def test_attributes_and_methods_of_what_is_wrapped_are_reachable() -> None:
     search = qm.wrap(Finder(index="dogs"))
     assert (search.index, search.close()) == ("dogs", "closed")
@@ -301,11 +292,6 @@ def test_what_cannot_be_called_is_refused(thing: Any) -> None:
         qm.wrap(function, kind=thing or "threads")
 
 
-def test_a_partial_method_alone_is_refused() -> None:
-    with pytest.raises(qtm.WrapError, match="partialmethod"):
-        qm.wrap(functools.partialmethod(function))  # type: ignore[call-overload]
-
-
 def test_generator_functions_are_refused_with_advice() -> None:
     def one_by_one(query: str) -> Any:
         yield from rows()
@@ -316,15 +302,3 @@ def test_generator_functions_are_refused_with_advice() -> None:
     for refused in (one_by_one, one_by_one_awaited, functools.partial(one_by_one)):
         with pytest.raises(qtm.WrapError, match="one by one"):
             qm.wrap(refused)
-
-
-def test_a_class_is_called_like_a_function() -> None:
-    class Results:
-        _fn = "its own"
-
-        def __init__(self, query: str, top_k: int = 4) -> None:
-            self.matches = rows(query)
-
-    results = qm.wrap(Results)(QUERY)
-    assert isinstance(results, Results)
-    assert ids(results.matches) == ["near", "far"]

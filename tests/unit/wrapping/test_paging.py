@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
-from tests.support.retrieval_world import HISTORY, QUERY, WIDE, scripted
+from tests.support.retrieval_world import QUERY, WIDE, scripted
 
 CONFIGS: Final[Mapping[str, Any]] = {
     **{name: name for name in ("rules", "words", "thorough", "research")},
@@ -123,16 +123,6 @@ def test_a_partials_page_is_one_and_the_question_and_the_number_are_none() -> No
     assert find_width("page, limit=4", wrap=named) == (WIDE, "")
 
 
-class Broken:
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError("not now")
-
-
-def test_an_argument_that_cannot_be_looked_at_costs_nothing() -> None:
-    found = qtm.middleware(lambda query, page=None: ROWS[:4]).retrieve(QUERY, page=Broken())
-    assert len(found.matches) == 4
-
-
 # --- what comes of it -----------------------------------------------------------------------------
 
 
@@ -162,13 +152,6 @@ def test_all_pages_together_are_the_plain_ones_without_repeats(
         )
     assert len(calls.seen) == len(pages), "one search for each page"
     assert {(query, limit) for query, limit, _ in calls.seen} == {(QUERY, size)}, "as it was called"
-
-
-def test_within_a_page_the_answer_rises() -> None:
-    calls = Calls()
-    first, second = turn_pages(middleware().wrap(calls.search), 5, is_async=False, count=2)
-    assert first == ROWS[:5]
-    assert [row["id"] for row in second] == ["7", "5", "6", "8", "9"]
 
 
 def test_a_models_words_put_a_page_in_order_without_a_search() -> None:
@@ -208,18 +191,6 @@ def test_a_model_whose_words_do_not_count_is_not_asked(more: dict[str, Any]) -> 
     assert (model.prompts, found.trace.decision.reason) == ([], "paged")
     qm.wrap(calls.search, page_arg=False).retrieve(QUERY)
     assert model.prompts
-
-
-@pytest.mark.parametrize("name", ["rules", "words", "all"])
-def test_a_follow_up_stays_within_its_page(name: str) -> None:
-    calls = Calls()
-    found = (
-        middleware(name)
-        .wrap(calls.search)
-        .retrieve("And his health?", limit=5, offset=5, history=HISTORY)
-    )
-    assert Counter(match.id for match in found.matches) == Counter("56789")
-    assert len(calls.seen) == 1
 
 
 def test_a_page_that_is_named_may_be_a_field_of_a_request() -> None:

@@ -9,7 +9,6 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from pathlib import Path
 from threading import Barrier
 from typing import Any, Final
@@ -19,7 +18,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware import Hybrid, QueryMiddleware, preprocess
-from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import (
     Degradation,
@@ -186,34 +184,6 @@ def test_every_step_of_a_hybrid_search_stands_there_with_titles_and_scores(
     assert not any("text a" in it for it in strings(entry))
 
 
-def test_two_hybrid_searches_of_one_call_are_one_initial_list() -> None:
-    one = Hybrid(lambda _query, _top_k: [{"id": "a", "score": 0.9}], lambda _query, _top_k: [])
-
-    def both(query: str, top_k: int = 4) -> Any:
-        return [*one(query, top_k), *one(query, top_k)]
-
-    (ranking,) = QueryMiddleware().wrap(both).retrieve("Is Jaco ill?").rankings
-    assert [len(it.keys) for it in ranking.initial.values()] == [2, 0]
-
-
-def test_a_hybrid_search_outside_of_a_middleware_is_noted_nowhere() -> None:
-    Hybrid(lambda _query, _top_k: [], lambda _query, _top_k: [])("Is Jaco ill?")
-    (ranking,) = QueryMiddleware().wrap(lambda query, top_k=4: []).retrieve("Is Jaco ill?").rankings
-    assert ranking.initial == {}
-
-
-def test_the_timestamp_is_the_beginning_in_utc() -> None:
-    before = datetime.now(UTC)
-    stamp = datetime.fromisoformat(build_record(retrieval())["timestamp"])
-    assert stamp.utcoffset() is not None
-    assert abs((stamp - before).total_seconds()) < 60
-
-
-def test_a_retrieval_that_found_nothing_is_recorded() -> None:
-    entry = build_record(retrieval(keys=(), scores=()))
-    assert entry["retrieval_steps"]["final"] == entry["retrieval_steps"]["fusion"] == []
-
-
 def test_a_passage_without_id_or_score_is_recorded_without() -> None:
     entry = build_record(
         retrieval(keys=(("", "\0the passage itself"),), scores=(None,), metadata={})
@@ -234,11 +204,6 @@ def test_no_passage_text_is_ever_recorded(stem: str) -> None:
     # document.
     entry = build_record(retrieval(text="secret passage", keys=(("ns", stem),), scores=(0.5,)))
     assert not any("secret passage" in it for it in strings(entry))
-
-
-def test_a_document_id_is_recorded_without_the_text_that_follows_it() -> None:
-    entry = build_record(retrieval(keys=(("ns", "doc-7\0some chunk"),), scores=(0.5,)))
-    assert entry["retrieval_steps"]["fusion"] == [{"id": "doc-7", "namespace": "ns"}]
 
 
 def test_query_texts_are_replaced_by_hashes_where_they_are_not_wanted() -> None:
@@ -320,18 +285,6 @@ def test_where_redact_fails_hashes_are_written_and_it_is_told_without_the_text(
     assert "Jaco" not in failure.detail
 
 
-def test_a_redact_that_fails_for_one_text_hashes_that_one(path: Path) -> None:
-    def some(text: str) -> str:
-        return raises(text) if text.endswith("rewritten") else "[redacted]"
-
-    assert QueryLog(path, redact=some).append_record(retrieval()) is not None
-    (entry,) = log_lines(path)
-    assert [it["text"] for it in entry["variants"]] == [
-        "[redacted]",
-        hash_text("What about Jaco? rewritten"),
-    ]
-
-
 def test_an_interrupt_in_redact_passes_and_nothing_is_written(path: Path) -> None:
     def interrupted(text: str) -> str:
         raise KeyboardInterrupt
@@ -398,12 +351,6 @@ def test_any_text_is_one_line(path: Path, query: str, title: str) -> None:
     assert [it["queries"] for it in log_lines(path)] == [[written]] * 2
 
 
-@pytest.mark.parametrize("texts", ["questions", "none"])
-def test_a_lone_surrogate_is_no_reason_to_fail(texts: LogTexts, path: Path) -> None:
-    QueryLog(path, texts=texts).append_record(retrieval("broken \ud800 text"))
-    assert len(log_lines(path)) == 1
-
-
 # --- the file -------------------------------------------------------------------------------------
 
 
@@ -414,14 +361,6 @@ def test_the_file_is_its_owners_alone(path: Path) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_records_are_appended(path: Path) -> None:
-    log = QueryLog(path)
-    for query in ("first", "second"):
-        log.append_record(retrieval(query))
-    QueryLog(str(path)).append_record(retrieval("third"))
-    assert [it["queries"] for it in log_lines(path)] == [["first"], ["second"], ["third"]]
 
 
 def test_sixteen_threads_write_whole_lines(path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from typing import Any, Final
 
 import pytest
@@ -73,12 +70,6 @@ def test_a_function_that_searches_through_itself_searches_no_more_than_it_does_a
     assert len(recursive.threads) <= 2
 
 
-def test_a_nested_call_returns_what_the_plain_function_does() -> None:
-    recursive = Recursive()
-    recursive.ask("called")
-    assert recursive.found == [rows()] * 2 * DEPTH
-
-
 @every_way
 def test_a_nested_retrieval_says_that_it_is_one(way: str) -> None:
     recursive = Recursive("retrieve")
@@ -104,12 +95,6 @@ def test_a_nested_question_is_answered_from_what_the_plain_function_finds() -> N
     assert answers[0].retrieval.degradations[0].reason == "nested"
 
 
-def test_the_next_call_is_improved_again() -> None:
-    recursive = Recursive()
-    for _ in range(2):
-        assert ids(recursive.ask("called")) == ["near", "far"]
-
-
 def test_another_wrapped_function_within_is_improved() -> None:
     inner = middleware().wrap(lambda query, top_k=4: rows())
     found: list[Any] = []
@@ -121,40 +106,6 @@ def test_another_wrapped_function_within_is_improved() -> None:
 
     outer(QUERY)
     assert [ids(it) for it in found] == [["near", "far"]] * 2
-
-
-def test_two_functions_that_search_through_each_other_come_to_an_end() -> None:
-    asked: list[str] = []
-
-    @middleware().wrap
-    def one(query: str, top_k: int = 4) -> Any:
-        asked.append(query)
-        return two(f"{query}+", top_k) if query.count("+") < DEPTH else rows()
-
-    @middleware().wrap
-    def two(query: str, top_k: int = 4) -> Any:
-        asked.append(query)
-        return one(f"{query}+", top_k) if query.count("+") < DEPTH else rows()
-
-    one(QUERY)
-    # Each is improved once on the way down: 2 searches of the one, in each 2 of the other, all else
-    # is plain.
-    assert len(asked) <= 2 + 2 * 2 * (DEPTH + 1)
-
-
-def test_a_search_in_threads_of_the_functions_own_is_nested_where_they_carry_the_context() -> None:
-    asked: list[str] = []
-
-    @middleware().wrap
-    def search(query: str, top_k: int = 4) -> Any:
-        asked.append(query)
-        if query.count("+") < DEPTH:
-            with ThreadPoolExecutor(1) as pool:
-                pool.submit(copy_context().run, search, f"{query}+", top_k).result()
-        return rows()
-
-    search(QUERY)
-    assert len(asked) == 2 * (DEPTH + 1)
 
 
 async def test_a_task_that_outlives_the_search_it_was_begun_in_is_nested_no_more() -> None:
@@ -191,19 +142,3 @@ async def test_a_search_that_hangs_on_does_not_make_the_callers_next_one_nested(
         async with timeout_when(lambda: not first):
             await search(QUERY)
     assert (await search.aretrieve(QUERY)).status == "full"
-
-
-def test_a_method_that_searches_through_itself_is_bounded() -> None:
-    asked: list[str] = []
-
-    class Service:
-        @middleware().wrap
-        def search(self, query: str, top_k: int = 4) -> Any:
-            asked.append(query)
-            if query.count("+") < DEPTH:
-                again: Callable[..., Any] = self.search
-                again(f"{query}+", top_k)
-            return rows()
-
-    Service().search(QUERY)
-    assert len(asked) == 2 * (DEPTH + 1)

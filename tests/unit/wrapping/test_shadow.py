@@ -6,13 +6,10 @@ import asyncio
 import json
 import logging
 import threading
-import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.testing import ScriptedModel
@@ -249,38 +246,3 @@ def test_a_model_is_asked_in_the_shadow_alone_and_an_answer_comes_from_the_plain
     finished(qm, 1)
     assert [it["trace"]["llm_calls"] for it in records(log) if "shadow" in it] == [1]
     assert [it.id for it in wrapped.answer(QUERY).matches] == ["a", "b", "c"]
-
-
-@given(
-    share=st.one_of(st.floats(max_value=-1e-9), st.floats(min_value=1.0001), st.text(max_size=5))
-)
-def test_what_is_no_share_is_refused(share: Any) -> None:
-    with pytest.raises(qtm.ConfigError, match="shadow"):
-        qtm.Config.load({"shadow": share})
-
-
-def test_texts_of_passages_are_written_where_that_is_set_and_as_redact_leaves_them(
-    log: Path,
-) -> None:
-    config = {"shadow": 1.0, "log": {"path": str(log), "texts": "all"}}
-    qm = qtm.QueryMiddleware(config, redact=lambda text: text.replace("Nike", "[name]"))
-    qm.wrap(search)(QUERY)
-    finished(qm, 1)
-    (record,) = records(log)
-    assert record["shadow"]["plain"][0]["text"] == "[name] sells shoes"
-    assert "The strategy of [name] in Europe" in [
-        it["text"] for it in record["retrieval_steps"]["final"]
-    ]
-
-
-def test_a_response_of_unknown_shape_is_passed_on_and_warned_of(
-    log: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    qm = middleware(log)
-    wrapped = qm.wrap(lambda query: 42)
-    with caplog.at_level(logging.WARNING, "qtmiddleware"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", qtm.SetupWarning)
-        assert wrapped(QUERY) == 42
-        finished(qm, 1)
-    assert records(log)[0]["shadow"]["plain"] == []
-    assert "results are passed through unchanged" in caplog.text

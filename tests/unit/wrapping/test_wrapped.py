@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from threading import Barrier, Lock
 from typing import Any
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import qtmiddleware as qtm
-from qtmiddleware.errors import ModelError
-from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import (
     HISTORY,
@@ -27,7 +24,6 @@ from tests.support.retrieval_world import (
     WIDE,
     Way,
     every_way,
-    kinds,
     off,
     scripted,
     search,
@@ -76,15 +72,6 @@ def test_the_keywords_are_those_of_preprocess_and_none_where_it_could_not_run(qu
     assert keywords == (qtm.preprocess(query) if query and not query.isspace() else "")
 
 
-@pytest.mark.parametrize(
-    ("config", "query"), [({"preprocess": False}, QUERY), ({}, " "), ({}, [0.1]), ({}, "x" * 9_000)]
-)
-def test_there_are_no_keywords_where_the_rules_did_not_run(config: Any, query: Any) -> None:
-    assert (
-        qtm.QueryMiddleware(config).wrap(lambda query, top_k=3: []).retrieve(query).keywords == ""
-    )
-
-
 @every_way
 @pytest.mark.parametrize(
     "query",
@@ -101,23 +88,6 @@ def test_a_fused_result_is_ordered_by_its_fused_scores() -> None:
     retrieval = Way("sync").wrap(config=transforming("combined")).retrieve(QUERY, top_k=8)
     scores = [match.fused_score or 0.0 for match in retrieval.matches]
     assert scores == sorted(scores, reverse=True)
-
-
-def test_the_weight_of_each_variant_is_the_one_it_had() -> None:
-    config = transforming("decompose", fusion={"weights": {"original": 2.0, "subQueries": 0.5}})
-    variants = Way("sync").wrap(config=config).retrieve(QUERY).variants
-    assert [(it.kind, it.weight) for it in variants] == [
-        ("original", 2.0),
-        ("sub_query", 0.25),
-        ("sub_query", 0.25),
-    ]
-
-
-@every_way
-def test_what_was_searched_is_told_where_nothing_could_be_read(way: Way) -> None:
-    retrieval = way.wrap(lambda query, top_k: 42).retrieve(QUERY)
-    assert retrieval.response == 42
-    assert kinds(retrieval) == ["original"]
 
 
 @every_way
@@ -159,18 +129,6 @@ def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
         assert text not in shown
 
 
-@every_way
-def test_texts_are_logged_at_debug_alone(way: Way, caplog: pytest.LogCaptureFixture) -> None:
-    searched = way.wrap(config=transforming("rewrite"), script=ModelError("unavailable"))
-    with caplog.at_level("INFO"):
-        searched.retrieve(QUERY)
-    assert "transform.rewrite unavailable" in caplog.text
-    assert "Jaco" not in caplog.text
-    with caplog.at_level("DEBUG"):
-        searched.retrieve(QUERY)
-    assert "Jaco" in caplog.text
-
-
 # --- nothing is changed ---------------------------------------------------------------------------
 
 
@@ -183,16 +141,6 @@ def test_what_the_function_returned_is_never_written_to(way: Way) -> None:
         retrieval = searched.retrieve(QUERY, top_k=2)
         assert len(retrieval.response) == 2
         assert retrieval.response is not shared[QUERY]
-    assert shared == before
-
-
-def test_two_calls_at_once_share_one_cached_response() -> None:
-    shared = {"matches": search(QUERY, 8), "namespace": "dogs", "usage": {"read": 1}}
-    before = copy.deepcopy(shared)
-    wrapped = Way("sync").wrap(lambda query, top_k: shared).wrapped
-    with ThreadPoolExecutor(2) as pool:
-        small, large = pool.map(lambda top_k: wrapped(QUERY, top_k=top_k), (1, 5))
-    assert (len(small["matches"]), len(large["matches"])) == (1, 5)
     assert shared == before
 
 
@@ -217,15 +165,6 @@ def test_off_calls_the_plain_function_with_the_very_arguments() -> None:
     assert got is query
     assert others[0] is more
     assert names["named"] is named
-
-
-async def test_off_awaits_the_plain_function() -> None:
-    result = object()
-
-    async def function(query: Any) -> Any:
-        return result
-
-    assert await qtm.QueryMiddleware(off()).wrap(function)(None) is result
 
 
 def test_off_can_be_on_for_a_call() -> None:
@@ -258,84 +197,6 @@ def test_a_function_with_a_history_of_its_own_gets_it_too(kind: Any) -> None:
 
 
 # --- threads, tasks and loops ---------------------------------------------------------------------
-
-
-def test_the_plain_call_works_inside_a_running_loop() -> None:
-    wrapped = Way("sync").wrap(config=transforming("combined")).wrapped
-
-    async def handler() -> Any:
-        return wrapped(QUERY), wrapped.retrieve(QUERY).status
-
-    response, status = asyncio.run(handler())
-    assert response[0]["id"] == "health"
-    assert status == "full"
-
-
-@pytest.mark.parametrize("way", ["async", "threads"])
-def test_one_middleware_serves_one_loop_after_another(way: str) -> None:
-    searched = Way(way).wrap(config=transforming("rewrite", cache={"enabled": False}))
-    found = [searched.retrieve(QUERY) for _ in range(3)]
-    assert found[0].matches == found[1].matches == found[2].matches
-    assert [it.status for it in found] == ["full"] * 3
-
-
-def echo(query: str, top_k: int) -> Any:
-    return [
-        {"id": query, "score": 0.9, "text": query},
-        {"id": "other", "score": 0.1, "text": "other"},
-    ]
-
-
-def rewrite_of(prompt: Prompt) -> Any:
-    return {"rewrite": f"{prompt.query} in other words"}
-
-
-def assert_own(number: int, retrieval: qtm.Retrieval) -> None:
-    query = f"What is number{number} about?"
-    assert retrieval.original_query == query
-    assert {match.id for match in retrieval.matches} == {query, f"{query} in other words", "other"}
-    assert retrieval.status == "full"
-
-
-def test_many_threads_do_not_mix_their_results() -> None:
-    wrapped = Way("sync").wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
-    with ThreadPoolExecutor(32) as pool:
-        found = pool.map(
-            lambda number: wrapped.retrieve(f"What is number{number} about?"), range(96)
-        )
-    for number, retrieval in enumerate(found):
-        assert_own(number, retrieval)
-
-
-@pytest.mark.parametrize("way", ["async", "threads"])
-def test_many_tasks_do_not_mix_their_results(way: str) -> None:
-    wrapped = Way(way).wrap(echo, config=transforming("rewrite"), script=rewrite_of).wrapped
-
-    async def all_of_them() -> Any:
-        return await asyncio.gather(
-            *(wrapped.aretrieve(f"What is number{number} about?") for number in range(64))
-        )
-
-    for number, retrieval in enumerate(asyncio.run(all_of_them())):
-        assert_own(number, retrieval)
-
-
-@every_way
-def test_context_variables_of_the_caller_are_seen_in_every_search(way: Way) -> None:
-    seen, lock = [], Lock()
-
-    def respond(query: str, top_k: int) -> Any:
-        with lock:
-            seen.append(visible.get())
-        return search(query, top_k)
-
-    searched = way.wrap(respond, config=transforming("combined", limits={"maxSearches": 6}))
-    token = visible.set("request 7")
-    try:
-        searched.retrieve(QUERY)
-    finally:
-        visible.reset(token)
-    assert seen == ["request 7"] * 6
 
 
 # --- several queries ------------------------------------------------------------------------------
