@@ -12,7 +12,7 @@ from qtmiddleware.answering.flow import AnswerFlow, Draft
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Reply
-from qtmiddleware.runtime.io import IO, Outcome, Tasks, Threads, run
+from qtmiddleware.runtime.io import IO, Outcome, Tasks, Threads, drive
 from qtmiddleware.runtime.services import Performer, Services
 from qtmiddleware.runtime.streaming import Piece, stream_reply
 from qtmiddleware.types import Answer, Retrieval
@@ -131,7 +131,7 @@ class AnswerStream(_BaseStream):
 
     def __init__(self, answer_flow: AnswerFlow, performer: Performer) -> None:
         super().__init__(answer_flow, performer)
-        self._retrieval = run(self._retrieve_passages())
+        self._retrieval = drive(self._retrieve_passages())
 
     def _make_io(self) -> IO:
         return Threads(self._performer.bulkhead)
@@ -146,13 +146,13 @@ class AnswerStream(_BaseStream):
 
     def __next__(self) -> str:
         try:
-            return run(self._pieces.asend(None))
+            return drive(self._pieces.asend(None))
         except StopAsyncIteration:
             raise StopIteration from None
 
     def close(self) -> None:
         """Stop the model and drop unread pieces. You may close a stream more than once."""
-        run(self._pieces.aclose())
+        drive(self._pieces.aclose())
         self._answer_flow.abandon_answer()
 
     def __enter__(self) -> Self:

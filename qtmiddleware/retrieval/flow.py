@@ -4,9 +4,11 @@
                      └─ gate ─ ask model ─ search × n ──┴─ fuse ─ keyword evidence ─ rerank? ─
                      Retrieval
 
-Every fallback is an ordinary ``if`` or ``try`` in this file. If the model or the search for a
-variant fails or is late, the flow continues with the passages that the question itself found. The
-flow raises only the errors of the search for the question, unchanged.
+If the model or the search for a variant fails or is late, the flow continues with the passages
+that the question itself found. The flow raises only the errors of the search for the question,
+unchanged. Every fallback is an ordinary ``if`` or ``try``: those of the model are in
+`TransformStage.get_transformation`, those of the other searches in `search_texts`, and all others
+are in this file.
 
 The search for the question starts first, in the caller's own thread or task. The other work (the
 model, the searches for its texts, a keyword search by `hybrid.textFields`) runs beside it, or after
@@ -161,7 +163,7 @@ class _Flow:
             stage = self.plan.make()
             transformation = self.plan.remembered
             if stage is not None:
-                transformation = await stage.run(self.services)
+                transformation = await stage.get_transformation(self.services)
         except Exception as error:
             self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
@@ -207,7 +209,7 @@ class _Flow:
         self.plan.search_width = call.search_width
         is_worth_asking = not gated or self._should_ask_model(original_result)
         if stage is not None and not asks_beside and is_worth_asking:
-            texts = await stage.run(self.services)
+            texts = await stage.get_transformation(self.services)
         if keyword_results is None:
             keyword_results = await self._search_by_keywords(self.plan.deadline)
         self._record_rejected_keyword_search()
@@ -402,7 +404,9 @@ class _Flow:
 
         Without a *stage*, the texts are those from the cache.
         """
-        texts = self.plan.remembered if stage is None else await stage.run(self.services)
+        texts = (
+            self.plan.remembered if stage is None else await stage.get_transformation(self.services)
+        )
         return texts, await search_texts(self.plan, texts, self.services) if should_search else None
 
     async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:

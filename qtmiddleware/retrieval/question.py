@@ -35,7 +35,7 @@ class Question:
         query: The text that the current round asks about: the user's query in the first round, and
             the standalone form of this query in the second round.
         prompts: The prompts of the current round.
-        degradations: The failed calls and unusable replies.
+        reply_degradations: The failed calls and unusable replies.
     """
 
     __slots__ = (
@@ -45,9 +45,9 @@ class Question:
         "_is_last_round",
         "_settings",
         "_transformation",
-        "degradations",
         "prompts",
         "query",
+        "reply_degradations",
     )
 
     def __init__(
@@ -71,7 +71,7 @@ class Question:
         """
         self._anchors = anchors
         self.query = query
-        self.degradations: list[Degradation] = []
+        self.reply_degradations: list[Degradation] = []
         self._history = history
         self._settings = settings
         self._glossary_terms = tuple(glossary_terms)
@@ -162,7 +162,7 @@ class Question:
                 calls=1, input_tokens=0, output_tokens=0, cost_usd=0.0 if error.is_free else None
             )
         trace.record_stage(stage, outcome.seconds, "degraded", error.reason, began=outcome.began)
-        self.degradations.append(
+        self.reply_degradations.append(
             Degradation(stage, error.reason, "" if outcome.late else str(error))
         )
         return None
@@ -222,7 +222,7 @@ class Question:
             reasons = "; ".join(
                 f"{field} {note}" for field, note in guarded.notes if note.startswith("dropped")
             )
-            self.degradations.append(
+            self.reply_degradations.append(
                 Degradation(
                     "transform", "language_mismatch" if other_script else "dropped", reasons
                 )

@@ -66,7 +66,7 @@ class TransformStage:
             self._trace.cache_hits += 1
         return remembered
 
-    async def run(self, services: Services) -> Transformation:
+    async def get_transformation(self, services: Services) -> Transformation:
         """Return the transformation; an empty one if the model does not reply in time."""
         transformation, degradations = await self._share_result(services, self._plan.model_deadline)
         self._trace.notes.extend(transformation.notes)
@@ -140,7 +140,7 @@ class TransformStage:
         transformation = self._question.repair_or_drop_texts(
             self._call.original, plan.find_protected_spans(), plan.query.language or "auto"
         )
-        degradations = tuple(self._question.degradations)
+        degradations = tuple(self._question.reply_degradations)
         if self._key is not None and not transformation.is_empty and not degradations:
             self._cache.local.put(self._key, transformation)
             if self._cache.shared is not None:

@@ -190,7 +190,7 @@ class _Abandoned(BaseException):
     """Ends a flow in a thread, because nobody waits for the flow any more."""
 
 
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
+def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the result of *coroutine*, a flow over `Threads`. Blocks the calling thread."""
     try:
         coroutine.send(None)
@@ -211,7 +211,7 @@ def _attempt(work: Work[T], job: Job) -> Outcome[T]:
     _job.set(job)
     job.began = began = perf_counter()
     try:
-        value = run(_await(work))
+        value = drive(_await(work))
     except BaseException as error:
         return Outcome(error=error, seconds=perf_counter() - began, began=began)
     finally:

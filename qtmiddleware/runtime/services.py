@@ -9,8 +9,16 @@ from typing import Any, Final, Protocol, TypeVar
 
 from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook
-from qtmiddleware.runtime.io import IO, FunctionStopped, Outcome, Tasks, Threads, Work, on_abandon
-from qtmiddleware.runtime.io import run as run_coroutine
+from qtmiddleware.runtime.io import (
+    IO,
+    FunctionStopped,
+    Outcome,
+    Tasks,
+    Threads,
+    Work,
+    drive,
+    on_abandon,
+)
 from qtmiddleware.runtime.observing import (
     NOT_OBSERVED,
     Observation,
@@ -235,7 +243,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
 
 def run(flow: Flow[T], performer: Performer) -> T:
     """Run *flow* to its end and return its result. Blocks the calling thread."""
-    return run_coroutine(_start(flow, Services(Threads(performer.bulkhead), performer)))
+    return drive(_start(flow, Services(Threads(performer.bulkhead), performer)))
 
 
 async def _start(flow: Flow[T], services: Services) -> T:

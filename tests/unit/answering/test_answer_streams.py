@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.protocols import Prompt, Reply
-from qtmiddleware.runtime.io import Tasks, Threads, run
+from qtmiddleware.runtime.io import Tasks, Threads, drive
 from qtmiddleware.runtime.services import ModelOnly, Services
 from qtmiddleware.runtime.streaming import Piece, stream_reply
 from qtmiddleware.testing import ScriptedModel
@@ -51,7 +51,7 @@ def read(model: Any, deadline: Deadline) -> Iterator[Piece]:
     pieces = stream_reply(model, PROMPT, deadline, Services(Threads(performer.bulkhead), performer))
     with suppress(StopAsyncIteration):
         while True:
-            yield run(pieces.asend(None))
+            yield drive(pieces.asend(None))
 
 
 @every_stream

@@ -148,7 +148,7 @@ def test_the_parts_of_several_replies_become_one() -> None:
     assert made.rewrite == "How much money did Acme pay for order A-113 in 2023?"
     assert made.step_back == "What do customers pay for orders?"
     assert len(made.sub_queries) == 2
-    assert question.degradations == []
+    assert question.reply_degradations == []
     assert (trace.llm_calls, trace.input_tokens, trace.output_tokens, trace.cost_usd) == (
         3,
         30,
@@ -173,7 +173,7 @@ def test_the_parts_of_several_replies_become_one() -> None:
 def test_what_went_wrong_is_told_by_its_reason(reply: Any, reason: str, detail: str) -> None:
     question, trace = Question(QUERY, (), settings()), Trace()
     question.read_replies_and_prepare_next_round(came(reply), trace)
-    assert question.degradations == [Degradation("transform.rewrite", reason, detail)]
+    assert question.reply_degradations == [Degradation("transform.rewrite", reason, detail)]
     assert understood(question).is_empty
     assert trace.llm_calls == 1
     (stage,) = trace.stages
@@ -205,7 +205,7 @@ def test_one_part_that_fails_leaves_the_others() -> None:
         "What do customers pay for orders?",
         (),
     )
-    assert [it.reason for it in question.degradations] == ["timeout", "empty"]
+    assert [it.reason for it in question.reply_degradations] == ["timeout", "empty"]
 
 
 def test_a_rewrite_gets_back_what_it_lost() -> None:
@@ -253,7 +253,7 @@ def in_spanish(rewrite: str) -> tuple[Transformation, list[Degradation]]:
     question.read_replies_and_prepare_next_round(came({"rewrite": rewrite}), Trace())
     return question.repair_or_drop_texts(
         SPANISH, find_protected_spans(SPANISH, language="es"), "es"
-    ), question.degradations
+    ), question.reply_degradations
 
 
 def test_a_model_that_falls_into_english_is_not_searched_for() -> None:
@@ -270,7 +270,9 @@ def test_a_rewrite_that_lost_too_much_is_no_mismatch_though_another_text_is_miss
     made = understood(question)
     assert made.is_empty
     assert ("standalone", "missing") in made.notes
-    assert [(it.stage, it.reason) for it in question.degradations] == [("transform", "dropped")]
+    assert [(it.stage, it.reason) for it in question.reply_degradations] == [
+        ("transform", "dropped")
+    ]
 
 
 def test_a_rewrite_in_the_language_of_the_question_stays() -> None:

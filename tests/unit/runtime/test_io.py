@@ -23,8 +23,8 @@ from qtmiddleware.runtime.io import (
     Tasks,
     Threads,
     Work,
+    drive,
     on_abandon,
-    run,
 )
 from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
 from qtmiddleware.types import Deadline
@@ -56,7 +56,7 @@ class Way:
             io: IO = Threads(self.bulkhead) if self.mode == "threads" else Tasks(self.bulkhead)
             return await flow(io)
 
-        return run(start()) if self.mode == "threads" else asyncio.run(start())
+        return drive(start()) if self.mode == "threads" else asyncio.run(start())
 
     def work(self, io: IO, function: Callable[[], Any], *after: threading.Event) -> Work[Any]:
         """Work that calls *function* once all events of *after* are set."""
@@ -390,12 +390,12 @@ def test_a_stop_iteration_of_the_function_reaches_the_caller_and_ends_no_flow() 
         raise FunctionStopped(StopIteration("the function's"))
 
     with pytest.raises(StopIteration, match="the function's"):
-        run(flow())
+        drive(flow())
 
 
 def test_a_flow_over_threads_that_suspends_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="must not suspend"):
-        run(asyncio.sleep(0))
+        drive(asyncio.sleep(0))
 
 
 def test_after_an_interrupt_nothing_further_begins_and_those_that_run_are_told(
@@ -550,7 +550,7 @@ def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_calle
         return [*(outcome.get() for outcome in outcomes), await beside.get()]
 
     # Another library's loop drives coroutines as this does: asyncio runs no loop here.
-    assert run(flow()) == [threading.main_thread()] * 3
+    assert drive(flow()) == [threading.main_thread()] * 3
     assert order == ["a", "b", "beside"]
 
 

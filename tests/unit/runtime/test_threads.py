@@ -191,7 +191,7 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
 PROLOGUE = """
 from functools import partial
 from qtmiddleware.types import Deadline
-from qtmiddleware.runtime.io import Tasks, Threads, run
+from qtmiddleware.runtime.io import Tasks, Threads, drive
 from qtmiddleware.runtime.threads import Bulkhead
 
 bulkhead = Bulkhead()
@@ -213,7 +213,7 @@ async def retrieve(make_io, first, *texts):
     return [own, *await beside.get()]
 
 def block(*texts):
-    return run(retrieve(Threads, *texts))
+    return drive(retrieve(Threads, *texts))
 
 def await_all(*texts):
     return asyncio.run(retrieve(Tasks, *texts))
@@ -272,7 +272,7 @@ def test_work_that_hangs_does_not_keep_the_process_from_ending(way: str) -> None
             )
 
         for seconds in (0.2, 2, 20):
-            found = run(hanging(seconds)) if {way} is Threads else asyncio.run(hanging(seconds))
+            found = drive(hanging(seconds)) if {way} is Threads else asyncio.run(hanging(seconds))
             if found[1]:
                 break
         print(found)
