@@ -7,13 +7,8 @@ import sys
 from typing import NoReturn
 
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import (
-    FAILED,
-    INTERRUPTED,
-    USAGE,
-    WORSE,
-    strip_control_characters,
-)
+from qtmiddleware.kit.cli.terminal import FAILED, INTERRUPTED, USAGE, WORSE
+from qtmiddleware.runtime.control_characters import escape_hidden
 
 
 def main() -> None:
@@ -98,5 +93,5 @@ def _discard_output() -> None:
 
 
 def _exit_with_message(message: str, exit_code: int) -> NoReturn:
-    print(strip_control_characters(f"qtm: {message}"), file=sys.stderr)
+    print(escape_hidden(f"qtm: {message}"), file=sys.stderr)
     sys.exit(exit_code)

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.kit.cli.environment import CONFIG_FILES
-from qtmiddleware.kit.cli.terminal import escape_line, strip_control_characters, write_note
-from qtmiddleware.runtime.control_characters import escape_json
+from qtmiddleware.kit.cli.terminal import escape_line, write_note
+from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
 
 ShowProgress = Callable[[str, int, int], None]
 """Shows progress. Takes a step's name, the number of finished items and the total number."""
@@ -29,7 +29,7 @@ ShowProgress = Callable[[str, int, int], None]
 class PlainConsole(Console):
     """A rich console that prints untrusted text safely.
 
-    The console ignores markup in the text, and removes control characters from it.
+    The console ignores markup in the text, and shows hidden characters as escapes.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -38,12 +38,12 @@ class PlainConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield the segments of *renderable* without the control characters in their texts.
+        """Yield the segments of *renderable* with hidden characters in their texts as escapes.
 
         The console's own control sequences stay.
         """
         for part in super().render(renderable, options):
-            yield part if part.control else Segment(strip_control_characters(part.text), part.style)
+            yield part if part.control else Segment(escape_hidden(part.text), part.style)
 
     def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         """Write *objects*. Long lines break between words on a terminal, but not elsewhere."""

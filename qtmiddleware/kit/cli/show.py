@@ -11,15 +11,11 @@ from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.console import notes
-from qtmiddleware.kit.cli.terminal import (
-    LineWrapper,
-    strip_control_characters,
-    write_note,
-    write_output,
-)
+from qtmiddleware.kit.cli.terminal import LineWrapper, write_note, write_output
 from qtmiddleware.kit.documents.place import describe_chunk_location
 from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.retrieval.searching import IN_ONE_TEXT, NOT_SEARCHED, PASSAGE_LEADS
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Decision, Key, Match, Ranking, Retrieval, Trace
 
 EXPLAINED: Final = 5
@@ -48,9 +44,7 @@ def open_piece_writer() -> Iterator[Callable[[str], None]]:
             if piece:
                 status.stop()
                 has_written = True
-                write_output(
-                    wrapper.add_piece(strip_control_characters(piece)), end="", should_wrap=False
-                )
+                write_output(wrapper.add_piece(escape_hidden(piece)), end="", should_wrap=False)
 
         try:
             yield write_piece

@@ -1,4 +1,4 @@
-"""Define the exit codes, and write output without control characters.
+"""Define the exit codes, and write output with hidden characters shown as escapes.
 
 This module does not import rich or typer, so ``qtm`` can report that they are missing.
 """
@@ -11,7 +11,7 @@ import sys
 from typing import Final, TextIO
 from unicodedata import combining, east_asian_width
 
-from qtmiddleware.runtime.control_characters import CONTROL_CHARACTERS
+from qtmiddleware.runtime.control_characters import escape_hidden
 
 FAILED: Final = 1
 """Exit code: the command failed."""
@@ -22,29 +22,16 @@ WORSE: Final = 3
 INTERRUPTED: Final = 130
 """Exit code: the user pressed Ctrl-C."""
 
-_LINE_BREAKS: Final = "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-_CONTROLS: Final = re.compile(f"[{CONTROL_CHARACTERS}]")
-
 _TOKENS: Final = re.compile(r"\n|[^\S\n]+|\S+")
 # A list item begins with such a marker. Its next lines are indented to the word after the marker.
 _LIST_MARKER: Final = re.compile(r"\[\d+\]|[-*•]|\d+\.")
 _MAX_WORD_COLUMNS: Final = 20
 
 
-def strip_control_characters(text: str) -> str:
-    """Return *text* without control characters, except line feeds and tabs.
-
-    Also removes characters that hide text or change the direction of text.
-    """
-    return _CONTROLS.sub("", text)
-
-
 def escape_line(text: str) -> str:
-    r"""Return *text* in one line, with escapes such as ``\n`` and without control characters."""
+    r"""Return *text* in one line, with escapes such as ``\n`` for its line ends and tabs."""
     # A file name with a line break could otherwise forge a line of output.
-    return strip_control_characters(
-        "".join(repr(letter)[1:-1] if letter in _LINE_BREAKS else letter for letter in text)
-    )
+    return escape_hidden(text.replace("\r", "\\r")).replace("\n", "\\n").replace("\t", "\\t")
 
 
 class LineWrapper:
@@ -146,22 +133,22 @@ def _wrap_lines(text: str, stream: TextIO) -> str:
 
 
 def write_output(text: str = "", *, end: str = "\n", should_wrap: bool = True) -> None:
-    """Write *text* to stdout without control characters, and flush stdout.
+    """Write *text* to stdout, with hidden characters shown as escapes, and flush stdout.
 
     If *should_wrap* is true and stdout is a terminal, lines break between words.
     """
     # Flushed, so that a program that reads a pipe gets each answer as soon as it is written.
-    text = strip_control_characters(text + end)
+    text = escape_hidden(text + end)
     print(_wrap_lines(text, sys.stdout) if should_wrap else text, end="", flush=True)
 
 
 def write_note(text: str = "") -> None:
-    """Write *text* and a line feed to stderr, without control characters.
+    """Write *text* and a line feed to stderr, with hidden characters shown as escapes.
 
     On a terminal, lines break between words.
     """
     print(
-        _wrap_lines(strip_control_characters(text + "\n"), sys.stderr),
+        _wrap_lines(escape_hidden(text + "\n"), sys.stderr),
         end="",
         file=sys.stderr,
         flush=True,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qtmiddleware.errors import MissingExtra
 from qtmiddleware.tools.passages import build_failure_result
-from qtmiddleware.tools.search_tool import describe_failure
+from qtmiddleware.tools.search_tool import ToolFailure
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -40,7 +40,7 @@ class AgentTool(Protocol):
     def call(self, arguments: Mapping[str, Any]) -> Coroutine[Any, Any, str]:
         """Call the tool with *arguments*, and return the result as text.
 
-        The tool may raise any exception. The server then sends an error message to the model.
+        Raises `ToolFailure`. The server then sends the error's message to the model.
         """
 
 
@@ -132,5 +132,5 @@ async def _call_tool(
         ), True
     try:
         return task.result(), False
-    except Exception as error:
-        return build_failure_result(describe_failure(error)), True
+    except ToolFailure as failure:
+        return build_failure_result(str(failure)), True

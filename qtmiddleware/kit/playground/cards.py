@@ -24,6 +24,7 @@ from qtmiddleware.retrieval.movement import (
     explain_movement,
     find_question_language,
 )
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Degradation, Match, Retrieval
 
 MOST_SHOWN: Final = 4_000
@@ -281,7 +282,7 @@ class _RowBuilder:
             spoken="" if is_baseline else spoken,
             why="" if is_baseline or way == "same" else movement.why,
             snippet=self._mark_words(snippet),
-            text=self._mark_words(replace_control_characters(shown_text)),
+            text=self._mark_words(escape_hidden(shown_text)),
             is_answer=match.id in self._answer_ids,
         )
 
@@ -461,20 +462,3 @@ def _describe_decision(retrieval: Retrieval) -> str:
 
 def _find_best_rank(ranks: Iterable[int | None]) -> int | None:
     return min((rank for rank in ranks if rank is not None), default=None)
-
-
-# Tabs and line breaks are kept, because passages contain them.
-_UNSEEN: Final = {
-    **dict.fromkeys((*range(9), 11, 12, *range(14, 32), *range(127, 160)), "�"),
-    # Characters that change the direction of the text after them. The browser detects a text's own
-    # direction.
-    **dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A))),
-}
-
-
-def replace_control_characters(text: str) -> str:
-    """Replace control characters in *text* with a visible symbol.
-
-    Also removes characters that change the direction of text.
-    """
-    return text.translate(_UNSEEN)

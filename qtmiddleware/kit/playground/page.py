@@ -13,9 +13,10 @@ from qtmiddleware.kit.evaluation.dataset import Question
 from qtmiddleware.kit.evaluation.reporting import figures
 from qtmiddleware.kit.evaluation.reporting.layout import build_environment
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
-from qtmiddleware.kit.playground.cards import Card, build_card, replace_control_characters
+from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
 from qtmiddleware.kit.playground.verdict import format_headline, judge_tiers
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -199,9 +200,7 @@ class Page:
     def _render_template(self, template_name: str, **values: Any) -> str:
         """Return the HTML of the template *template_name* with *values*."""
         template = self._environment.get_template(f"{template_name}.html.jinja")
-        return template.render(
-            figures=figures, rem=_convert_to_rem, clean=replace_control_characters, **values
-        )
+        return template.render(figures=figures, rem=_convert_to_rem, clean=escape_hidden, **values)
 
 
 def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
