@@ -182,26 +182,27 @@ def _show_rows(
 ) -> dict[str, Any]:
     """Return *result* with as many of *rows* as fit into *tokens* tokens, their long texts cut."""
     tokens -= count_tokens(format_json(result))
-    # Counting the tokens of a whole book would take long, and only its beginning can be shown.
-    wanted = [count_tokens(format_json(row["text"][: 16 * max(0, tokens)])) for row in rows]
-    kept: list[int] = []
-    for index, row in enumerate(rows):
+    kept: list[tuple[int, dict[str, Any]]] = []
+    for row in rows:
+        # Counting the tokens of a whole book would take long, and only its beginning can be shown.
+        wanted = count_tokens(format_json(row["text"][: 16 * max(0, tokens)]))
         size = count_tokens(format_json({**row, "text": ""}))
-        least = min(wanted[index], _LEAST_OF_PASSAGE)
-        if size + sum(min(wanted[place], _LEAST_OF_PASSAGE) for place in kept) + least <= tokens:
-            kept.append(index)
+        least = sum(min(most, _LEAST_OF_PASSAGE) for most, _ in kept)
+        if size + least + min(wanted, _LEAST_OF_PASSAGE) <= tokens:
+            kept.append((wanted, dict(row)))
             tokens -= size
-    shown = {index: dict(rows[index]) for index in kept}
+    texts = [row["text"] for _, row in kept]
     # Beginning with the shortest text passes what a short text leaves to all longer ones.
-    for done, index in enumerate(sorted(kept, key=wanted.__getitem__)):
-        share = min(wanted[index], tokens // (len(kept) - done))
+    for done, (wanted, row) in enumerate(sorted(kept, key=lambda entry: entry[0])):
+        share = min(wanted, tokens // (len(kept) - done))
         tokens -= share
-        if share < wanted[index]:
-            shown[index]["text"] = cut_text(rows[index]["text"], share)
-    cut = sum(row["text"] != rows[index]["text"] for index, row in shown.items())
-    left = len(rows) - len(kept)
+        if share < wanted:
+            row["text"] = cut_text(row["text"], share)
+    shown = [row for _, row in kept]
+    cut = sum(row["text"] != text for row, text in zip(shown, texts, strict=True))
+    left = len(rows) - len(shown)
     parts = [f"{format_count(cut, 'text')} cut"] if cut else []
     if left:
         parts.append(f"{format_count(left, 'passage')} left out")
     note = f"{' and '.join(parts)} to keep max_tokens; ask with a larger one for more."
-    return {**result, "results": list(shown.values()), **({"cut": note} if parts else {})}
+    return {**result, "results": shown, **({"cut": note} if parts else {})}

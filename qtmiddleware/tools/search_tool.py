@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pkgutil import get_data
 from typing import Annotated, Any, Final
 
 from qtmiddleware.config.errors import format_value
 from qtmiddleware.config.reading import read_preset
 from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.logs import format_error, get_logger
-from qtmiddleware.tools.passages import LEAST_TOKENS, build_failure_result, build_search_result
+from qtmiddleware.tools.passages import build_failure_result, build_search_result
 from qtmiddleware.types import Retrieval
 
-EFFORTS: Final[Mapping[str, str]] = {
-    "minimal": "rules",
-    "low": "words",
-    "medium": "balanced",
-    "high": "thorough",
-}
+EFFORTS: Final = {"minimal": "rules", "low": "words", "medium": "balanced", "high": "thorough"}
 """The agent's names for presets, the cheapest first. All but ``minimal`` call a model."""
+ARGUMENTS: Final[dict[str, dict[str, Any]]] = json.loads(
+    get_data("qtmiddleware.tools", "search_tool.json") or b"{}"
+)
+"""The JSON schema of each argument."""
+_TOP_K: Final = ARGUMENTS["top_k"]["default"]
+_TOKENS: Final = ARGUMENTS["max_tokens"]["default"]
 
 logger: Final = get_logger("qtmiddleware")
-
-
-def build_number_schema(minimum: int, maximum: int, default: int, meaning: str) -> dict[str, Any]:
-    """Return the JSON schema of a whole number from *minimum* to *maximum*, with a *default*."""
-    return {
-        "type": "integer",
-        "minimum": minimum,
-        "maximum": maximum,
-        "default": default,
-        "description": meaning,
-    }
-
-
-def build_budget_schema(default: int) -> dict[str, Any]:
-    """Return the JSON schema of ``max_tokens``, with a *default*."""
-    return build_number_schema(LEAST_TOKENS, 100_000, default, "The most tokens of the result.")
 
 
 class SearchTool:
@@ -83,16 +70,8 @@ class SearchTool:
     @property
     def input_schema(self) -> dict[str, Any]:
         """The tool's arguments as JSON schema. Each access returns a new object."""
-        effort = "How hard to search: minimal is rules only; the others ask a language model."
-        properties: dict[str, dict[str, Any]] = {
-            "query": {
-                "type": "string",
-                "description": "What to look for: a whole question or a few words.",
-            },
-            "top_k": build_number_schema(1, 50, 5, "The most passages to return."),
-            "effort": {"type": "string", "enum": list(self.efforts), "description": effort},
-            "max_tokens": build_budget_schema(2_000),
-        }
+        properties = {name: dict(schema) for name, schema in ARGUMENTS.items()}
+        properties["effort"]["enum"] = list(self.efforts)
         return {
             "type": "object",
             "properties": properties,
@@ -109,16 +88,12 @@ class SearchTool:
             ToolFailure: There is no query, or the search failed. The message is a sentence for the
                 model.
         """
-        names = self.input_schema["properties"]
-        notes = [
-            f"{self.name} has no argument {format_value(name)}."
-            for name in arguments
-            if name not in names
-        ]
-        values = {name: value for name, value in arguments.items() if name in names}
+        known = {name: value for name, value in arguments.items() if name in ARGUMENTS}
+        unknown = [format_value(name) for name in arguments if name not in ARGUMENTS]
+        notes = [f"{self.name} has no argument {name}." for name in unknown]
         with hide_failures(self.name):
-            search, show = self._prepare(values, notes)
-            return show(await self._function.aretrieve(values["query"], **search))
+            search, show = self._prepare(**{"query": None, **known}, notes=notes)
+            return show(await self._function.aretrieve(known["query"], **search))
 
     def _make_callables(self) -> tuple[Callable[..., str], Callable[..., Awaitable[str]]]:
         """Return two functions that run the tool: a blocking one and an asynchronous one.
@@ -129,31 +104,21 @@ class SearchTool:
         """
         from pydantic import WithJsonSchema
 
-        schemas = self.input_schema["properties"]
-        top_k_default, tokens_default = (schemas[n]["default"] for n in ("top_k", "max_tokens"))
-
         def run(
-            query: Any,
-            top_k: Any = top_k_default,
-            effort: Any = None,
-            max_tokens: Any = tokens_default,
+            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
         ) -> str:
-            values = {"query": query, "top_k": top_k, "effort": effort, "max_tokens": max_tokens}
+            # The calling thread may have no event loop.
+            if self._function.is_async:
+                return run_in_background_loop(lambda: arun(query, top_k, effort, max_tokens))
             try:
-                # The calling thread may have no event loop.
-                if self._function.is_async:
-                    return run_in_background_loop(lambda: self.call(values))
                 with hide_failures(self.name):
-                    search, show = self._prepare(values, [])
+                    search, show = self._prepare(query, top_k, effort, max_tokens)
                     return show(self._function.retrieve(query, **search))
             except ToolFailure as failure:
                 return build_failure_result(str(failure))
 
         async def arun(
-            query: Any,
-            top_k: Any = top_k_default,
-            effort: Any = None,
-            max_tokens: Any = tokens_default,
+            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
         ) -> str:
             values = {"query": query, "top_k": top_k, "effort": effort, "max_tokens": max_tokens}
             try:
@@ -161,11 +126,11 @@ class SearchTool:
             except ToolFailure as failure:
                 return build_failure_result(str(failure))
 
-        choice = schemas["effort"]
-        schemas["effort"] = {
-            "anyOf": [{"type": "string", "enum": choice["enum"]}, {"type": "null"}],
-            "description": choice["description"],
-        }
+        schemas = self.input_schema["properties"]
+        # ``None`` stands for the function's own settings.
+        meaning = schemas["effort"].pop("description")
+        choices = [schemas["effort"], {"type": "null"}]
+        schemas["effort"] = {"anyOf": choices, "description": meaning}
         for function in (run, arun):
             function.__name__ = function.__qualname__ = self.name
             function.__doc__ = self.description
@@ -175,21 +140,23 @@ class SearchTool:
         return run, arun
 
     def _prepare(
-        self, values: Mapping[str, Any], notes: list[str]
+        self,
+        query: Any,
+        top_k: Any = None,
+        effort: Any = None,
+        max_tokens: Any = None,
+        notes: Sequence[str] = (),
     ) -> tuple[dict[str, Any], Callable[[Retrieval], str]]:
         """Return the keyword arguments for the search, and what shows its result as JSON text.
 
-        *notes* gets a sentence for each value that cannot be read.
+        The result holds *notes*, and a sentence for each value that cannot be read.
         """
-        query = values.get("query")
         if not isinstance(query, str) or not query.strip():
             raise ToolFailure("query must be a text that is not blank.")
-        schemas = self.input_schema["properties"]
-        top_k, max_tokens = (
-            read_number(name, values.get(name), schemas[name], notes)
-            for name in ("top_k", "max_tokens")
-        )
-        effort = self._read_effort(values.get("effort"), notes)
+        notes = list(notes)
+        top_k = read_number("top_k", top_k, notes)
+        max_tokens = read_number("max_tokens", max_tokens, notes)
+        effort = self._read_effort(effort, notes)
         search = dict(self._arguments)
         if effort:
             # The agent has decided to call the model, so no gate decides for each question.
@@ -213,8 +180,8 @@ class SearchTool:
 
     def _read_effort(self, value: Any, notes: list[str]) -> str:
         """Return the effort that *value* names; ``""`` for the function's own settings."""
-        effort = value.strip(" \"'").lower() if isinstance(value, str) else ""
-        if effort in self.efforts or value is None or value == "":
+        effort = str(value or "").strip(" \"'").lower()
+        if not effort or effort in self.efforts:
             return effort
         if effort in EFFORTS:
             notes.append(f"No language model is configured, so effort was {self.efforts[-1]}.")
@@ -248,20 +215,20 @@ def hide_failures(tool_name: str) -> Iterator[None]:
         raise ToolFailure(f"The tool {tool_name} failed: {kind}.") from None
 
 
-def read_number(name: str, value: Any, schema: Mapping[str, Any], notes: list[str]) -> int:
-    """Return *value* as a whole number within the limits of *schema*.
+def read_number(name: str, value: Any, notes: list[str], default: int | None = None) -> int:
+    """Return *value* as a whole number within the limits of the argument *name*.
 
     A text such as ``"5"`` or ``"5.0"`` counts as its number. ``None`` becomes the default, and so
-    does a value that is no number; *notes* then gets a sentence that names the argument *name*.
+    does a value that is no number; *notes* then gets a sentence about it.
     """
-    if value is None or value == "":
-        return int(schema["default"])
+    schema = ARGUMENTS[name]
+    least, most = schema["minimum"], schema["maximum"]
+    number = schema["default"] if default is None else default
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = value if isinstance(value, int) else int(float(str(value).replace(",", "")))
+        if value is not None and value != "":
+            number = value if isinstance(value, int) else int(float(str(value).replace(",", "")))
     except (TypeError, ValueError, OverflowError):
-        limits = f"from {schema['minimum']} to {schema['maximum']}"
-        notes.append(f"{name} must be a number {limits}; {schema['default']} was used.")
-        return int(schema["default"])
-    return int(min(max(number, schema["minimum"]), schema["maximum"]))
+        notes.append(f"{name} must be a number from {least} to {most}; {number} was used.")
+    return int(min(max(number, least), most))

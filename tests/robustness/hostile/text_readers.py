@@ -12,7 +12,6 @@ from typing import Any, Final
 from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import strip_control_characters
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
 from qtmiddleware.kit.documents.converting import Read
 from qtmiddleware.kit.documents.html_page import read_html
@@ -35,7 +34,7 @@ from qtmiddleware.preprocessing import (
 from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_tokens
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
-from qtmiddleware.runtime.control_characters import escape_json
+from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
 from qtmiddleware.transforms import (
     PROMPTS,
     find_repeats,
@@ -153,7 +152,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
     "a snippet on the playground": _quietly(lambda text: cut_snippet(text, text[:200], "a")),
     "words marked on the playground": _quietly(lambda text: mark_words(text, text[:200], "a")),
-    "a terminal's text": _quietly(strip_control_characters),
+    "a terminal's text": _quietly(escape_hidden),
     "a terminal's JSON": _quietly(escape_json),
     "a text": _as_document(read_text),
     "a page": _as_document(read_html),

@@ -106,17 +106,62 @@ def test_a_method_is_a_tool_of_its_object() -> None:
     assert ids(Shelf("left").search.as_tool().run("a book")) == ["left"]
 
 
-def test_what_the_function_raises_is_a_sentence_without_keys() -> None:
+@pytest.mark.parametrize(
+    ("top_k", "shown", "said"),
+    [
+        ("3", 3, ""), ("3.0", 3, ""), (" 3 ", 3, ""), (3.0, 3, ""), (99, 8, ""), ("0", 1, ""),
+        (None, 5, ""), ("", 5, ""), (True, 5, "top_k"), ("many", 5, "top_k"), ([3], 5, "top_k"),
+        (float("nan"), 5, "top_k"), ("1e999", 5, "top_k"),
+    ],
+)  # fmt: skip
+def test_a_number_is_read_as_agents_write_it_and_what_is_none_is_named(
+    top_k: Any, shown: int, said: str
+) -> None:
+    written = make_search([]).as_tool().run("why is the sky blue", top_k=top_k)
+    assert len(ids(written)) == shown
+    assert said in json.loads(written).get("advice", "")
+
+
+@pytest.mark.parametrize(
+    ("effort", "calls"), [("LOW", 1), (" low ", 1), ('"low"', 1), ("", 0), ("hard", 0), (7, 0)]
+)
+def test_an_effort_is_read_as_agents_write_it(effort: Any, calls: int) -> None:
+    model = ScriptedModel(scripted)
+    written = make_search([], client=model).as_tool().run("Is Jaco ill?", effort=effort)
+    assert len(model.prompts) == calls
+    assert ("effort must be one of" in written) is (effort in ("hard", 7))
+
+
+async def test_an_argument_that_there_is_none_of_is_named_and_takes_nothing_away() -> None:
+    found = json.loads(await make_search([]).as_tool().call({"query": "why", "limit": 3}))
+    assert len(found["results"]) == 5
+    assert 'search has no argument "limit".' in found["advice"]
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise self
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("for url: https://search.example/v1?api_key=SECRET"),
+        RuntimeError("headers {'Authorization': 'Basic SECRET'}"), Unprintable(), SystemExit(3),
+    ],
+)  # fmt: skip
+def test_of_what_the_function_raises_the_agent_gets_the_kind(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     @qtm.middleware
     def search(query: str) -> list[Any]:
-        raise ConnectionError("no route; api_key=sk-proj-abcdefghijklmnopqrstuvwxyz01")
+        raise error
 
     tool = search.as_tool()
     for written in (tool.run("why"), asyncio.run(tool.arun("why"))):
-        assert json.loads(written)["error"].startswith(
-            "The search failed: ConnectionError: no route"
-        )
-        assert "sk-proj" not in written
+        assert json.loads(written) == {"error": f"The tool search failed: {type(error).__name__}."}
+    assert "SECRET" not in caplog.text
+    assert f"the tool search failed: {type(error).__name__}" in caplog.text
 
 
 anything = (

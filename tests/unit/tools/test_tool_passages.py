@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import qtmiddleware as qtm
+from qtmiddleware.runtime.control_characters import escape_hidden
 from qtmiddleware.tools.passages import LEAST_TOKENS, build_text_result, format_json
 from qtmiddleware.tools.tokens import count_tokens
 
@@ -64,13 +65,61 @@ def test_passages_that_do_not_fit_are_left_out_and_counted() -> None:
     assert [it["id"] for it in found["results"]] == [str(it) for it in range(len(found["results"]))]
 
 
+def test_ids_are_whole_whatever_their_length() -> None:
+    rows = [
+        {"id": "x" * 130, "text": "a"},
+        {"id": "y" * 9_000, "text": "b"},
+        {"id": "z", "text": "c"},
+    ]
+    found = json.loads(call(rows))
+    assert [it["id"] for it in found["results"]] == ["x" * 130, "z"]
+    assert found["cut"].startswith("1 passage left out")
+
+
+class Odd:
+    def __str__(self) -> str:
+        raise ValueError("odd")
+
+
+def test_one_odd_value_takes_nothing_else_away() -> None:
+    endless: dict[str, Any] = {"page": 3}
+    endless["self"] = endless
+    for odd in (Odd(), endless, float("nan"), 10**5_000, b"\xff"):
+        rows = [
+            {"id": "a", "metadata": {"title": odd, "text": "A."}},
+            {"id": "b", "metadata": {"x": odd}},
+            {"id": "c", "text": "C."},
+        ]
+        tool = qtm.middleware(lambda query, found=rows: found).as_tool(fields=["title", "x"])
+        found = json.loads(tool.run("why?"))["results"]
+        assert {it["id"] for it in found} == {"a", "b", "c"}
+        assert {"A.", "C."} < {it["text"] for it in found}
+
+
+HIDDEN = ["\u202e", "\u200b", "a\u200d", "\u2066", "\xad", "\u034f", "\u3164", "\ufe0f\ufe0f", "\x1b", "\x85", "\U000e0041", "\U000e01ef", "\ud800"]  # fmt: skip
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_what_cannot_be_seen_is_an_escape_for_agents_terminal_and_page(hidden: str) -> None:
+    written = format_json(f"x {hidden}")
+    assert json.loads(written) == f"x {hidden}"
+    for shown in (written, escape_hidden(f"x {hidden}")):
+        assert hidden not in shown
+        assert "\\u" in shown
+
+
+@pytest.mark.parametrize(
+    "text", ["❤️", "👩‍💻", "👩‍❤️‍👩 ok", "می‌خواهم", "क्‍ष", "Kranken\xadhaus", "a\tb\nc", "naïve 犬 café", "Zürich\u00a0AG"]
+)  # fmt: skip
+def test_what_belongs_to_a_script_or_a_symbol_is_shown_as_it_is(text: str) -> None:
+    assert escape_hidden(text) == text
+    assert json.loads(format_json(text)) == text
+
+
 @given(st.text())
 def test_whatever_a_text_holds_it_stays_within_its_string(text: str) -> None:
-    written = format_json({"text": text})
-    assert json.loads(written) == {"text": text}
-    assert written.isprintable() or not re.search(
-        "[\x00-\x1f\u202a-\u202e\ud800-\udfff\U000e0000-\U000e007f]", written
-    )
+    assert json.loads(format_json({"text": text})) == {"text": text}
+    assert "\n" not in format_json(text)
 
 
 @pytest.mark.parametrize(
