@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
-from qtmiddleware.runtime.io import run
+from qtmiddleware.runtime.io import drive
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Retrieval
 
@@ -88,7 +88,7 @@ class ShadowRuns:
             return
         context = copy_context()
         try:
-            caller.bulkhead.start(lambda: context.run(run, self._retrieve(caller, plain)))
+            caller.bulkhead.start(lambda: context.run(drive, self._retrieve(caller, plain)))
         except ModelError:
             self._count_end("dropped")
 
