@@ -24,7 +24,7 @@ from qtmiddleware.runtime.fields import (
     replace_value_at_path,
 )
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY
+from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY, NoQuestion
 
 QUERIES: Final = (
     *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
@@ -304,16 +304,14 @@ class Binding:
     def _make_error(self, reason: str) -> WrapError:
         return WrapError(f"{self.function_name}() {reason}")
 
-    def make_missing_error(self) -> WrapError:
+    def make_missing_error(self) -> NoQuestion:
         """Return the error for a call without a question."""
-        if self.ambiguity:
-            return WrapError(f"{self.function_name}(): {self.ambiguity}")
-        advice = ""
-        if self.is_loose and not self.takes_vector:
-            advice = "if it takes a vector, wrap it with embed=; otherwise "
-        return self._make_error(
-            f"was called without a query; {advice}pass it as {self.argument!r}, or name the"
-            " parameter that holds the query with query_arg="
+        return NoQuestion(
+            f"{self.function_name}(): {self.ambiguity}"
+            if self.ambiguity
+            else f"{self.function_name}() was called without a query; pass it as"
+            f" {self.argument!r}, name the parameter that holds the query with query_arg=, or wrap"
+            " a function that takes a vector with embed="
         )
 
     def read_default(self, name: Any) -> Any:
@@ -343,8 +341,7 @@ class Arguments:
     def read_query(self) -> Any:
         """Return the question; of a list with one text (Chroma), the text.
 
-        Raises `WrapError` if the call has no question, and `ClauseProblem` if its clauses have none
-        that can be improved.
+        Raises `NoQuestion` if the call has none that can be improved.
         """
         value = self.read_passed_query()
         return value[0] if _is_list_of_one_text(value) else value
@@ -423,7 +420,7 @@ class Arguments:
 
     def move_query(self) -> Arguments:
         """Return the arguments with the question's text where the function takes it."""
-        with suppress(WrapError):
+        with suppress(NoQuestion):
             if not self.binding.takes_vector and self._must_move(""):
                 return self.replace(self._place[1])
         return self
@@ -435,7 +432,7 @@ class Arguments:
 
         Returns ``None`` if the call is no document search.
         """
-        with suppress(WrapError):
+        with suppress(NoQuestion):
             if self.binding.takes_clauses or self._place[0] == SCORE_BY:
                 value = self._get((SCORE_BY,))
                 return clauses.read_clause_type(value[0]) if clauses.are_clauses(value) else ""

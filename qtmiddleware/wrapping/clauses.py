@@ -40,19 +40,19 @@ COMBINED: Final = frozenset({TEXT, QUERY_STRING})
 _SYNTAX: Final = re.compile(r'&&|\|\||[!"\\^~*?:(){}\[\]/]|(?<!\S)[+-]|\b(?:AND|OR|NOT)\b')
 
 
-class ClauseProblem(WrapError):
-    """The clauses of a document search hold no question that qtmiddleware can improve.
+class NoQuestion(WrapError):
+    """A call holds no question that qtmiddleware can improve.
 
     Attributes:
-        reason: the reason in one word, such as ``missing``.
-        clause_value: the value found instead of a question; ``""`` if there is none.
+        reason: the reason in one word.
+        value: the value found instead of a question; ``""`` if there is none.
     """
 
     # The defaults serve pickle, which passes only the message here and then sets the attributes.
-    def __init__(self, message: str, reason: str = "", clause_value: Any = "") -> None:
+    def __init__(self, message: str, reason: str = "missing", value: Any = "") -> None:
         super().__init__(message)
         self.reason = reason
-        self.clause_value = clause_value
+        self.value = value
 
 
 def are_clauses(value: Any) -> bool:
@@ -92,7 +92,7 @@ def list_searched_fields(clauses: Sequence[Any]) -> list[str]:
 def read_question(clauses: Any) -> Any:
     """Return the question in *clauses*. If a clause holds a list of questions, return the list.
 
-    Raises `ClauseProblem` with one of these reasons:
+    Raises `NoQuestion` with one of these reasons:
 
     - ``missing``: no clause holds a question.
     - ``not_text``: a clause holds a vector.
@@ -100,29 +100,26 @@ def read_question(clauses: Any) -> Any:
     - ``several_questions``: two clauses hold different questions.
     """
     if not are_clauses(clauses):
-        raise ClauseProblem(f"{SCORE_BY} must hold a clause with the question's text", "missing")
+        raise NoQuestion(f"{SCORE_BY} must hold a clause with the question's text")
     types = [read_clause_type(clause) for clause in clauses]
     question, *others = (
         read_field(clause, PLACES[clause_type])
         for clause, clause_type in zip(clauses, types, strict=True)
     )
     if question is None:
-        raise ClauseProblem(f"the {types[0]} clause has no {PLACES[types[0]]!r}", "missing")
+        raise NoQuestion(f"the {types[0]} clause has no {PLACES[types[0]]!r}")
     is_question = isinstance(question, str)
     if isinstance(question, list | tuple) and len(question):
         is_question = isinstance(question[0], str | Mapping)
     if types[0] in VECTORS and not is_question:
-        raise ClauseProblem(f"vector in a {types[0]} clause", "not_text", question)
+        raise NoQuestion(f"vector in a {types[0]} clause", "not_text", question)
     if any(text != question for text in others):
-        raise ClauseProblem(
+        raise NoQuestion(
             "the clauses hold different texts, so it is not clear which one is the question",
             "several_questions",
         )
-    syntax = ""
-    if QUERY_STRING in types and isinstance(question, str):
-        syntax = find_lucene_operator(question)
-    if syntax:
-        raise ClauseProblem(
+    if QUERY_STRING in types and (syntax := find_lucene_operator(question)):
+        raise NoQuestion(
             f"the query string uses Lucene syntax ({syntax}), so it is searched unchanged; use a"
             " text clause for plain questions",
             "lucene",
@@ -169,12 +166,13 @@ def build_text_clauses(field_names: Sequence[str], keywords: str) -> list[dict[s
     return [{"type": TEXT, "query": keywords, "fields": list(field_names)}]
 
 
-def find_lucene_operator(query_string: str) -> str:
+def find_lucene_operator(query_string: Any) -> str:
     """Return the first Lucene operator in *query_string*, or ``""`` if there is none.
 
     A question mark at the end does not count, although Lucene uses it as a wildcard.
     """
-    match = _SYNTAX.search(query_string.rstrip().rstrip("?"))
+    text = query_string if isinstance(query_string, str) else ""
+    match = _SYNTAX.search(text.rstrip().rstrip("?"))
     return "" if match is None else match[0]
 
 

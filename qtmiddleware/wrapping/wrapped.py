@@ -32,7 +32,7 @@ from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
-from qtmiddleware.wrapping.clauses import COMBINED, VECTORS, ClauseProblem
+from qtmiddleware.wrapping.clauses import COMBINED, VECTORS, NoQuestion
 from qtmiddleware.wrapping.engine import Engine
 from qtmiddleware.wrapping.shadow import should_start_shadow_retrieval
 
@@ -501,10 +501,8 @@ class Wrapped(Generic[P, R]):
         """
         try:
             query = arguments.read_query()
-        except ClauseProblem as error:
-            return error.clause_value, Degradation("query", error.reason, str(error))
-        except WrapError as error:
-            return "", Degradation("query", "missing", str(error))
+        except NoQuestion as error:
+            return error.value, Degradation("query", error.reason, str(error))
         problem = find_query_problem(query)
         if problem is None and is_nested_call(self._function.fn):
             problem = Degradation(

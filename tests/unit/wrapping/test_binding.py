@@ -379,7 +379,7 @@ def test_a_call_without_a_question_is_made_as_it_was_and_says_what_to_do() -> No
 @pytest.mark.parametrize(
     ("signature", "call", "advice"),
     [
-        ("**kw", "vector=[0.5]", "wrap it with embed=; otherwise pass it as 'query'"),
+        ("**kw", "vector=[0.5]", "pass it as 'query', name the parameter"),
         (PINECONE, "namespace='n', inputs={'image': 'x'}", "inputs.text"),
         (PINECONE, "namespace='n', query={'id': 'x'}", "inputs.text"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pinecone import DenseVectorQuery, EmbedQuery, QueryStringQuery, TextQuery
 
 from qtmiddleware.wrapping.clauses import (
-    ClauseProblem,
+    NoQuestion,
     are_clauses,
     find_lucene_operator,
     list_searched_fields,
@@ -53,9 +53,9 @@ def test_the_question_is_read_and_a_copy_holds_another_one(
     before = copy.deepcopy(held)
     is_string = any(read_clause_type(clause) == "query_string" for clause in held)
     if is_string and find_lucene_operator(question):
-        with pytest.raises(ClauseProblem) as caught:
+        with pytest.raises(NoQuestion) as caught:
             read_question(held)
-        assert (caught.value.reason, caught.value.clause_value) == ("lucene", question)
+        assert (caught.value.reason, caught.value.value) == ("lucene", question)
     else:
         assert read_question(held) == question
     changed = replace_question(held, other)
@@ -99,7 +99,7 @@ def test_plain_text_has_no_syntax(text: str) -> None:
 )
 def test_what_is_no_list_of_clauses_is_no_question(value: Any) -> None:
     assert not are_clauses(value)
-    with pytest.raises(ClauseProblem) as caught:
+    with pytest.raises(NoQuestion) as caught:
         read_question(value)
     assert caught.value.reason == "missing"
 
@@ -115,7 +115,7 @@ def test_what_is_no_list_of_clauses_is_no_question(value: Any) -> None:
     ],
 )
 def test_the_reason_says_why_there_is_no_question(clauses: list[Any], reason: str) -> None:
-    with pytest.raises(ClauseProblem) as caught:
+    with pytest.raises(NoQuestion) as caught:
         read_question(clauses)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (again.reason, str(again)) == (reason, str(caught.value))
