@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
@@ -24,9 +23,6 @@ from qtmiddleware.runtime.threads import Overloaded, run_in_thread
 from qtmiddleware.types import NEVER, Deadline
 
 Call = Callable[[Prompt], Any]
-
-# Words in the annotation of a parameter that takes messages instead of one text.
-_MESSAGE_WORDS: Final = re.compile("list|List|Sequence|Iterable|Message|dict")
 
 
 class CallableModel:
@@ -163,10 +159,7 @@ def _bind_prompt(fn: Callable[..., Any], model: str) -> tuple[Call, bool]:
     chosen = next(named, next(iter(parameters.values()), None))
     if chosen is None:
         return lambda prompt: fn(_make_messages(prompt), **fixed), takes_model
-    note = chosen.annotation if isinstance(chosen.annotation, str) else str(chosen.annotation)
-    takes_text = chosen.annotation is str or note == "str"
-    if chosen.name == "prompt":
-        takes_text = not _MESSAGE_WORDS.search(note)
+    takes_text = chosen.name == "prompt" or chosen.annotation in (str, "str")
     keyword = "messages" if chosen.kind is chosen.VAR_KEYWORD else chosen.name
 
     def call(prompt: Prompt) -> Any:

@@ -23,20 +23,13 @@ ACCEPTED: Final = (
     " fields that the prompt asks for"
 )
 
-_TEXT_NAMES: Final = (
-    "content",
-    "text",
-    "output_text",
-    "response",
-    "message",
-    "answer",
-    "output",
-)
-_END_NAMES: Final = ("finish_reason", "stop_reason", "done_reason")
+# `output_text` is where OpenAI's Responses API has it.
+_TEXT_NAMES: Final = ("content", "text", "output_text")
+_END_NAMES: Final = ("finish_reason", "stop_reason")
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 _DECLINED: Final = frozenset({"content_filter", "refusal"})
-_INPUT_NAMES: Final = ("prompt_tokens", "input_tokens", "inputTokens")
-_OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens", "outputTokens")
+_INPUT_NAMES: Final = ("prompt_tokens", "input_tokens")
+_OUTPUT_NAMES: Final = ("completion_tokens", "output_tokens")
 # A model's name or a completion's id. A user's text does not match.
 _IDENTIFIER: Final = re.compile(r"[\w.:/@+-]{1,200}", re.ASCII)
 
@@ -132,37 +125,21 @@ def read_answer(answer: Any, prompt: Prompt, fn_name: str) -> Reply:
     values = {field.name: read_field(answer, field.name) for field in prompt.fields}
     if fields := {name: value for name, value in values.items() if value is not None}:
         return make_reply(json.dumps(fields, ensure_ascii=False, default=str), None)
-    output = read_field(answer, "output")
-    messages = (
-        answer,
-        read_field(answer, "message"),
-        read_field(output, "message"),
-    )
-    for message in messages:
-        text = _find_text(message)
+    # LlamaIndex and Ollama have the text in a message.
+    for message in (answer, read_field(answer, "message")):
+        texts = (join_texts(read_field(message, name)) for name in _TEXT_NAMES)
+        text = next((text for text in texts if text is not None), None)
         if text is not None:
             return make_reply(text, answer, message, _find_end(answer))
     kind = "a dict with none of these" if isinstance(answer, Mapping) else type(answer).__name__
     raise ModelError("unparsable", f"{fn_name} must return {ACCEPTED}, not {kind}")
 
 
-def _find_text(message: Any) -> str | None:
-    """Return the text under the first usual name in *message*; ``None`` if there is none."""
-    for name in _TEXT_NAMES:
-        text = join_texts(read_field(message, name))
-        if text is not None:
-            return text
-    return None
-
-
 def _find_end(answer: Any) -> str | None:
     """Return the reason for the end of *answer*, from its fields or LangChain's metadata."""
-    for holder in (answer, read_field(answer, "response_metadata")):
-        for name in _END_NAMES:
-            end = read_field(holder, name)
-            if isinstance(end, str):
-                return end
-    return None
+    holders = (answer, read_field(answer, "response_metadata"))
+    ends = (read_field(holder, name) for holder in holders for name in _END_NAMES)
+    return next((end for end in ends if isinstance(end, str)), None)
 
 
 def raise_if_gateway_error(completion: Any) -> None:

@@ -68,10 +68,6 @@ def of_a_named_prompt(model: str, prompt: Any = None) -> str:
     return f"{model} {prompt}"
 
 
-def of_a_prompt_of_messages(prompt: list[dict[str, str]]) -> str:
-    return echo(prompt)
-
-
 MESSAGES = "system: {0.system} | user: {0.user}"
 TEXT = "{0.system}\n\n{0.user}"
 FUNCTIONS = [
@@ -91,7 +87,6 @@ FUNCTIONS = [
     (lambda prompt: prompt, TEXT, "<lambda>"),
     (of_a_question, TEXT, "of_a_question"),
     (of_a_named_prompt, f"small {TEXT}", "small"),
-    (of_a_prompt_of_messages, MESSAGES, "of_a_prompt_of_messages"),
     (lambda *given: echo(given[0]), MESSAGES, "<lambda>"),
 ]
 
@@ -172,15 +167,8 @@ ANSWERS: dict[str, tuple[Any, tuple[int, int]]] = {
     ),
     "response of Google": (SimpleNamespace(text="said"), (0, 0)),
     "response of the Responses API": (SimpleNamespace(output_text="said", usage=USED), (3, 4)),
-    "converse of Bedrock": (
-        {
-            "output": {"message": {"content": [{"text": "said"}]}},
-            "usage": {"inputTokens": 3, "outputTokens": 4},
-        },
-        (3, 4),
-    ),
     "chat of Ollama": ({"message": {"role": "assistant", "content": "said"}}, (0, 0)),
-    **{f"dict with {name}": ({name: "said"}, (0, 0)) for name in ("text", "content", "response")},
+    **{f"dict with {name}": ({name: "said"}, (0, 0)) for name in ("text", "content")},
 }
 
 
@@ -220,7 +208,7 @@ def test_model_and_id_are_those_of_the_service_and_give_the_cost(prompt, answer:
     [
         {"content": [{"type": "text", "text": "sa"}], "stop_reason": "max_tokens"},
         SimpleNamespace(content="sa", response_metadata={"finish_reason": "length"}),
-        {"message": {"content": "sa"}, "done_reason": "length"},
+        {"message": {"content": "sa"}, "finish_reason": "length"},
     ],
 )
 def test_an_answer_that_broke_off_is_told_as_such(answer: Any) -> None:
