@@ -146,29 +146,6 @@ def test_a_client_s_own_http_client_is_used(prompt, httpserver: HTTPServer) -> N
             ask(follow_redirects=False, is_async=is_async)
 
 
-def test_a_given_client_is_never_closed(prompt, server: ModelServer) -> None:
-    blocking, awaiting = pair(server.url)
-    model = OpenAIModel("m", client=blocking)
-    assert not model.can_async
-    with pytest.raises(ModelError, match=r"pass openai\.AsyncOpenAI"):
-        asyncio.run(model.acomplete(prompt, Deadline.after(30)))
-    model.complete(prompt, Deadline.after(30))
-    model.close()
-    assert not blocking.is_closed()
-    blocking.close()
-    with pytest.raises(ModelError) as caught:
-        model.complete(prompt, Deadline.after(30))
-    assert caught.value.reason == "unavailable"
-
-    async def use() -> None:
-        other = OpenAIModel("m", client=awaiting)
-        assert (await other.acomplete(prompt, Deadline.after(30))).text == TEXT
-        await other.aclose()
-        assert not awaiting.is_closed()
-
-    asyncio.run(use())
-
-
 def test_a_client_whose_create_was_replaced_is_called_through_the_replacement(
     prompt, server: ModelServer
 ) -> None:

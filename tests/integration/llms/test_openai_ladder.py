@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -200,19 +199,6 @@ def test_one_prompt_costs_at_most_five_requests_and_the_next_goes_on_from_there(
     assert ask(model, prompt).calls == 1
 
 
-def test_four_parts_refused_once_each_still_get_an_answer(
-    ask, prompt, model_server: ModelServer
-) -> None:
-    options = ("max_completion_tokens", "reasoning_effort", "temperature")
-    no_schema = (schema, 400, error("response_format"))
-    provider = Provider(model_server, *map(refuses, options), no_schema)
-    model = OpenAIModel("gpt-6-luna", LlmSettings(base_url=provider.url))
-    # What is not told to leave thinking is not sent a temperature either.
-    assert ask(model, prompt).calls == 4
-    assert provider.sent[-1].keys() == {"model", "messages", "response_format", "max_tokens"}
-    assert ask(model, prompt).calls == 1
-
-
 EFFORTS = [
     ("gpt-6-luna", "none"),
     ("openai/gpt-6-luna", "none"),
@@ -338,20 +324,6 @@ def test_a_prompt_without_fields_is_asked_in_plain_text(
     assert provider.formats == ["text"]
 
 
-def test_sixteen_threads_learn_at_once_and_nothing_is_lost(
-    prompt, model_server: ModelServer
-) -> None:
-    no_schema = (schema, 400, error("response_format"))
-    provider = Provider(model_server, *map(refuses, ("temperature", "max_tokens")), no_schema)
-    model = OpenAIModel("m", LlmSettings(base_url=provider.url))
-    with ThreadPoolExecutor(16) as pool:
-        replies = list(pool.map(lambda _: model.complete(prompt, Deadline.after(50)), range(16)))
-    assert {reply.text for reply in replies} == {'{"rewrite": "Jaco is ill"}'}
-    assert all(1 <= reply.calls <= 5 for reply in replies)
-    assert model.complete(prompt, Deadline.after(50)).calls == 1
-    model.close()
-
-
 find_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: (
@@ -368,12 +340,3 @@ def test_any_error_body_can_be_read(status: int | None, body: Any) -> None:
     failure.status_code, failure.body = status, body  # type: ignore[attr-defined]
     option, _ = find_rejected_option(failure, {})
     assert not option or status in {400, 404, 422, 500}
-
-
-def test_an_error_body_without_a_floor_can_be_read() -> None:
-    body: Any = "temperature"
-    for _ in range(5_000):
-        body = [body]
-    failure = Exception()
-    failure.status_code, failure.body = 404, body  # type: ignore[attr-defined]
-    assert find_rejected_option(failure, {}) == ("", False)

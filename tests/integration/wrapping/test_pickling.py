@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import multiprocessing
 import pickle
 from typing import Any, Final
 
@@ -68,14 +67,6 @@ def test_a_decorated_function_or_method_of_a_module_is_pickled_by_its_name() -> 
     twin = again(Finder().search)
     assert isinstance(twin.__self__, Finder)
     assert ids(twin(QUERY)) == ids(decorated(QUERY))
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("start", ["spawn", "forkserver"])
-def test_a_process_pool_takes_it(start: str) -> None:
-    search = qtm.QueryMiddleware().wrap(plain)
-    with multiprocessing.get_context(start).Pool(1) as pool:
-        assert ids(pool.apply(search, (QUERY,))) == ["near", "far"]
 
 
 def test_a_middleware_is_copied_as_itself() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -143,11 +142,6 @@ def test_a_query_asked_for_later_comes_back_as_the_sdk_gives_it(
     assert len(pending.get().matches) == 2
 
 
-def test_a_query_without_embed_is_refused_with_the_word_for_it(index: Any) -> None:
-    with pytest.raises(qtm.WrapError, match="takes a vector, not a text; pass embed="):
-        qm.wrap(index.query)
-
-
 async def first(made: Any) -> Any:
     return (await made).data[0].embedding
 
@@ -214,25 +208,6 @@ async def test_the_async_index_is_wrapped(service: Service) -> None:
     assert len(service.bodies) == 4
 
 
-async def test_both_kinds_of_index_give_the_same_account(service: Service, index: Any) -> None:
-    plain = qm.wrap(index.search).retrieve(namespace="dogs", inputs={"text": QUERY}, top_k=3)
-    async with AsyncIndex(host=service.url, api_key="k") as other:
-        awaited = await qm.wrap(other.search).aretrieve(
-            namespace="dogs", inputs={"text": QUERY}, top_k=3
-        )
-    assert awaited.matches == plain.matches
-    assert (awaited.variants, awaited.status) == (plain.variants, plain.status)
-
-
-def test_a_function_around_the_client_is_decorated(service: Service, index: Any) -> None:
-    @qtm.middleware
-    def retrieve(query: str, top_k: int = 2) -> Any:
-        return index.search(namespace="dogs", inputs={"text": query}, top_k=top_k)
-
-    assert [hit.id for hit in retrieve(QUERY).result.hits] == ["health", "food"]
-    assert len(service.bodies) == 1
-
-
 @pytest.mark.parametrize("status", [401, 404])
 def test_the_clients_own_error_reaches_the_caller(
     status: int, service: Service, index: Any
@@ -246,21 +221,6 @@ def test_the_clients_own_error_reaches_the_caller(
         alone.wrap(index.search)(namespace="dogs", inputs={"text": QUERY}, top_k=2)
     assert type(wrapped.value) is type(plain.value)
     assert str(wrapped.value) == str(plain.value)
-
-
-def test_one_index_serves_many_threads_and_loops(service: Service, index: Any) -> None:
-    search = qm.wrap(index.search)
-
-    async def both() -> list[Any]:
-        one = search.aretrieve(namespace="dogs", inputs={"text": QUERY}, top_k=2)
-        other = search.aretrieve(
-            namespace="dogs", inputs={"text": "Which dry food is it?"}, top_k=1
-        )
-        return list(await asyncio.gather(one, other))
-
-    first, second = asyncio.run(both())
-    assert [match.id for match in first.matches] == ["health", "food"]
-    assert [match.id for match in second.matches] == ["food"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from pinecone import (
-    AsyncIndex,
     DenseVectorQuery,
     EmbedQuery,
     QueryStringQuery,
@@ -18,10 +17,9 @@ from pinecone import (
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
-from qtmiddleware.testing import ScriptedModel
 from tests.support.document_world import SCHEMA, add_documents, build_documents, embed, list_ids
 from tests.support.pinecone_world import PineconeWorld, pinecone_world, without_pauses
-from tests.support.wrapping_world import CONFIG, QUERY, REWRITE, WIDE
+from tests.support.wrapping_world import QUERY, WIDE
 
 FIELDS: dict[str, Any] = {"hybrid": {"textFields": ["title", "body"]}}
 KEYWORDS = "jaco health concerns"
@@ -69,20 +67,6 @@ def test_the_keywords_are_searched_with_everything_else_as_the_caller_said(
     assert retrieval.matches[0].found_by == ("original", "text_clause")
     assert (retrieval.status, list_ids(retrieval.response)) == ("full", ["health", "cats"])
     assert type(retrieval.response) is SearchDocumentsResponse
-
-
-async def test_both_indexes_give_the_same(world: PineconeWorld, index: Any) -> None:
-    qm = qtm.QueryMiddleware({**CONFIG, **FIELDS}, client=ScriptedModel({"rewrite": REWRITE}))
-    plain = qm.wrap(index.documents.search).retrieve(**CALL)
-    async with AsyncIndex(
-        host=world.host("docs"), api_key=world.api_key, ssl_verify=False
-    ) as other:
-        search = qm.wrap(other.documents.search)
-        awaited = await search.aretrieve(**CALL)
-        assert list_ids(await search(**CALL)) == list_ids(plain.response)
-    assert awaited.matches == plain.matches
-    assert [it.kind for it in awaited.variants] == ["original", "text_clause", "rewrite"]
-    assert (awaited.trace.searches, awaited.status) == (3, "full")
 
 
 def test_a_passage_that_words_alone_find_has_the_lowest_score_of_the_call(
@@ -258,13 +242,3 @@ def test_check_says_what_to_write_where_the_texts_are_not_requested(
     text = read_findings(check)["text"]
     assert text.state == "problem"
     assert 'add "body" to include_fields, or set keywordEvidence.fields.text' in text.fix
-
-
-def test_check_says_why_a_query_string_of_ones_own_is_left_alone(index: Any) -> None:
-    check = (
-        qtm.QueryMiddleware()
-        .wrap(index.documents.search)
-        .check(**{**CALL, "score_by": [QueryStringQuery(query="title:Jaco")]})
-    )
-    assert not check.helps
-    assert "Lucene" in read_findings(check)["query"].text

@@ -274,21 +274,3 @@ def test_a_parameter_that_is_no_page_is_declined(caplog: pytest.LogCaptureFixtur
     assert found.matches[0].id == str(PLANTED)
     assert (found.status, caplog.messages) == ("full", [])
     assert [stage for stage, _ in found.trace.notes] == ["keyword_evidence"]
-
-
-def test_a_check_says_so() -> None:
-    check = middleware("words").wrap(Calls().search).check(QUERY)
-    (finding,) = (it for it in check.findings if it.subject == "pages")
-    assert (finding.state, finding.values) == (
-        qtm.CheckState.OK,
-        {"argument": "offset", "named": False},
-    )
-    assert finding.fix == "wrap with page_arg=False if it does not select a page"
-    assert "pages     `offset` selects a page: the plain call's passages" in str(check)
-    named = middleware("words").wrap(Calls().search, page_arg="offset").check(QUERY)
-    assert [it.fix for it in named.findings if it.subject == "pages"] == [""]
-    assert not [
-        it
-        for it in middleware().wrap(lambda query, top_k=4: ROWS).check(QUERY).findings
-        if it.subject == "pages"
-    ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from contextvars import ContextVar
 from threading import Barrier, Lock
 from typing import Any
@@ -21,7 +20,6 @@ from tests.support.retrieval_world import (
     PASSAGES,
     QUERY,
     REPLIES,
-    WIDE,
     Way,
     every_way,
     off,
@@ -91,21 +89,6 @@ def test_a_fused_result_is_ordered_by_its_fused_scores() -> None:
 
 
 @every_way
-def test_the_trace_is_json_and_holds_no_text(way: Way) -> None:
-    script = {
-        "rewrite": "Which illness does Jaco have?",
-        "standalone": "Does Jaco have an illness?",
-    }
-    retrieval = way.wrap(config=transforming("rewrite"), script=script).retrieve(
-        QUERY, history=HISTORY
-    )
-    told = json.dumps(retrieval.trace.to_dict(), allow_nan=False)
-    for text in ("Jaco", "illness", "health", "vet"):
-        assert text not in told
-    assert retrieval.trace.total_ms >= retrieval.trace.added_ms >= 0.0
-
-
-@every_way
 @pytest.mark.parametrize("with_ids", [True, False], ids=["ids", "no ids"])
 def test_no_repr_shows_a_text(with_ids: bool, way: Way) -> None:
     def respond(query: str, top_k: int) -> Any:
@@ -165,13 +148,6 @@ def test_off_calls_the_plain_function_with_the_very_arguments() -> None:
     assert got is query
     assert others[0] is more
     assert names["named"] is named
-
-
-def test_off_can_be_on_for_a_call() -> None:
-    searched = Way("sync").wrap(config=off())
-    searched.retrieve(QUERY, config={"keywordEvidence": {"enabled": True}})
-    searched.call(QUERY)
-    assert searched.calls == [(QUERY, WIDE), (QUERY, 4)]
 
 
 # --- history --------------------------------------------------------------------------------------
@@ -265,20 +241,6 @@ def test_the_list_stands_wherever_the_query_would(is_async: bool) -> None:
     found = retrieve_many(wrapped, is_async, inputs={"text": ["a", "b"]})
     found += retrieve_many(Index().find, is_async, question=("c", "d"), namespace="n/")
     assert [it.matches[0].id for it in found] == ["a", "b", "n/c", "n/d"]
-
-
-@both_ways
-def test_a_list_of_one_is_a_list_of_queries_too_and_the_function_gets_that_one(
-    is_async: bool,
-) -> None:
-    got = []
-
-    def fetch(query: str, top_k: int = 2) -> list[dict[str, Any]]:
-        got.append(query)
-        return search(query, top_k)
-
-    (found,) = retrieve_many(qtm.QueryMiddleware().wrap(fetch), is_async, [QUERY])
-    assert (found.original_query, set(got)) == (QUERY, {QUERY})
 
 
 @both_ways

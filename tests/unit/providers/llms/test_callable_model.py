@@ -317,11 +317,6 @@ def test_a_function_of_other_arguments_is_told_what_it_gets(
     assert "a function gets one argument, the messages" in caplog.text
 
 
-def test_an_interrupt_passes_through(prompt) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        CallableModel(raising(KeyboardInterrupt())).complete(prompt, Deadline())
-
-
 def test_a_slow_coroutine_is_cancelled_at_the_deadline(prompt) -> None:
     begun, cancelled = Event(), Event()
 

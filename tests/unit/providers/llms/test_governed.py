@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -233,39 +232,6 @@ def test_a_call_may_come_to_what_it_sends_and_the_longest_reply_the_settings_all
     assert governed.tokens == 100 + (len("system") + 3 * 40) // 3
 
 
-@pytest.mark.parametrize("way", ["stream", "astream"])
-def test_a_stream_nobody_listens_to_is_closed_at_once(way: str) -> None:
-    class Pieces:
-        closed = 0
-
-        def __iter__(self) -> Any:
-            return iter(("fi", "ne"))
-
-        async def __aiter__(self) -> Any:
-            yield "fi"
-
-        def close(self) -> None:
-            self.closed += 1
-
-        async def aclose(self) -> None:
-            self.close()
-
-    async def first(pieces: Any) -> Any:
-        said = await anext(pieces)
-        await pieces.aclose()
-        return said
-
-    governed, pieces = Governed(), Pieces()
-    governed.inner.stream = governed.inner.astream = lambda *_: pieces  # type: ignore[method-assign]
-    if way == "astream":
-        assert asyncio.run(first(governed.model.astream(PROMPT, Deadline.after(60)))) == "fi"
-    else:
-        told = governed.model.stream(PROMPT, Deadline.after(60))
-        assert next(told) == "fi"
-        told.close()
-    assert pieces.closed == 1
-
-
 def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
     governed = Governed(REPLY)
     poor = Settings(budget=BudgetSettings(max_tokens=0), llm=LlmSettings(max_tokens=100))
@@ -294,24 +260,6 @@ def test_of_a_users_own_model_only_a_pause_that_can_be_kept_is_kept(
     assert breaker.wait_seconds == rest
 
 
-def test_while_one_call_tries_the_others_are_told_so() -> None:
-    governed = Governed(REPLY)
-    clock = Clock()
-    breaker = Breaker(1, 30, clock=clock)
-    model = GovernedModel(governed.inner, Settings(), breaker, meter=governed.meter)
-    first = breaker.begin_attempt()
-    assert first is not None
-    first.report_failure()
-    clock.now += 31
-    assert model.find_blocking_error() is None
-    assert breaker.begin_attempt() is not None
-    reason = model.find_blocking_error()
-    assert reason is not None
-    assert str(reason) == "scripted failed and is being tested with one call"
-    with pytest.raises(ModelError, match="is being tested with one call"):
-        model.complete(PROMPT, Deadline.after(60))
-
-
 def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
     class Plain:
         name = "plain"
@@ -330,16 +278,3 @@ def test_a_model_that_cannot_stream_gives_the_whole_alone() -> None:
         == [REPLY]
     )
     assert meter.spent()[0] == 2
-
-
-def test_a_hundred_threads_leave_nothing_reserved() -> None:
-    governed = Governed(REPLY)
-    threads = [
-        threading.Thread(target=governed.model.complete, args=(PROMPT, Deadline.after(20)))
-        for _ in range(100)
-    ]
-    for it in threads:
-        it.start()
-    for it in threads:
-        it.join()
-    assert (governed.calls, governed.tokens) == (100, 1_500)

@@ -54,10 +54,6 @@ def test_without_a_reranker_the_settings_name_one(model: str, kind: type, name: 
     assert made.name == name
 
 
-def test_the_default_is_the_cross_encoder_of_the_settings() -> None:
-    assert make_reranker(None, Settings()).name == "cross-encoder/ms-marco-MiniLM-L6-v2"
-
-
 def test_code_of_a_model_runs_only_where_the_settings_say_so() -> None:
     with pytest.raises(ConfigError) as caught:
         make_reranker(None, settings_of(model=JINA))
@@ -195,35 +191,6 @@ def test_what_the_function_raises_passes_through() -> None:
 
     with pytest.raises(TimeoutError, match="theirs"):
         CallableReranker(broken).rerank("q", ["a"])
-
-
-def test_no_texts_call_nothing() -> None:
-    assert CallableReranker(lambda query, texts: pytest.fail("was called")).rerank("q", []) == []
-
-
-@given(st.text(), st.lists(st.text(), max_size=5))
-def test_question_and_texts_arrive_unchanged_and_the_callers_list_is_its_own(
-    query: str, texts: list[str]
-) -> None:
-    before = list(texts)
-
-    def fn(asked: str, found: list[str]) -> list[float]:
-        assert (asked, found) == (query, before)
-        scores = lengths(asked, found)
-        found.clear()
-        return scores
-
-    assert CallableReranker(fn).rerank(query, texts) == lengths(query, before)
-    assert texts == before
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False)))
-def test_finite_scores_stay_as_they_are(scores: list[float]) -> None:
-    assert (
-        check_rerank_scores(scores, len(scores))
-        == check_rerank_scores(np.array(scores), len(scores))
-        == scores
-    )
 
 
 @given(st.lists(st.floats()), st.integers(0, 5))
