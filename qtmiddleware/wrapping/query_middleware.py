@@ -42,7 +42,12 @@ from qtmiddleware.wrapping.binding import (
 from qtmiddleware.wrapping.calling import Function
 from qtmiddleware.wrapping.engine import Engine, MiddlewareOptions, override_config
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.wrapped import Wrapped, WrappedClassMethod, refuse_to_pickle
+from qtmiddleware.wrapping.wrapped import (
+    AsyncWrapped,
+    Wrapped,
+    WrappedClassMethod,
+    refuse_to_pickle,
+)
 
 if TYPE_CHECKING:
     from qtmiddleware.answering import AnswerStream, AsyncAnswerStream
@@ -276,7 +281,7 @@ class QueryMiddleware:
             has_warned_of_pages=self._is_quiet,
             has_warned_of_problem=self._is_quiet,
         )
-        return Wrapped(function, self, options)
+        return (AsyncWrapped if is_async else Wrapped)(function, self, options)
 
     def reload(self, config: ConfigSource) -> None:
         """Replace the configuration. *config* may be anything that `QueryMiddleware` accepts.

@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import (
@@ -155,18 +155,10 @@ class Wrapped(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with the given arguments, and improve the matches in its response."""
-        if self._function.is_async:
-            return self._call_later(args, kwargs)  # type: ignore[return-value]
         caller = self._make_direct_caller(args, kwargs)
         if caller is None:
             return self._function.fn(*self._bound_to, *args, **kwargs)  # type: ignore[no-any-return]
         return caller.retrieve().response  # type: ignore[no-any-return]
-
-    async def _call_later(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        caller = self._make_direct_caller(args, kwargs)
-        if caller is None:
-            return await make_awaitable(self._function.fn(*self._bound_to, *args, **kwargs))
-        return (await caller.aretrieve()).response
 
     @_type_as_ask_method
     def retrieve(self, *args: Any, **kwargs: Any) -> Retrieval:
@@ -604,6 +596,17 @@ class Wrapped(Generic[P, R]):
         fn = self._function.fn
         name = f"<qtmiddleware around {getattr(fn, '__qualname__', type(fn).__name__)}>"
         return f"<bound {name}>" if self._bound_to else name
+
+
+class AsyncWrapped(Wrapped[P, Coroutine[Any, Any, Any]]):
+    """A wrapped asynchronous function. FastAPI looks at ``__call__`` to learn that it is one."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Call the function with the given arguments, and improve the matches in its response."""
+        caller = self._make_direct_caller(args, kwargs)
+        if caller is None:
+            return await make_awaitable(self._function.fn(*self._bound_to, *args, **kwargs))
+        return (await caller.aretrieve()).response
 
 
 def read_learned(wrapped: Wrapped[..., Any]) -> Learned:

@@ -109,6 +109,10 @@ def test_coroutine_functions_are_recognised() -> None:
     assert marked(asearch)
     assert marked(Service().asearch)
     assert marked(Service.asearch)
+    # Frameworks look at either.
+    assert marked(asearch.__call__)
+    assert marked(Service().asearch.__call__)
+    assert not marked(search.__call__)
     assert not marked(search)
     assert not marked(Service().search)
 
