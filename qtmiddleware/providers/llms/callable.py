@@ -72,15 +72,11 @@ class CallableModel:
                 # It may return an awaitable, which must be awaited in the caller's loop.
                 self._call_sync = call
                 self._call_async = lambda prompt: run_in_thread(partial(call, prompt))
-        self._name = name if isinstance(name, str) and name else self._label
+        self.name: str = name if isinstance(name, str) and name else self._label
+        """The name of the called model; the function's name if the model's name is unknown."""
 
     def __repr__(self) -> str:
-        return f"CallableModel({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The name of the called model; the function's name if the model's name is unknown."""
-        return self._name
+        return f"CallableModel({self.name!r})"
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""

@@ -96,24 +96,20 @@ class CallableReranker:
     """
 
     def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
-        self._name = name or find_function_name(fn)
+        self.name = name or find_function_name(fn)
+        """The argument *name*, or else the function's name."""
         self.model_name = name
         """The argument *name*; ``""`` by default."""
         if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
             raise ConfigError(
-                f"{self._name} must be a plain function, not async, because a reranker is called in"
+                f"{self.name} must be a plain function, not async, because a reranker is called in"
                 " a thread",
                 path="reranker",
             )
         self._fn = fn
 
     def __repr__(self) -> str:
-        return f"CallableReranker(name={self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The reranker's name: the argument *name*, or else the function's name."""
-        return self._name
+        return f"CallableReranker(name={self.name!r})"
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
@@ -126,7 +122,7 @@ class CallableReranker:
                 result.close()
             raise ModelError(
                 "unparsable",
-                f"the reranker {self._name} returned an awaitable; pass a plain function",
+                f"the reranker {self.name} returned an awaitable; pass a plain function",
             )
         return check_rerank_scores(_sort_scores(result), len(texts))
 

@@ -67,7 +67,8 @@ class CrossEncoderReranker:
         max_length: int | None = None,
     ) -> None:
         is_name = isinstance(model, str)
-        self._name = model if is_name else _read_model_name(model)
+        self.name: str = model if is_name else _read_model_name(model)
+        """The model's name or folder."""
         if is_name and model in WITH_CODE and not trust_remote_code:
             raise ConfigError(
                 f"{model} runs its own code; to allow that, set rerank.trustRemoteCode to"
@@ -86,12 +87,7 @@ class CrossEncoderReranker:
         self._again_at = 0.0
 
     def __repr__(self) -> str:
-        return f"CrossEncoderReranker({self._name!r})"
-
-    @property
-    def name(self) -> str:
-        """The model's name or folder."""
-        return self._name
+        return f"CrossEncoderReranker({self.name!r})"
 
     @property
     def is_unread(self) -> bool:
@@ -119,7 +115,7 @@ class CrossEncoderReranker:
                 scores = model.predict(pairs, batch_size=self._batch_size, show_progress_bar=False)
             except Exception as error:
                 raise ModelError(
-                    "unavailable", f"the reranker {self._name} failed: {type(error).__name__}"
+                    "unavailable", f"the reranker {self.name} failed: {type(error).__name__}"
                 ) from error
         return check_rerank_scores(scores, len(texts))
 
@@ -130,11 +126,11 @@ class CrossEncoderReranker:
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
             # The user learns of the licence before the download.
-            _warn_about_licence(self._name)
+            _warn_about_licence(self.name)
             try:
                 self._model = load_model(
                     "CrossEncoder",
-                    self._name,
+                    self.name,
                     lambda message: ModelError("unavailable", message),
                     device=self._device,
                     trust_remote_code=self._trust,

@@ -41,7 +41,8 @@ class PineconeReranker:
     """
 
     def __init__(self, model: str, *, client: Any = None) -> None:
-        self._name = model.removeprefix(PREFIX)
+        self.name = model.removeprefix(PREFIX)
+        """The model's name at Pinecone."""
         self._user_client = client
         self._made_client: Any = None
         self._lock = make_lock()
@@ -53,20 +54,15 @@ class PineconeReranker:
         self._made_client = None
 
     def __repr__(self) -> str:
-        return f"PineconeReranker({self._name!r})"
+        return f"PineconeReranker({self.name!r})"
 
     provider = "pinecone"
-
-    @property
-    def name(self) -> str:
-        """The model's name at Pinecone."""
-        return self._name
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
         scores = [0.0] * len(texts)
         positions = [position for position, text in enumerate(texts) if text.strip()]
-        most = _MOST_DOCUMENTS.get(self._name, _MOST_DOCUMENTS_ELSEWHERE)
+        most = _MOST_DOCUMENTS.get(self.name, _MOST_DOCUMENTS_ELSEWHERE)
         for start in range(0, len(positions), most):
             batch = positions[start : start + most]
             scores_of_batch = self._score_batch(query, [texts[position] for position in batch])
@@ -84,9 +80,9 @@ class PineconeReranker:
 
     def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
         """Return the score of each text for *query*, keyed by the text's position in *texts*."""
-        options = None if self._name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
+        options = None if self.name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
         answer = self._choose_client().inference.rerank(
-            model=self._name,
+            model=self.name,
             query=query,
             documents=texts,
             top_n=len(texts),
@@ -97,9 +93,7 @@ class PineconeReranker:
         ranked = list(answer.data)
         places = [item.index for item in ranked if type(item.index) is int]
         if len(ranked) != len(texts) or set(places) != set(range(len(texts))):
-            raise ModelError(
-                "unparsable", f"Pinecone's {self._name} must return one score per text"
-            )
+            raise ModelError("unparsable", f"Pinecone's {self.name} must return one score per text")
         return dict(
             zip(
                 places,
