@@ -17,7 +17,7 @@ from qtmiddleware.transforms.prompt import (
     format_json_message,
     select_recent_messages,
 )
-from qtmiddleware.types import Match, Message, SubAnswer
+from qtmiddleware.types import Match, Message
 
 _LABELS: Final = ("title", "source", "url", *PLACES)
 _LABEL_CHARS: Final = 200
@@ -235,8 +235,3 @@ SYNTHESIS: Final = Task(
     ),
     data_description=_SUB_ANSWERS,
 )
-
-
-def build_sub_answer_entries(sub_answers: Sequence[SubAnswer]) -> list[dict[str, str]]:
-    """Return the question and the answer text of each sub-answer, as data for a prompt."""
-    return [{"question": answer.question, "answer": answer.text} for answer in sub_answers]

@@ -126,19 +126,13 @@ class AnswerReader:
         """Read the next *piece* of the answer, and return the text that can be shown now."""
         return self._record_shown_text(self._citing.feed(self._opening.feed(piece)))
 
-    def flush_held_text(self) -> str:
+    def finish(self) -> str:
         """Return the text that was held back. Call this at the end of the answer."""
         return self._record_shown_text(
             self._citing.feed(self._opening.flush_held_text()) + self._citing.flush_held_text()
         )
 
-    def read_whole_answer(self, answer_text: str) -> None:
-        """Read *answer_text*, which is the whole answer, at once."""
-        self.feed(answer_text)
-        self.flush_held_text()
-
     def _record_shown_text(self, text: str) -> str:
-        """Record that *text* is shown, and return *text*."""
         if text:
             self._shown.append(text)
         return text

@@ -86,7 +86,7 @@ def test_what_must_be_kept_of_a_hostile_question_makes_nothing_longer_than_it_ma
 
 def answered(pieces: list[str], passages: list[str]) -> tuple[str, bool, list[int]]:
     reading = AnswerReader([Match(str(at), "", 1.0, text=text) for at, text in enumerate(passages)])
-    shown = "".join(map(reading.feed, pieces)) + reading.flush_held_text()
+    shown = "".join(map(reading.feed, pieces)) + reading.finish()
     assert shown == reading.text
     assert all(shown[it.start : it.end] == f"[{it.number}]" for it in reading.citations)
     return shown, reading.is_answered, [it.number for it in reading.citations]

@@ -90,7 +90,7 @@ def _read(text: str) -> None:
     reading = AnswerReader([Match("a", "", 1.0, text=text[:100_000])] * 3)
     for at in range(0, len(text), 4_096):
         reading.feed(text[at : at + 4_096])
-    reading.flush_held_text()
+    reading.finish()
 
 
 def _guarded(text: str) -> None:

@@ -17,7 +17,7 @@ def read(*pieces: str) -> AnswerReader:
     reading = AnswerReader(MATCHES)
     for piece in pieces:
         reading.feed(piece)
-    reading.flush_held_text()
+    reading.finish()
     return reading
 
 
@@ -75,7 +75,7 @@ def test_the_pieces_that_are_shown_are_the_text_and_hold_nothing_invented(
     for size in [*sizes, len(text)]:
         shown.append(reading.feed(text[place : place + size]))
         place += size
-    shown.append(reading.flush_held_text())
+    shown.append(reading.finish())
     assert "".join(shown) == reading.text == read(text).text
     # Code and what looks like an index keep their brackets.
     if "`" not in text and "_" not in text:
