@@ -46,23 +46,6 @@ _INDEX_BEFORE: Final = re.compile(r"(?:^|[^\w])(?:[a-z]|[^\W_]\w*_\w*[^\W_])\Z")
 _LINE_PREFIX_CHARS: Final = " \t>*-+.0123456789"
 
 
-def parse_passage_numbers(bracket_text: str) -> list[range] | None:
-    """Return the passage numbers in *bracket_text*.
-
-    *bracket_text* is the text inside a citation's brackets. Each number or range, such as ``2-4``,
-    becomes a `range`. Returns ``None`` if *bracket_text* holds no valid numbers, as in ``3-1``.
-    """
-    ranges = []
-    for low_text, high_text in _RANGE.findall(bracket_text):
-        low, high = int(low_text), int(high_text or low_text)
-        if (high_text and low >= high) or (
-            low == 0 and (high_text or len(_RANGE.findall(bracket_text)) > 1)
-        ):
-            return None
-        ranges.append(range(low, high + 1))
-    return ranges
-
-
 class CitationReader:
     """Rewrites the citations in an answer that arrives in pieces.
 
@@ -160,74 +143,53 @@ class CitationReader:
         self._out.append((space if self._length else "") + text)
         self._length += len(self._out[-1])
 
-    def _read_bracket(
-        self, unread_text: str, bracket_start: int, citation_mark: re.Match[str] | None
-    ) -> int:
-        """Read a bracket in *unread_text*, and return the index of the next token.
+    def _read_bracket(self, text: str, start: int, mark: re.Match[str] | None) -> int:
+        """Read the bracket at *start* of *text*, and return the index of the next token.
 
-        Args:
-            unread_text: the text that contains the bracket.
-            bracket_start: the index of the bracket in *unread_text*.
-            citation_mark: the citation mark that begins with this bracket; ``None`` if there is
-                none.
+        *mark* is the citation mark that begins with this bracket; ``None`` if there is none.
         """
-        ranges = None
-        if citation_mark is not None and self._is_citation(
-            citation_mark, unread_text[citation_mark.end() : citation_mark.end() + 1]
-        ):
-            ranges = parse_passage_numbers(citation_mark["items"])
-        if citation_mark is None or ranges is None:
+        numbers = (
+            None if mark is None else self._read_numbers(mark, text[mark.end() : mark.end() + 1])
+        )
+        if mark is None or numbers is None:
             # Not a citation: the bracket is text, and so is what follows.
-            self._read_text(unread_text[bracket_start])
-            return bracket_start + 1
-        # Only existing numbers are listed: a model may write [1-999].
-        cited = dict.fromkeys(
-            number
-            for number_range in ranges
-            for number in range(
-                max(number_range.start, 1), min(number_range.stop, self._passage_count + 1)
-            )
-        )
-        self.invented_count += sum(
-            not 1 <= number <= self._passage_count
-            for number_range in ranges
-            for number in number_range
-        )
+            self._read_text(text[start])
+            return start + 1
+        cited = dict.fromkeys(number for number in numbers if 1 <= number <= self._passage_count)
+        self.invented_count += sum(number not in cited for number in numbers)
         if cited:
-            self._append_citations(list(cited))
+            self._append_output(self._pending_space or self._dropped_space, "")
+            for number in cited:
+                self.marks.append((number, self._length, self._length + len(f"[{number}]")))
+                self._append_output("", f"[{number}]")
         else:
             line_start = self._pending_space.rfind("\n") + 1
             self._dropped_space = self._dropped_space or self._pending_space[line_start:]
             self._pending_space = self._pending_space[:line_start]
         self._follows_mark = True
-        return citation_mark.end()
+        return mark.end()
 
-    def _is_citation(self, citation_mark: re.Match[str], next_char: str) -> bool:
-        """Return whether *citation_mark* cites passages; ``False`` in code, links or copied text.
+    def _read_numbers(self, mark: re.Match[str], next_char: str) -> list[int] | None:
+        """Return the passage numbers in *mark*; ``None`` if it cites no passages.
 
         *next_char* is the character after the mark, or ``""`` at the end of the text.
         """
-        before = self._line
-        # In code, too long, or a link such as [1](https://...).
-        if self._fence or self._code or len(citation_mark[0]) > MOST_CHARS or next_char == "(":
-            return False
-        # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".
-        if next_char == ":" and not before.strip():
-            return False
-        # The second part of a link such as [text][1]. After a citation, [2] is another citation.
-        if before.endswith("]") and not self._follows_mark:
-            return False
-        if citation_mark["items"].isdigit() and _INDEX_BEFORE.search(before):
-            return False
-        return (
-            len(before) < COPIED_CHARS
-            or before[-COPIED_CHARS:] + citation_mark[0] not in self._copies
-        )
-
-    def _append_citations(self, passage_numbers: Sequence[int]) -> None:
-        """Append one citation to the output for each of *passage_numbers*."""
-        self._append_output(self._pending_space or self._dropped_space, "")
-        for number in passage_numbers:
-            start = self._length
-            self._append_output("", f"[{number}]")
-            self.marks.append((number, start, self._length))
+        before, ranges = self._line, _RANGE.findall(mark["items"])
+        if (
+            # In code, too long, or a link such as [1](https://...).
+            self._fence
+            or self._code
+            or len(mark[0]) > MOST_CHARS
+            or next_char == "("
+            # A link's or a footnote's definition at the start of a line, such as "[1]: https://...".
+            or (next_char == ":" and not before.strip())
+            # The second part of a link such as [text][1]. After a citation, [2] is another one.
+            or (before.endswith("]") and not self._follows_mark)
+            or (mark["items"].isdigit() and _INDEX_BEFORE.search(before))
+            or (len(before) >= COPIED_CHARS and before[-COPIED_CHARS:] + mark[0] in self._copies)
+            # No passages are numbered so: [3-1], [0, 1], [0-2].
+            or any(high and int(low) >= int(high) for low, high in ranges)
+            or (ranges != [("0", "")] and any(low == "0" for low, _ in ranges))
+        ):
+            return None
+        return [number for low, high in ranges for number in range(int(low), int(high or low) + 1)]

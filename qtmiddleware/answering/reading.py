@@ -133,8 +133,7 @@ class AnswerReader:
         )
 
     def _record_shown_text(self, text: str) -> str:
-        if text:
-            self._shown.append(text)
+        self._shown.append(text)
         return text
 
     @property
@@ -155,7 +154,7 @@ class AnswerReader:
         """
         return (
             ModelError("empty", "the language model's answer is empty")
-            if self.is_answered and not self._shown
+            if self.is_answered and not self.text
             else None
         )
 

@@ -11,7 +11,6 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ModelError, WrapError
-from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.answer_world import (
     PATIENT,
@@ -352,14 +351,3 @@ def test_a_method_is_answered_on_its_object() -> None:
 def test_the_answer_shows_no_texts_when_it_is_printed() -> None:
     answer = Way("sync").wrap(script=scripted(answer=FIT)).wrapped.answer(QUERY)
     assert "concerns" not in repr(answer)
-
-
-def test_only_the_model_that_answers_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    modes: list[str] = []
-
-    def reply(prompt: Prompt) -> Any:
-        modes.append(prompt.mode)
-        return scripted(answer=FIT)(prompt)
-
-    Way("sync").wrap(script=reply, config=transforming("rewrite")).wrapped.answer(QUERY)
-    assert modes == ["rewrite", "answer"]

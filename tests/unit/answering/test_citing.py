@@ -202,11 +202,6 @@ def test_however_an_answer_is_cut_the_same_comes_out(
     assert piecewise.invented_count == at_once.invented_count
 
 
-@given(TEXTS, st.integers(0, 12))
-def test_one_character_at_a_time_gives_the_same(text: str, count: int) -> None:
-    assert read(text, count)[0] == read(text, count, cuts=tuple(range(len(text))))[0]
-
-
 @given(TEXTS, CUTS, st.integers(1, 12), st.lists(TEXTS, max_size=2).map(tuple))
 def test_every_citation_is_its_mark_and_within_the_passages(
     text: str, cuts: tuple[int, ...], count: int, passages: tuple[str, ...]
@@ -226,11 +221,6 @@ def test_nothing_is_lost_but_marks_without_a_passage(text: str) -> None:
         return
     plain = re.sub(r"[\s\[\]【】［］0-9†a-z,;–&-]", "", text.lower())
     assert re.sub(r"[\s\[\]【】［］0-9†a-z,;–&-]", "", given_out.lower()) == plain
-
-
-@given(st.text(alphabet=st.characters(exclude_characters="[]【】［］"), max_size=120))
-def test_a_text_without_brackets_comes_out_as_it_is(text: str) -> None:
-    assert read(text)[0] == text.strip()
 
 
 @given(st.text(alphabet=st.characters(exclude_characters="[]【】［］`"), max_size=60))

@@ -21,33 +21,6 @@ def read(*pieces: str) -> AnswerReader:
     return reading
 
 
-def test_citations_mean_their_passages() -> None:
-    reading = read("Fit [2", "] and ", "well [1,", " 9].")
-    assert reading.text == "Fit [2] and well [1]."
-    assert [
-        (it.number, it.match.id, reading.text[it.start : it.end]) for it in reading.citations
-    ] == [
-        (2, "2", "[2]"),
-        (1, "1", "[1]"),
-    ]
-    assert reading.invented_count == 1
-    assert reading.is_answered
-
-
-def test_an_unanswered_question_is_known_and_its_reason_is_the_text() -> None:
-    reading = read("NO_", "ANSWER: His age", " is not there [1].")
-    assert not reading.is_answered
-    assert reading.text == "His age is not there [1]."
-    assert reading.error is None
-
-
-def test_an_answer_of_nothing_is_an_error() -> None:
-    for nothing in ("", " \n", "[9]", "<think>fit</think>"):
-        error = read(nothing).error
-        assert error is not None
-        assert error.reason == "empty"
-
-
 WORDS = [
     "Fit",
     " ",
