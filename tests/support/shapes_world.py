@@ -44,8 +44,20 @@ class NodeWithScore(BaseModel):
     score: float | None = None
 
     @property
+    def node_id(self) -> str:
+        return self.node.node_id
+
+    @property
+    def id_(self) -> str:
+        return self.node.id_
+
+    @property
     def text(self) -> str:
         return self.node.text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        return self.node.metadata
 
 
 class QdrantPoint(BaseModel):

@@ -27,7 +27,8 @@ FEES: Final = "When is the fee due?"
 class Unreadable:
     """As what a closed session leaves behind."""
 
-    id = "a"
+    def __init__(self) -> None:
+        self.id = "a"
 
     @property
     def text(self) -> str:
@@ -126,7 +127,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], bool, dict[str,
         lambda query, top_k=4: "\n".join(texts(query)),
         {},
         False,
-        {"passages": "type str -> return the list of passages and join it later"},
+        {"passages": "type str -> return a list of passages"},
     ),
     "an unknown field": (
         renamed,

@@ -219,8 +219,8 @@ def test_an_own_response_that_cannot_be_read_comes_back_as_it_is(way: Way) -> No
 # --- a set-up that nothing can be improved with ---------------------------------------------------
 
 TEXTLESS: Final = {
-    "ids": (["a-17", "b-18"], "ids without texts"),
-    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "ids without texts"),
+    "ids": (["a-17", "b-18"], "neither a text nor metadata"),
+    "pairs": ([("a-17", 0.9), ("b-18", 0.8)], "neither a text nor metadata"),
     "no metadata": (
         [{"id": "a", "score": 0.9}, {"id": "b", "score": 0.8}],
         "include_metadata=True",
@@ -234,7 +234,7 @@ TEXTLESS: Final = {
     ),
 }
 UNREADABLE: Final = {
-    "joined": ("Jaco is well\nCats sleep", "return the list"),
+    "joined": ("Jaco is well\nCats sleep", "return a list"),
     "unknown": ({"answer": {"rows": []}}, "read= (response -> list of items)"),
 }
 UNUSABLE: Final = TEXTLESS | UNREADABLE
