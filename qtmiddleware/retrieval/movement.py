@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from html import escape
+from itertools import zip_longest
 from typing import Any, Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_CLAUSE, TEXT_FIELDS
@@ -25,6 +26,8 @@ _SEARCH_LABELS: Final = {
     "standalone": "the standalone form",
     "step_back": "the step-back question",
 }
+_Ranks = dict[Key, tuple[int, Any]]
+_NOWHERE: Final = (None, None)
 _MOST_NAMED: Final = 4
 """A sentence names at most this many words or passages."""
 _MOST_CHARS: Final = 160
@@ -125,15 +128,8 @@ class Movement:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movement as a dict, ready for JSON. The passage's text is left out."""
-        row = _build_json_row(self)
-        del row["match"]
-        return {
-            "id": self.match.id,
-            "namespace": self.match.namespace,
-            **row,
-            "change": self.change,
-            "why": self.why,
-        }
+        ids = {"id": self.match.id, "namespace": self.match.namespace}
+        return {**ids, **_convert_fields(self), "change": self.change, "why": self.why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,32 +142,29 @@ class Movements:
         passages: The movements of the passages in the final list, in the order of the list.
         dropped: The movements of the passages in the plain list that are not in the final list.
         depth: The number of passages in the plain list.
-        evidence_weight: The weight of keyword evidence in the score; ``None`` if keyword evidence
-            did not run.
     """
 
     passages: tuple[Movement, ...]
     dropped: tuple[Movement, ...]
     depth: int
-    evidence_weight: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the movements as a dict, ready for JSON."""
-        return _build_json_row(self)
+        return _convert_fields(self)
 
 
-def _build_json_row(instance: Any) -> dict[str, Any]:
-    values = {each.name: getattr(instance, each.name) for each in fields(instance)}
-    return {name: _convert_to_json(value) for name, value in values.items()}
+def _convert_fields(instance: Any) -> dict[str, Any]:
+    names = (each.name for each in fields(instance) if each.name != "match")
+    return {name: _convert_to_json(getattr(instance, name)) for name in names}
 
 
 def _convert_to_json(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_convert_to_json(item) for item in value]
-    if isinstance(value, Hit):
-        return _build_json_row(value)
+        return list(map(_convert_to_json, value))
     if isinstance(value, Movement):
         return value.to_dict()
+    if isinstance(value, Hit):
+        return _convert_fields(value)
     return round(value, 6) if isinstance(value, float) else value
 
 
@@ -233,12 +226,12 @@ def build_search_labels(variants: Iterable[Variant]) -> list[str]:
     return labels
 
 
-def format_ordinal(number: int) -> str:
-    """Return *number* as an English ordinal, such as 1st, 2nd, 3rd or 11th."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    if number % 100 in (11, 12, 13):
-        ending = "th"
-    return f"{number}{ending}"
+def format_ordinal(number: int | None) -> str:
+    """Return *number* as an English ordinal, such as 1st, 2nd or 11th; ``""`` for ``None``."""
+    if number is None:
+        return ""
+    is_teen = number % 100 in (11, 12, 13)
+    return f"{number}{'th' if is_teen else {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th')}"
 
 
 def find_question_language(retrieval: Retrieval) -> str:
@@ -262,88 +255,76 @@ class _Explainer:
     def __init__(self, retrieval: Retrieval, before: Sequence[Match]) -> None:
         """Look up each passage's rank in all lists of *retrieval* and in the list *before*."""
         self._retrieval = retrieval
-        evidence = retrieval.evidence
+        self._searches = [_rank(ranking.keys, ranking.scores) for ranking in retrieval.rankings]
+        self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
+        self._fused = _rank(retrieval.fused, retrieval.fused_scores)
+        self._weighed: _Ranks = {}
+        self._shares: _Ranks = {}
+        self._matched: _Ranks = {}
+        self._reranked: _Ranks = {}
         # Keyword evidence and the reranker may score only the first candidates. The other
         # candidates follow in their earlier order.
         order = retrieval.fused
-        self._searches = [_rank_keys(ranking.keys) for ranking in retrieval.rankings]
-        self._labels = build_search_labels(ranking.variant for ranking in retrieval.rankings)
-        self._fused = _rank_keys(retrieval.fused)
-        self._fused_scores = dict(zip(retrieval.fused, retrieval.fused_scores, strict=False))
-        self._weighed: dict[Key, int] = {}
-        self._weighed_scores: dict[Key, float] = {}
-        self._shares: dict[Key, float] = {}
-        self._matched: dict[Key, float] = {}
-        if evidence:
-            order = (*evidence.keys, *retrieval.fused)
-            self._weighed = _rank_keys(dict.fromkeys(order))
-            self._weighed_scores = dict(zip(evidence.keys, evidence.scores, strict=True))
-            self._shares = dict(zip(evidence.keys, evidence.shares, strict=True))
-            self._matched = dict(zip(evidence.keys, evidence.matched, strict=False))
-        self._reranked: dict[Key, int] = {}
+        if evidence := retrieval.evidence:
+            order = tuple(dict.fromkeys((*evidence.keys, *order)))
+            self._weighed = _rank(order, evidence.scores)
+            self._shares = _rank(evidence.keys, evidence.shares)
+            self._matched = _rank(evidence.keys, evidence.matched)
         if retrieval.reranked:
-            self._reranked = _rank_keys(dict.fromkeys((*retrieval.reranked, *order)))
-        self._rerank_scores = dict(zip(retrieval.reranked, retrieval.rerank_scores, strict=True))
-        self._final = _rank_keys(match.key for match in retrieval.matches)
+            order = tuple(dict.fromkeys((*retrieval.reranked, *order)))
+            self._reranked = _rank(order, retrieval.rerank_scores)
+        self._final = _rank(match.key for match in retrieval.matches)
         known_keys = {*self._final, *(key for places in self._searches for key in places)}
         self._before = [(_find_passage_key(match, known_keys), match) for match in before]
-        self._plain = _rank_keys(key for key, _ in self._before)
+        self._plain = _rank(key for key, _ in self._before)
         self._language = find_question_language(retrieval)
 
     def explain_retrieval(self) -> Movements:
         """Return the movements of the passages in the final list and in the plain list."""
-        retrieval = self._retrieval
+        final = enumerate(self._retrieval.matches, start=1)
+        dropped = (row for row in dict(self._before).items() if row[0] not in self._final)
         return Movements(
-            passages=tuple(
-                self._explain_passage(match.key, match, place)
-                for place, match in enumerate(retrieval.matches, start=1)
-            ),
-            dropped=tuple(
-                self._explain_passage(key, match, None)
-                for key, match in dict(self._before).items()
-                if key not in self._final
-            ),
+            passages=tuple(self._explain_passage(match.key, match, it) for it, match in final),
+            dropped=tuple(self._explain_passage(key, match, None) for key, match in dropped),
             depth=len(self._before),
-            evidence_weight=None if retrieval.evidence is None else retrieval.evidence.weight,
         )
 
     def _explain_passage(self, key: Key, match: Match, place: int | None) -> Movement:
         """Return the movement of one passage; *place* is its final rank."""
-        if place is not None and place != self._final[key]:
+        if place is not None and place != self._final[key][0]:
             # If lists are joined without merging, a passage occurs once per search that found it.
             return Movement(match, place, match.fused_score, None, ranks="listed here again")
         score = match.score if match.fused_score is None else match.fused_score
+        fused_place, fused_score = self._fused.get(key, _NOWHERE)
+        weighed_place, weighed_score = self._weighed.get(key, _NOWHERE)
+        reranked_place, rerank_score = self._reranked.get(key, _NOWHERE)
         movement = Movement(
             match=match,
             place=place,
             score=None if place is None else score,
-            before=self._plain.get(key),
+            before=self._plain.get(key, _NOWHERE)[0],
             hits=tuple(self._list_hits(key)),
-            fused_place=self._fused.get(key),
-            fused_score=self._fused_scores.get(key),
-            weighed_place=self._weighed.get(key),
-            weighed_score=self._weighed_scores.get(key),
-            evidence=self._shares.get(key),
+            fused_place=fused_place,
+            fused_score=fused_score,
+            weighed_place=weighed_place,
+            weighed_score=weighed_score,
+            evidence=self._shares.get(key, _NOWHERE)[1],
             keywords=self._find_keywords(match.text or "") if key in self._shares else (),
-            reranked_place=self._reranked.get(key),
-            rerank_score=self._rerank_scores.get(key),
+            reranked_place=reranked_place,
+            rerank_score=rerank_score,
             passed_by=tuple(self._list_overtaking_ranks(key, place)),
         )
-        return replace(
-            movement,
-            ranks=self._describe_ranks(movement),
-            reasons=tuple(self._list_reasons(movement)),
-        )
+        reasons = tuple(self._list_reasons(movement))
+        return replace(movement, ranks=self._describe_ranks(movement), reasons=reasons)
 
     def _list_hits(self, key: Key) -> Iterator[Hit]:
         gains = self._retrieval.gains
-        for search, places in enumerate(self._searches):
-            if (place := places.get(key)) is not None:
-                ranking = self._retrieval.rankings[search]
+        for search, ranks in enumerate(self._searches):
+            if key in ranks:
+                place, score = ranks[key]
+                variant = self._retrieval.rankings[search].variant
                 added = gains[search][place - 1] if gains else None
-                kind = ranking.variant.kind
-                weight = ranking.variant.weight
-                yield Hit(search, kind, weight, place, ranking.scores[place - 1], added)
+                yield Hit(search, variant.kind, variant.weight, place, score, added)
 
     def _find_keywords(self, text: str) -> tuple[str, ...]:
         evidence = self._retrieval.evidence
@@ -358,32 +339,28 @@ class _Explainer:
 
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""
-        before = self._plain.get(key)
-        if before is None:
+        if key not in self._plain:
             return
-        # A passage that is not in the plain list counts as below all passages that are.
-        for other_key, other_place in self._final.items():
+        before = self._plain[key][0]
+        for other_key, (other_place, _) in self._final.items():
             is_above = place is None or other_place < place
-            if is_above and self._plain.get(other_key, before + 1) > before:
+            # A passage that is not in the plain list counts as below all passages that are.
+            if is_above and self._plain.get(other_key, (before + 1, None))[0] > before:
                 yield other_place
 
     # --- in words ---------------------------------------------------------------------------------
 
     def _describe_ranks(self, movement: Movement) -> str:
-        old = movement.before
-        place = movement.place
-        start = movement.question_place
-        if place is None:
-            last = movement.last_place
-            now = "no search found it" if last is None else f"now {format_ordinal(last)}"
-            shown = len(self._retrieval.matches)
-            return f"was {format_ordinal(old or 0)}, {now} and out of the {shown} shown"
-        now = format_ordinal(place)
-        if old is not None:
-            return f"stays {now}" if old == place else f"from {format_ordinal(old)} to {now}"
-        if start is None:
-            return f"new at {now}"
-        return f"new at {now}, from {format_ordinal(start)} in the question's own search"
+        old, new, start = map(
+            format_ordinal, (movement.before, movement.place, movement.question_place)
+        )
+        if not new:
+            last = format_ordinal(movement.last_place)
+            now = f"now {last}" if last else "no search found it"
+            return f"was {old}, {now} and out of the {len(self._retrieval.matches)} shown"
+        if old:
+            return f"stays {new}" if old == new else f"from {old} to {new}"
+        return f"new at {new}" + (f", from {start} in the question's own search" if start else "")
 
     def _list_reasons(self, movement: Movement) -> Iterator[str]:
         """Yield the reasons for *movement* as phrases, such as ``holds no keyword``.
@@ -412,7 +389,7 @@ class _Explainer:
         if has_no_keyword and (is_down or by_words is False):
             yield "holds no keyword"
         if by_reranker is (not is_down) and movement.rerank_score is not None:
-            yield f"the reranker puts it {format_ordinal(movement.reranked_place or 0)}"
+            yield f"the reranker puts it {format_ordinal(movement.reranked_place)}"
         is_cut = (movement.last_place or 0) > len(self._retrieval.matches)
         if is_cut and place is not None and before is not None:
             yield "kept, because the plain search returned it"
@@ -440,7 +417,7 @@ class _Explainer:
             yield f"holds {_join_texts(quoted)}"
         elif movement.keywords and movement.evidence and movement.evidence > 0:
             yield "holds common words of the question"
-        if self._matched.get(movement.match.key):
+        if self._matched.get(movement.match.key, _NOWHERE)[1]:
             notes = [note for subject, note in self._retrieval.trace.notes if subject == "metadata"]
             yield f"its metadata match {_join_texts(notes or ['the question'])}"
 
@@ -455,12 +432,12 @@ def _has_risen(old_rank: int | None, new_rank: int | None) -> bool | None:
     return new_rank < old_rank
 
 
-def _rank_keys(keys: Iterable[Key]) -> dict[Key, int]:
-    """Return the rank of each key, from 1. If a key occurs twice, its first rank counts."""
-    places: dict[Key, int] = {}
-    for place, key in enumerate(keys, start=1):
-        places.setdefault(key, place)
-    return places
+def _rank(keys: Iterable[Key], values: Iterable[float | None] = ()) -> _Ranks:
+    """Return the rank of each key, from 1, and its value. Of equal keys, the first one counts."""
+    ranks: _Ranks = {}
+    for place, (key, value) in enumerate(zip_longest(keys, values), start=1):
+        ranks.setdefault(key, (place, value))
+    return ranks
 
 
 def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
@@ -470,13 +447,9 @@ def _find_passage_key(match: Match, known_keys: Collection[Key]) -> Key:
     their keys in *known_keys* include the text. Then this function returns the key with the text.
     """
     with_text = (match.namespace, f"{match.id or ''}\0{match.text or ''}")
-    key = match.key
     # A match that was built by hand has no key.
-    if not key[1]:
-        key = (match.namespace, match.id) if match.id else with_text
-    if key not in known_keys and with_text in known_keys:
-        return with_text
-    return key
+    key = match.key if match.key[1] else (match.namespace, match.id or with_text[1])
+    return with_text if key not in known_keys and with_text in known_keys else key
 
 
 def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
@@ -490,19 +463,18 @@ def _find_plain_matches(retrieval: Retrieval) -> tuple[Match, ...]:
     ranking = next(originals, None)
     if ranking is None:
         return () if retrieval.rankings else retrieval.matches
-    # A key that includes the text has the id before the null character (see `_find_passage_key`).
-    rows = zip(ranking.keys, ranking.passages, ranking.scores, retrieval.matches, strict=False)
+    rows = zip(ranking.keys, ranking.passages, retrieval.matches, strict=False)
     return tuple(
         Match(
-            id=key[1].partition("\0")[0] or None,
+            id=passage.id,
             namespace=key[0],
-            score=score,
+            score=passage.score,
             text=passage.text,
             metadata=passage.metadata,
             raw=passage.item,
             key=key,
         )
-        for key, passage, score, _ in rows
+        for key, passage, _ in rows
     )
 
 

@@ -70,7 +70,6 @@ def test_what_each_search_and_the_keywords_added_is_what_the_scores_are_made_of(
         assert it.fused_place == found.fused.index(it.match.key) + 1
     # Beside what was added all have the same: the lowest score of every list, or nothing.
     assert max(rests) - min(rests) < 1e-9
-    assert moved.evidence_weight == 0.4
     assert [it.weighed_place for it in moved.passages] == [1, 2, 3, 4]
 
 
