@@ -41,7 +41,7 @@ from qtmiddleware.types import (
 )
 
 ADVICE: Final = (
-    "return a list of passages, or"
+    "return the list of passages, or"
     " pass read= (response -> list of items) and write= (response, items -> response)"
 )
 # All chunks of one document often have the same id of the document.

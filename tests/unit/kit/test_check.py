@@ -127,7 +127,7 @@ KINDS: Final[dict[str, tuple[Callable[..., Any], dict[str, Any], bool, dict[str,
         lambda query, top_k=4: "\n".join(texts(query)),
         {},
         False,
-        {"passages": "type str -> return a list of passages"},
+        {"passages": "type str -> return the list of passages"},
     ),
     "an unknown field": (
         renamed,

@@ -234,7 +234,7 @@ TEXTLESS: Final = {
     ),
 }
 UNREADABLE: Final = {
-    "joined": ("Jaco is well\nCats sleep", "return a list"),
+    "joined": ("Jaco is well\nCats sleep", "return the list"),
     "unknown": ({"answer": {"rows": []}}, "read= (response -> list of items)"),
 }
 UNUSABLE: Final = TEXTLESS | UNREADABLE
