@@ -113,6 +113,24 @@ def test_an_abbreviation_of_two_things_is_used_only_if_passages_decide() -> None
     )
 
 
+def test_an_abbreviation_of_a_great_many_things_is_not_searched_and_that_is_said() -> None:
+    glossary = make(*(["CR", f"cat rat{n}"] for n in range(40)))
+    terms = glossary.find_terms("Who approves a CR?", "en")
+    texts = [f"A cat rat{n} approves." for n in range(2)]
+    assert choose_term_meanings_and_notes(terms, texts, "approves CR", "en") == (
+        [],
+        ["CR not used: nothing beside it decides what it means"],
+    )
+
+
+def test_an_entry_of_many_forms_keeps_apart_what_each_of_its_abbreviations_means() -> None:
+    words = [f"{chr(97 + n)}ale {chr(97 + n)}oat" for n in range(20)]
+    shorts = [f"{chr(65 + n)}{chr(65 + n)}" for n in range(20)]
+    glossary = make([*shorts, *words, "cane core"])
+    assert find(glossary, "The CC?") == {"CC": (("cale coat",), ("cane core",))}
+    assert find(glossary, "The cane core?") == {"cane core": (("CC",),)}
+
+
 def test_a_word_of_a_meaning_that_is_not_its_last_one_decides_nothing() -> None:
     glossary = make(["PM", "project manager", "preventive maintenance"])
     assert not glossary.find_terms("Who manages PM projects?", "en")[0].is_certain
