@@ -223,14 +223,7 @@ class UnreadableDocument(QtMiddlewareError):
         return type(self), (self.path, self.reason, self.detail)
 
 
-_PROXIES: Final = (
-    "ALL_PROXY",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "all_proxy",
-    "https_proxy",
-    "http_proxy",
-)
+_PROXIES: Final = ("all_proxy", "https_proxy", "http_proxy")
 
 
 @contextmanager
@@ -250,10 +243,8 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
         raise
     except Exception as error:
         is_proxy = "proxy" in str(error).casefold() or type(error).__name__ == "InvalidURL"
-        variables = (
-            ("SSL_CERT_FILE",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
-        )
-        set_variables = [name for name in variables if os.environ.get(name)]
+        names = ("ssl_cert_file",) if isinstance(error, OSError) else _PROXIES if is_proxy else ()
+        set_variables = [name for name, it in os.environ.items() if it and name.lower() in names]
         if not set_variables:
             raise
         socks = (

@@ -475,7 +475,7 @@ class _Reader(NamedTuple):
         place, metadata = self._find_metadata(fields, layout)
         if not scores and place != "metadata" and "metadata" in fields:
             scores = _find_scores_in_metadata(fields["metadata"])
-        text, text_field = _find_text(fields, layout)
+        text, text_field = _find_text(fields, layout) if layout.texts else (None, "")
         if text is None and place:
             text, text_field = _find_text(metadata, _find_layout(tuple(metadata), self.named))
             text_field = "metadata." + text_field
@@ -490,9 +490,7 @@ class _Reader(NamedTuple):
             # Scores and similar numbers tell no passages apart.
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
-        title = metadata.get("title")
-        if layout.title and type(title) is not str:
-            title = fields[layout.title]
+        title = metadata.get("title") or fields.get(layout.title)
         score = _read_score(fields, scores)
         if places:
             scores = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
