@@ -61,22 +61,40 @@ __version__ = "0.1.0"
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 _HOMES = {
-    "answering": "AnswerStream AsyncAnswerStream",
-    "config": "Config",
+    "answering": ("AnswerStream", "AsyncAnswerStream"),
+    "config": ("Config",),
     "errors": (
-        "ConfigError EmbeddingError EngineError InvalidQuery MissingExtra ModelError"
-        " QtMiddlewareError ResponseShapeError SetupWarning StoreError UnreadableDocument WrapError"
+        "ConfigError",
+        "EmbeddingError",
+        "EngineError",
+        "InvalidQuery",
+        "MissingExtra",
+        "ModelError",
+        "QtMiddlewareError",
+        "ResponseShapeError",
+        "SetupWarning",
+        "StoreError",
+        "UnreadableDocument",
+        "WrapError",
     ),
-    "preprocessing": "preprocess",
-    "wrapping.decorator": "middleware",
-    "wrapping.health": "Health Readiness",
-    "kit.check": "Check CheckState Finding",
-    "kit.index.hybrid": "Hybrid",
-    "kit.index.ingestion": "IngestReport ingest",
-    "kit.index.retriever": "open_retriever",
-    "wrapping.query_middleware": "QueryMiddleware",
+    "preprocessing": ("preprocess",),
+    "wrapping.decorator": ("middleware",),
+    "wrapping.health": ("Health", "Readiness"),
+    "kit.check": ("Check", "CheckState", "Finding"),
+    "kit.index.hybrid": ("Hybrid",),
+    "kit.index.ingestion": ("IngestReport", "ingest"),
+    "kit.index.retriever": ("open_retriever",),
+    "wrapping.query_middleware": ("QueryMiddleware",),
     "types": (
-        "Answer Citation Degradation Match Message Retrieval SubAnswer Transformation Variant"
+        "Answer",
+        "Citation",
+        "Degradation",
+        "Match",
+        "Message",
+        "Retrieval",
+        "SubAnswer",
+        "Transformation",
+        "Variant",
     ),
 }
 # Modules that are used by name, such as qtm.evaluation.compare(...).
@@ -86,7 +104,7 @@ _ROOMS = {
     "reporting": "kit.evaluation.reporting",
     "testsets": "kit.evaluation.testsets",
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 if not TYPE_CHECKING:  # Type checkers use the imports above.
     __all__ = list(_HOME_OF)

@@ -51,7 +51,7 @@ def test_every_public_name_resolves_and_is_the_same_each_time(name: str) -> None
 
 
 def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
-    homes = {home: set(names.split()) for home, names in qtm._HOMES.items()}
+    homes = {home: set(names) for home, names in qtm._HOMES.items()}
     seen = type_checking_imports()
     rooms = seen.pop("kit") | seen.pop("kit.evaluation")
     assert rooms == set(qtm._ROOMS)
@@ -139,7 +139,7 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
 
 
 def test_every_error_is_one_of_ours() -> None:
-    errors = [getattr(qtm, name) for name in qtm._HOMES["errors"].split()]
+    errors = [getattr(qtm, name) for name in qtm._HOMES["errors"]]
     assert [error for error in errors if not issubclass(error, qtm.QtMiddlewareError)] == [
         qtm.SetupWarning
     ]
