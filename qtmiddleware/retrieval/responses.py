@@ -316,7 +316,11 @@ def list_fields(value: Any, stops_at: float = NEVER) -> dict[Any, Any]:
                     break
                 fields[name] = value[name]
         elif kind == "object":
-            for name in _list_attributes(class_, tuple(getattr(value, "__dict__", ()))):
+            # The models of Pinecone's older SDKs answer to any name, so only declared names count.
+            names = getattr(class_, "attribute_map", None)
+            if not isinstance(names, dict):
+                names = _list_attributes(class_, tuple(getattr(value, "__dict__", ())))
+            for name in names:
                 try:
                     fields[name] = getattr(value, name, None)
                 except Exception:
@@ -977,12 +981,17 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     if _classify(class_) in ("mapping", "view"):
         # A copy may share the dict, so a new object is built.
         return class_({**list_fields(holder), name: value})
+    attributes = getattr(holder, "__dict__", {})
+    if isinstance(store := attributes.get("_data_store"), dict):
+        # The copy module cannot copy the models of Pinecone's older SDKs.
+        copied = object.__new__(class_)
+        vars(copied).update(attributes, _data_store={**store, name: value})
+        return copied
     descriptor = getattr_static(class_, name, None)
     if hasattr(type(descriptor), "__set__") and not ismemberdescriptor(descriptor):
         # Code of the class may write to data that a copy shares with the original.
         raise TypeError(name)
     copied = copy.copy(holder)
-    attributes = getattr(holder, "__dict__", None)
     if attributes and vars(copied) is attributes:
         # pydantic's first version shares the values of a model with its copies.
         object.__setattr__(copied, "__dict__", dict(attributes))

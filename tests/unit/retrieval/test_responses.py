@@ -15,7 +15,7 @@ from decimal import Decimal
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -108,6 +108,33 @@ class WeaviateObject:
     metadata: WeaviateMetadata
     properties: dict[str, Any]
     vector: dict[str, Any] = field(default_factory=dict)
+
+
+class OpenApiModel:
+    """As Pinecone's SDK before version 8: any name can be read, and a class declares a few."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__["_data_store"] = values
+
+    def __getattr__(self, name: str) -> Any:
+        return self.__dict__["_data_store"].get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(name)
+
+    def __repr__(self) -> str:
+        return repr(self.__dict__["_data_store"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return dict(self.__dict__["_data_store"])
+
+
+class OpenApiResponse(OpenApiModel):
+    attribute_map: ClassVar = {"matches": "matches", "namespace": "namespace"}
+
+
+class OpenApiMatch(OpenApiModel):
+    attribute_map: ClassVar = {"id": "id", "score": "score", "metadata": "metadata"}
 
 
 class DictRow(list[Any]):
@@ -304,6 +331,8 @@ SHAPES: dict[str, Case] = {
         usage=SearchUsage(read_units=6))),
     "search, as JSON": under("result.hits", lambda i, t, s: {"_id": i, "_score": s, "fields": {"body": t}}),
     "documents with keys()": under("matches", lambda i, t, s: KeyedDocument({"_id": i, "_score": s, "body": t})),
+    "query, of older SDKs": holding("matches", lambda: OpenApiResponse(
+        matches=each(lambda i, t, s: OpenApiMatch(id=i, score=s, metadata={"text": t})), namespace="ns")),
     "an assistant's context": holding("snippets", assistant_context, NONE),
     # other services
     "OpenAI's vector stores": holding(
@@ -444,7 +473,7 @@ def repr_deeply(value: Any) -> str:
     if isinstance(value, PineconeDocument):
         return repr(value.to_dict())
     held = getattr(value, "__dict__", None)
-    if held and not isinstance(value, Chunk):
+    if held and not isinstance(value, OpenApiModel | Chunk):
         return f"{type(value)}{ {name: repr_deeply(inner) for name, inner in held.items()} }"
     return repr(value)
 
