@@ -203,17 +203,8 @@ Record = dict[str, Any]
 class Store(Protocol):
     """Stores passages with their vectors, and finds the nearest passages to a query.
 
-    If `embeds` is true, the store embeds texts itself. It then receives empty vectors, and is
-    searched by text. All methods raise `StoreError` if they fail.
+    All methods raise `StoreError` if they fail.
     """
-
-    @property
-    def embeds(self) -> bool:
-        """Whether the store itself embeds passages and queries."""
-
-    @property
-    def atomic(self) -> bool:
-        """Whether a reader of the store sees either all changes of a `write` or none of them."""
 
     @property
     def identity(self) -> str:
@@ -222,9 +213,10 @@ class Store(Protocol):
     def write(
         self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
     ) -> None:
-        """Write *passages* and delete the passages with the ids in *delete*, as one change.
+        """Write *passages* and delete the passages with the ids in *delete*.
 
-        A passage replaces an earlier passage with the same id.
+        A passage replaces an earlier passage with the same id. A write that fails is repeated by
+        the next ingest.
 
         Args:
             passages: The passages with their vectors. There may be more than fit in memory.
@@ -232,25 +224,19 @@ class Store(Protocol):
         """
 
     def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*. Each one replaces an earlier passage with the same id.
-
-        An atomic store writes either all passages or none.
-        """
+        """Write *passages*. Each one replaces an earlier passage with the same id."""
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete the passages with these *ids*. Unknown ids are ignored."""
 
     def search(
         self,
-        query: Sequence[float] | str,
+        query: Sequence[float],
         top_k: int,
         *,
         filter: Filter | None = None,  # noqa: A002
     ) -> list[Record]:
-        """Return the *top_k* nearest passages that match *filter*, best first.
-
-        *query* is a vector, or a text if the store embeds texts itself.
-        """
+        """Return the *top_k* passages nearest to the vector *query* that match *filter*."""
 
     def count(self) -> int:
         """Return the number of passages."""

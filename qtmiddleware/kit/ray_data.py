@@ -52,7 +52,7 @@ def map_on_ray(
     pickled_batches = list(islice(remaining, _BATCHES_AT_ONCE))
     if not pickled_batches:
         return
-    with _connect_to_cluster(ray):
+    with connect_to_ray():
         while pickled_batches:
             # One block per batch, because Ray returns the results of a whole block.
             items = ray.data.from_items(pickled_batches, override_num_blocks=len(pickled_batches))
@@ -104,11 +104,12 @@ def _import_ray() -> Any:
 
 
 @contextmanager
-def _connect_to_cluster(ray: Any) -> Iterator[None]:
+def connect_to_ray() -> Iterator[None]:
     """Connect to a cluster for the ``with`` block, unless this process is already connected.
 
     Raises `EngineError` if Ray cannot be started or reached, or ends the run during the block.
     """
+    ray = _import_ray()
     is_connected = ray.is_initialized()
     # Without an address, Ray would also use a cluster that somebody else runs on this machine.
     address = os.environ.get("RAY_ADDRESS") or "local"

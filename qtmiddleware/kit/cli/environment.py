@@ -276,7 +276,7 @@ def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, 
     )
     if is_ingest:
         # Every command imports this module, but only an ingest needs the rooms of the ledger.
-        from qtmiddleware.kit.index.ingestion.ledger import build_ledger_path
+        from qtmiddleware.kit.index.ledger import build_ledger_path
 
         return {"index": index, "ledger": None if is_named else build_ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}

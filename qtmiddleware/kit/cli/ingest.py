@@ -31,7 +31,7 @@ from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.documents import format_file_counts
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
-from qtmiddleware.kit.stores.sqlite.files import MEMORY
+from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.runtime.control_characters import escape_json
 

@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ModelError, QtMiddlewareError
-from qtmiddleware.kit.bulk.journal import count_lines
 from qtmiddleware.kit.bulk.run import CONCURRENCY as CONCURRENCY
 from qtmiddleware.kit.bulk.run import STDIN, BulkReport, ShowBulk, transform_file
 from qtmiddleware.kit.cli import console
@@ -249,7 +248,11 @@ def _write_continuation_note(question_file: str, output_file: str) -> None:
     )
     # The lines are counted in the file, because an interrupt may come after a line is written and
     # before the report counts it.
-    lines = count_lines(Path(output_file))
+    try:
+        with Path(output_file).open("rb") as file:
+            lines = sum(1 for _ in file)
+    except OSError:
+        lines = 0
     count = format_count(lines, "line")
     write_note(escape_line(f"{count} in {output_file}; run {condition} to continue"))
 

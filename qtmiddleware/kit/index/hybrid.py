@@ -353,20 +353,20 @@ class HybridSearch(Hybrid):
 
     Args:
         store: the store to search.
-        embedder: the embedder for the question; ``None`` if the store embeds texts itself.
+        embedder: the embedder for the question.
         options: the settings group ``hybrid``.
         rrf_k: the constant k of the method ``rrf``.
         preprocess: the rules that extract the keywords for the word search.
 
     Raises:
         StoreError: if the store has no word search.
-        ConfigError: if the store needs vectors and there is no embedder, or if both weights are 0.
+        ConfigError: if both weights are 0.
     """
 
     def __init__(
         self,
         store: Store,
-        embedder: Embedder | None,
+        embedder: Embedder,
         *,
         options: HybridSettings | None = None,
         rrf_k: int = 60,
@@ -378,14 +378,8 @@ class HybridSearch(Hybrid):
                 f"{type(store).__name__} has no keyword search, which hybrid.enabled needs; use"
                 " sqlite, or set hybrid.bm25Weight to 0"
             )
-        if options.vector_weight and not store.embeds and embedder is None:
-            raise ConfigError(
-                f"{type(store).__name__} needs vectors; pass an embedder", path="embedder"
-            )
 
         def search_vectors(query: str, top_k: int, **filter_argument: Any) -> list[Record]:
-            if store.embeds or embedder is None:
-                return store.search(query, top_k, **filter_argument)
             start = perf_counter()
             vector = embedder.embed([query])[0]
             record_embedding_time(perf_counter() - start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
 from qtmiddleware.kit.index.hybrid import HybridSearch
+from qtmiddleware.kit.stores import SQLiteStore, open_pinecone
+from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.runtime.background_loop import is_async
@@ -27,7 +28,7 @@ class StoreRetriever:
 
     Attributes:
         store: the store to search, already open.
-        embedder: the embedder for passages; ``None`` if the store embeds texts itself.
+        embedder: the embedder for passages.
         search: the function that searches the store; it takes ``(query, top_k, filter)``.
         settings: the settings that the store was opened with.
         query_embedder: the embedder for queries; ``None`` if *search* takes texts, not vectors.
@@ -36,7 +37,7 @@ class StoreRetriever:
     """
 
     store: Store
-    embedder: Embedder | None
+    embedder: Embedder
     search: Callable[..., list[Record]] = field(repr=False)
     settings: Settings = field(repr=False)
     query_embedder: Embedder | None
@@ -76,8 +77,7 @@ def open_retriever(
         ConfigError: if settings contradict each other, or *embedder* cannot embed.
         MissingExtra: if a package is not installed.
     """
-    embeds_itself = store is not None and store.embeds
-    used_embedder = None if embeds_itself else _open_embedder(embedder, settings)
+    used_embedder = _open_embedder(embedder, settings)
     used_store = (
         store if store is not None else _open_store(settings, used_embedder, must_exist=must_exist)
     )
@@ -126,23 +126,26 @@ def _open_embedder(embedder: Any, settings: Settings) -> Embedder:
         ) from None
 
 
-def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bool) -> Store:
+def _open_store(settings: Settings, embedder: Embedder, *, must_exist: bool) -> Store:
     """Open the configured store for vectors of *embedder*.
 
     If *must_exist* is true and the store keeps files, raises `StoreError` if the index does not
     exist, and logs a warning if the index is empty.
     """
-    name, dimension = ("", 0) if embedder is None else (embedder.name, embedder.dimension)
     row, path = STORES[settings.store.kind], settings.index_path
     # Checked before the store is opened, which would create an empty index.
     if row.keeps_files and must_exist and not Path(path).expanduser().exists():
         raise StoreError(
             f"the index {path} does not exist yet; create it with qtm ingest and the same config"
         )
-    module = import_module(f"qtmiddleware.kit.stores.{row.name}")
-    opened: Store = module.open_store(settings, embedding_model=name, dimension=dimension)
-    # Only a search of an empty index is worth a warning: an ingest is about to fill the index. A
-    # cloud service is not called just to count.
+    vectors: dict[str, Any] = {
+        "embedding_model": embedder.name,
+        "dimension": embedder.dimension,
+    }
+    if row.name == "pinecone":
+        return open_pinecone(settings.store, **vectors)
+    opened = SQLiteStore(MEMORY if row.name == "memory" else path, **vectors)
+    # Only a search of an empty index is worth a warning: an ingest is about to fill the index.
     if must_exist and row.keeps_files and not opened.count():
         logger.warning(
             "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
@@ -151,7 +154,7 @@ def _open_store(settings: Settings, embedder: Embedder | None, *, must_exist: bo
 
 
 def _build_search_and_embedder(
-    store: Store, embedder: Embedder | None, settings: Settings
+    store: Store, embedder: Embedder, settings: Settings
 ) -> tuple[Callable[..., list[Record]], Embedder | None]:
     """Return a function that searches *store*, and the embedder for the search queries.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qtmiddleware.kit.stores.memory import MemoryStore
 from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
-from qtmiddleware.kit.stores.sqlite import SQLiteStore
+from qtmiddleware.kit.stores.sqlite import MemoryStore, SQLiteStore
 
 __all__ = ["MemoryStore", "PineconeStore", "SQLiteStore", "open_pinecone"]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from qtmiddleware.errors import MissingExtra, StoreError
 from qtmiddleware.protocols import Passage
@@ -18,15 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
-
-SLICE: Final = 500
-"""The number of passages per batch of a write. Only one batch is in memory at a time."""
-
-DIGITS: Final = 6
-"""The number of decimals of a score.
-
-More decimals would be rounding errors of single precision, and sort equal passages randomly.
-"""
 
 Row = tuple[str, str, str]
 """A passage as it is stored: its id, its text, and its metadata as JSON."""
@@ -46,52 +36,6 @@ class ClosingStore:
         raise NotImplementedError
 
 
-def check_stored_model(
-    path: object,
-    stored_model: object,
-    stored_dimension: object,
-    embedding_model: str,
-    dimension: int,
-) -> None:
-    """Check that the stored vectors are from the embedding model in use.
-
-    Raises `StoreError` if the model or the dimension differs.
-
-    Args:
-        path: the store's path, which the error message names.
-        stored_model: the embedding model of the stored vectors.
-        stored_dimension: the length of the stored vectors.
-        embedding_model: the embedding model in use now.
-        dimension: the length of vectors of *embedding_model*.
-    """
-    if (stored_model, stored_dimension) != (embedding_model, dimension):
-        raise StoreError(
-            f"{path} was made with the embedding model {stored_model!r} ({stored_dimension}"
-            f" numbers a vector) and cannot be used with {embedding_model!r} ({dimension}): their"
-            f" vectors mean different things. Use {stored_model!r}, or ingest again into another"
-            " path"
-        )
-
-
-def build_row_batches(
-    passages: Iterable[tuple[Passage, Sequence[float]]], dimension: int
-) -> Iterator[tuple[list[Row], Floats]]:
-    """Yield the rows to store and the vectors of *passages*, batch by batch.
-
-    *passages* are (passage, vector) pairs, and *dimension* is the length of a vector. Raises
-    `StoreError` for a passage or vector that cannot be stored.
-    """
-    iterator = iter(passages)
-    while batch := list(islice(iterator, SLICE)):
-        rows = [build_row(passage) for passage, _ in batch]
-        yield (
-            rows,
-            convert_vectors(
-                [vector for _, vector in batch], dimension, passage_ids=[row[0] for row in rows]
-            ),
-        )
-
-
 def pair_vectors(
     passages: Sequence[Passage], vectors: Sequence[Sequence[float]]
 ) -> Iterator[tuple[Passage, Sequence[float]]]:
@@ -107,49 +51,20 @@ def pair_vectors(
     return zip(passages, vectors, strict=True)
 
 
-def select_storable_ids(ids: Iterable[str]) -> list[str]:
-    """Return *ids* without duplicates and without ids that no passage can have."""
-    return [id_ for id_ in dict.fromkeys(ids) if _is_storable_id(id_)]
-
-
 def build_row(passage: Passage) -> Row:
     """Return the row to store for *passage*: its id, its text, and its metadata as JSON.
 
     Raises `StoreError` if the id is not valid text, or if the metadata cannot be written as JSON.
     """
-    if not _is_storable_id(passage.id):
-        raise StoreError(
-            f"the id {passage.id!r} must be text that can be stored; nothing was written"
-        )
     try:
+        passage.id.encode()
         metadata = json.dumps(dict(passage.metadata))
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise StoreError(
-            f"the metadata of the passage {passage.id!r} must be JSON ({error}); nothing was"
-            " written"
+            f"the passage {passage.id!r} cannot be stored: its id must be text and its metadata"
+            f" JSON ({type(error).__name__}); nothing was written"
         ) from error
     return passage.id, replace_surrogates(passage.text), metadata
-
-
-def _is_storable_id(id_: Any) -> bool:
-    """Return whether *id_* is a text that can be encoded as UTF-8."""
-    try:
-        id_.encode()
-    except (AttributeError, UnicodeEncodeError):
-        return False
-    return True
-
-
-def convert_query_vector(query: Sequence[float] | str, dimension: int) -> Floats:
-    """Return *query*, a vector, as an array of *dimension* numbers (float32).
-
-    Raises `StoreError` if the vector is invalid. Also raises it if *query* is a text, because local
-    stores do not embed texts.
-    """
-    if isinstance(query, str):
-        raise StoreError("this store does not embed texts; search it with the query's vector")
-    vector: Floats = convert_vectors([query], dimension)[0]
-    return vector
 
 
 def convert_vectors(

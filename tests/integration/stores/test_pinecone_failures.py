@@ -5,16 +5,12 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import qtmiddleware as qtm
-from qtmiddleware.config.settings import StoreSettings
-from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.stores.pinecone import PineconeStore, open_pinecone
+from qtmiddleware.errors import StoreError
+from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage
 from tests.support.pinecone_world import API_KEY, PineconeWorld, pinecone_world, without_pauses
 
@@ -32,9 +28,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[PineconeWorld]:
 
 @pytest.fixture
 def store(world: PineconeWorld) -> PineconeStore:
-    made = PineconeStore(
-        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=20
-    )
+    made = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
     made.upsert([Passage("a", "apple")], [X])
     return made
 
@@ -104,20 +98,6 @@ def test_an_answer_that_cannot_be_read_is_told(
     assert "cannot be read" in str(failure(lambda: call(store)))
 
 
-def test_an_sdk_that_is_too_old_is_told_with_what_to_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    facts = tmp_path / "pinecone-7.3.0.dist-info"
-    facts.mkdir()
-    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: pinecone\nVersion: 7.3.0\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = StoreSettings(kind="pinecone", index="passages")
-    with pytest.raises(ConfigError) as caught:
-        open_pinecone(settings, embedding_model="a-model", dimension=3)
-    assert "needs pinecone 9 or newer, not 7.3.0" in str(caught.value)
-    assert 'pip install "pinecone>=9"' in str(caught.value)
-
-
 def test_fewer_vectors_taken_than_sent_are_told(world: PineconeWorld, store: PineconeStore) -> None:
     world.answers("/vectors/upsert", 200, '{"upsertedCount": 1}', content_type="application/json")
     error = failure(lambda: store.upsert([Passage("b", "x"), Passage("c", "y")], [X, X]))
@@ -145,27 +125,6 @@ def test_nobody_at_that_address_is_told(world: PineconeWorld) -> None:
     assert "cannot be reached" in str(error)
 
 
-@each_use
-@pytest.mark.usefixtures("store")
-def test_what_hangs_is_waited_for_no_longer_than_was_said(world: PineconeWorld, use: str) -> None:
-    hasty = PineconeStore(
-        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5
-    )
-    path, call = USES[use]
-    world.hangs(path)
-    assert "did not answer within 0.5 seconds" in str(failure(lambda: call(hasty)))
-
-
-def test_nobody_queues_behind_a_look_that_hangs(world: PineconeWorld) -> None:
-    store = PineconeStore(
-        world.index("passages"), embedding_model="a-model", dimension=3, timeout_seconds=0.5
-    )
-    world.hangs("/describe_index_stats")
-    with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(store.search, X, 1) for _ in range(8)]
-        assert all("did not answer within 0.5 seconds" in str(one.exception()) for one in asked)
-
-
 def test_a_failed_look_is_not_taken_for_an_answer(world: PineconeWorld) -> None:
     store = PineconeStore(world.index("passages"), embedding_model="a-model", dimension=3)
     world.answers("/describe_index_stats", 500)
@@ -186,38 +145,3 @@ def test_the_clients_own_retries_are_the_only_ones(
 def test_a_short_disturbance_passes_unnoticed(world: PineconeWorld, store: PineconeStore) -> None:
     world.answers("/query", 429, "slow down", headers={"Retry-After": "1"}, times=2)
     assert [one["id"] for one in store.search(X, 1)] == ["a"]
-
-
-def test_a_failure_of_the_second_batch_says_how_far_it_came(
-    world: PineconeWorld, store: PineconeStore
-) -> None:
-    def passages() -> Iterator[tuple[Passage, list[float]]]:
-        for n in range(2_000):
-            if n == 1_001:
-                world.answers("/vectors/upsert", 503)
-            yield Passage(str(n), ""), X
-
-    error = failure(lambda: store.write(passages(), delete=["a"]))
-    assert str(error).endswith("(HTTP 503); 1,000 passages had been written by then")
-    assert error.__cause__ is not None
-    assert "a" in world.stored("passages")
-
-
-@pytest.mark.parametrize("day", ["hangs", "rate limited", "down"])
-def test_a_question_on_a_bad_day_is_searched_once_more_at_most_and_never_after_a_429(
-    world: PineconeWorld, store: PineconeStore, day: str
-) -> None:
-    if day == "hangs":
-        # With the store that is open already, what it looks up first would be late too on a busy
-        # machine.
-        store._calls._timeout_seconds = 0.5
-    qm = qtm.QueryMiddleware(store=store, embedder=lambda texts: [X for _ in texts])
-    if day == "hangs":
-        world.hangs("/query")
-    else:
-        world.answers("/query", **BAD_DAYS[day][0])
-    with pytest.raises(StoreError):
-        qm.retriever("apple?")
-    # The client's own tries, for 50 candidates and then for the caller's number.
-    searches = 1 if day == "rate limited" else 2
-    assert sum(one.path == "/query" for one in world.exchanges) <= 4 * searches

@@ -68,7 +68,6 @@ def test_what_its_searches_read_is_part_of_the_account(
 def test_it_is_a_store_without_a_word_search(store: Any) -> None:
     assert isinstance(store, Store)
     assert not isinstance(store, KeywordStore)
-    assert (store.embeds, store.atomic) == (False, False)
 
 
 def test_the_nearest_come_first_with_text_and_metadata_apart(store: PineconeStore) -> None:
@@ -258,19 +257,12 @@ def test_what_the_passages_raise_passes_through(store: PineconeStore) -> None:
         (Passage("a" * 513, ""), X, "ASCII"),
         (Passage("a\0", ""), X, "NUL"),
         (Passage(7, ""), X, "ASCII"),  # type: ignore[arg-type]
-        (Passage("bad", "", {"nested": {"a": 1}}), X, "'nested' of the passage 'bad'"),
-        (Passage("bad", "", {"numbers": [1, 2]}), X, "'numbers' of the passage 'bad'"),
-        (Passage("bad", "", {"set": {"a"}}), X, "'set' of the passage 'bad'"),
-        (Passage("bad", "", {"nan": float("nan")}), X, "'nan' of the passage 'bad'"),
-        (Passage("bad", "", {"big": 2**53 + 1}), X, "'big' of the passage 'bad'"),
-        (Passage("bad", "", {"text": "twice"}), X, "holds the text itself"),
-        (Passage("bad", "", {"$eq": "x"}), X, "rename it"),
-        (Passage("bad", "", {7: "x"}), X, "rename it"),  # type: ignore[dict-item]
-        (Passage("bad", "x" * 41_000), X, "passage 'bad' are 41,011 bytes"),
-        (Passage("bad", ""), [1.0, 2.0], "'bad' has 2 numbers, not 3"),
-        (Passage("bad", ""), [1.0, float("nan"), 0.0], "'bad' must hold finite numbers"),
-        (Passage("bad", ""), ["a", "b", "c"], "not a list of numbers"),
-        (Passage("bad", ""), None, "not a list of numbers"),
+        (Passage("bad", "", {"set": {"a"}}), X, "metadata of the passage 'bad'"),
+        (Passage("bad", "", {"nan": float("nan")}), X, "metadata of the passage 'bad'"),
+        (Passage("bad", "x" * 41_000), X, "passage 'bad' are 41,012 bytes"),
+        (Passage("bad", ""), [1.0, 2.0], "'bad' must be a list of 3 finite numbers"),
+        (Passage("bad", ""), [1.0, float("nan"), 0.0], "'bad' must be a list of 3 finite numbers"),
+        (Passage("bad", ""), ["a", "b", "c"], "'bad' must be a list of 3 finite numbers"),
         (Passage("bad", ""), [0.0, 0.0, 0.0], "all zeros"),
     ],
 )
@@ -285,16 +277,6 @@ def test_a_bad_passage_is_refused_by_name_and_nothing_is_sent(
 def test_too_few_vectors_are_refused(store: PineconeStore) -> None:
     with pytest.raises(StoreError, match="2 passages came with 1 vectors"):
         store.upsert([Passage("a", ""), Passage("b", "")], [X])
-
-
-def test_a_failure_on_the_way_says_how_far_it_came(
-    world: PineconeWorld, store: PineconeStore
-) -> None:
-    rows = [(Passage(str(n), ""), X) for n in range(1_500)]
-    with pytest.raises(StoreError, match=r"ASCII.*1,000 passages had been written by then"):
-        store.write([*rows, (Passage("ä", ""), X)], delete=["stale"])
-    assert len(world.stored("passages")) == 1_000
-    assert world.sent("/vectors/delete") == []
 
 
 @pytest.mark.parametrize("vector", [[1.0, 0.0], [], [1.0, float("inf"), 0.0]])
@@ -373,7 +355,9 @@ def test_the_index_is_looked_at_once(world: PineconeWorld, store: PineconeStore)
 
 def test_another_dimension_is_refused(world: PineconeWorld) -> None:
     store = opened(world, dimension=4)
-    with pytest.raises(StoreError, match=r"vectors of 3 numbers .*'a-model', which makes 4"):
+    with pytest.raises(
+        StoreError, match=r"vectors of 3 numbers .*'a-model', which makes dense ones of 4"
+    ):
         store.count()
 
 
@@ -393,9 +377,6 @@ def test_a_namespace_may_have_any_name_that_pinecone_takes(world: PineconeWorld)
         store = opened(world, namespace=namespace)
         store.upsert([Passage("a", "")], [X])
         assert (store.count(), opened(world, namespace=namespace).identity) == (1, store.identity)
-    for namespace in ("ä", "x" * 513, "a\0"):
-        with pytest.raises(StoreError, match="ASCII"):
-            opened(world, namespace=namespace)
 
 
 def test_everything_sent_is_json_without_a_number_that_is_none(

@@ -53,9 +53,8 @@ def test_child_and_parent_write_and_see_what_the_other_wrote(tmp_path: Path) -> 
 def test_a_child_is_not_kept_waiting_by_what_the_parent_was_doing(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.upsert([Passage("parent", "one")], [[1.0, 0.0]])
-        connections, held = store._connections, store._memory_copy
-        # As other threads of the parent may hold them at that moment.
-        with connections._pool_lock, held._lock, connections._write_lock:
+        # As another thread of the parent may hold it at that moment.
+        with store._cache_lock:
             assert in_child(lambda: ids(store) == {"parent"} and store.count() == 1)
         assert ids(store) == {"parent"}
 

@@ -15,18 +15,14 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores.sqlite.files import (
-    BUSY_SECONDS,
-    connect_to_existing_file,
-    create_private_file,
-)
+from qtmiddleware.kit.stores.database import open_database
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of the file's layout."""
+_TABLES: Final = ("CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NULL)",)
 
 _log: Final = get_logger("qtmiddleware.bench")
 
@@ -46,22 +42,9 @@ class CacheFile:
         """
         self._path = Path(path).expanduser()
         self._lock = Lock()
-        try:
-            create_private_file(self._path)
-            self._connection: sqlite3.Connection = connect_to_existing_file(
-                str(self._path), timeout=BUSY_SECONDS
-            )
-            try:
-                self._prepare_file()
-            except BaseException:
-                self._connection.close()
-                raise
-        except (OSError, sqlite3.Error) as error:
-            why = getattr(error, "strerror", None) or error
-            raise StoreError(
-                f"the cache {self._path} cannot be used ({why}); name another folder, or delete"
-                " the file"
-            ) from error
+        self._connection = open_database(
+            str(self._path), _TABLES, version=VERSION, subject=f"the cache {self._path}"
+        )
 
     def __repr__(self) -> str:
         return f"CacheFile({str(self._path)!r})"
@@ -91,19 +74,6 @@ class CacheFile:
         """Close the file. A second call does nothing."""
         with self._lock:
             self._connection.close()
-
-    def _prepare_file(self) -> None:
-        """Create the table in a new file, or check the version of an existing file."""
-        with self._connection:
-            # Two processes may create the file at the same time. The second one finds the table.
-            self._connection.execute("BEGIN IMMEDIATE")
-            if not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                self._connection.execute(
-                    "CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
-                )
-                self._connection.execute(f"PRAGMA user_version = {VERSION}")
-        if self._connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-            raise sqlite3.DatabaseError("it is not a cache of this version of qtmiddleware")
 
     @contextmanager
     def _tolerate_failures(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from contextlib import closing
@@ -13,11 +12,11 @@ from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, find_documents
+from qtmiddleware.kit.documents import Converter
 from qtmiddleware.kit.evaluation.testsets.filtering import normalize_words, split_quote
-from qtmiddleware.kit.index.ingestion.ledger import Ledger
-from qtmiddleware.kit.index.ingestion.reading import Reader, Root, resolve_folder_links
-from qtmiddleware.kit.stores.sqlite.files import MEMORY
+from qtmiddleware.kit.index.ledger import Ledger
+from qtmiddleware.kit.index.sources import DocumentReader, Root
+from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.preprocessing.text import split_tokens
 from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.logs import get_logger
@@ -37,11 +36,6 @@ _PHRASE_END: Final = re.compile(
     r"[.!?](?=\s|$)|[。！？؟।]|\n[^\S\n]*+(?=\n)|\n\s*+(?![^\W\d_A-ZÀ-ÞΑ-ΩА-Я])"
 )
 
-_PASSAGES: Final = """
-SELECT d.name || '#' || c.ordinal, c.text, c.metadata
-FROM target t JOIN documents d ON d.id = t.document JOIN chunks c ON c.document = d.id ORDER BY c.id
-"""
-
 logger: Final = get_logger("qtmiddleware.testsets")
 
 
@@ -60,28 +54,30 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
         ConfigError: A path has no documents, or no document can be read.
         MissingExtra: The package for reading a file named in *paths* is not installed.
     """
+    passages: list[Passage] = []
+    errors: list[Exception] = []
     with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
-        errors: list[Exception] = []
+        files: set[str] = set()
         for path in paths:
-            reader = Reader(
-                ledger, settings, Root.from_data_path(path), context_version="", converter=converter
-            )
-            for document in {
-                resolve_folder_links(file): file for file in find_documents(path)
-            }.values():
+            root = Root.from_data_path(path)
+            reader = DocumentReader(ledger, settings, root, converter)
+            for file in root.find_documents(path, all_files=False):
                 try:
-                    reader.add_document(document)
+                    document = reader.read(file)
                 except (UnreadableDocument, MissingExtra) as error:
                     # The user named this file, so skipping it would be a surprise.
-                    if isinstance(error, MissingExtra) and reader.has_single_file:
+                    if isinstance(error, MissingExtra) and root.is_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     errors.append(error)
-        rows = ledger.execute(_PASSAGES)
-    if not rows:
+                    continue
+                if document is not None and document.file not in files:
+                    files.add(document.file)
+                    passages += document.passages
+    if not passages:
         why = f": {errors[0]}" if errors else ""
         raise ConfigError(f"there are no passages to write questions about{why}", path="paths")
-    return tuple(Passage(id_, text, json.loads(metadata)) for id_, text, metadata in rows)
+    return tuple(passages)
 
 
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:

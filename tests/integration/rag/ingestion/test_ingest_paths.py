@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.kit.files import open_regular_file
-from qtmiddleware.kit.index.ingestion import reading
-from qtmiddleware.kit.index.ingestion.reading import LONGEST, Root, build_document_name
+from qtmiddleware.kit.index import sources
+from qtmiddleware.kit.index.sources import LONGEST_NAME, Root, build_document_name
 from tests.support.ingest_world import SENTENCES, Counting, World
 
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=700)
@@ -28,7 +28,7 @@ def test_a_name_is_printable_ascii_and_short_whatever_the_file_is_called(source:
     name = build_document_name(source)
     assert name.isascii()
     assert name.isprintable()
-    assert len(name) <= LONGEST
+    assert len(name) <= LONGEST_NAME
 
 
 @given(NAMES, NAMES)
@@ -122,7 +122,7 @@ def test_a_relative_and_an_absolute_data_path_are_one(
     assert Root.from_data_path("docs") == Root.from_data_path(world.docs)
 
 
-def test_a_store_that_was_deleted_gets_all_data_paths_back(world: World) -> None:
+def test_a_store_that_was_deleted_gets_each_data_path_back_without_embedding(world: World) -> None:
     other = World(world.folder / "other")
     other.write("one.txt", SENTENCES["beta"])
     world.ingest()
@@ -133,6 +133,7 @@ def test_a_store_that_was_deleted_gets_all_data_paths_back(world: World) -> None
             file.unlink()
     embed = Counting()
     world.ingest(other.docs, embed=embed)
+    world.ingest(embed=embed)
     assert embed.calls == 0
     assert world.passages() == before
 
@@ -174,7 +175,7 @@ def test_a_link_that_is_put_there_while_it_is_read_is_skipped(
             found.symlink_to(tmp_path / "credentials")
         return read(path, **options)
 
-    monkeypatch.setattr(reading, "open_regular_file", swap_and_open)
+    monkeypatch.setattr(sources, "open_regular_file", swap_and_open)
     report = world.ingest()
     assert [Path(one.path).name for one in report.skipped] == ["alpha.txt"]
     assert "precious" not in repr(world.passages())

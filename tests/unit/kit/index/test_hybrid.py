@@ -440,22 +440,6 @@ def test_many_threads_get_the_same_answer(store: SQLiteStore) -> None:
         assert all(found == expected for found in pool.map(search, [QUERY] * 100))
 
 
-def test_a_store_that_embeds_gets_the_text(store: SQLiteStore) -> None:
-    class Embedding:
-        """The store, as one that embeds questions itself."""
-
-        embeds, atomic, identity = True, True, "embedding"
-        write, upsert, delete = staticmethod(store.upsert), store.upsert, store.delete
-        keyword_search, count, close = store.keyword_search, store.count, store.close
-
-        def search(self, query: Any, top_k: int, *, filter: Any = None) -> Any:  # noqa: A002
-            assert query == QUERY
-            assert filter is None
-            return store.search(by_hand([query])[0], top_k)
-
-    assert HybridSearch(Embedding(), None)(QUERY) == HybridSearch(store, EMBEDDER)(QUERY)
-
-
 class Wordless:
     """A store without a word search."""
 
@@ -477,11 +461,6 @@ def test_a_store_without_a_word_search_is_refused_unless_words_count_nothing() -
     with pytest.raises(StoreError, match="Wordless has no keyword search"):
         HybridSearch(Wordless(), EMBEDDER)
     assert ids(HybridSearch(Wordless(), EMBEDDER, options=weighing(1.0, 0.0))("q")) == ["a"]
-
-
-def test_a_store_of_vectors_without_an_embedder_is_refused(store: SQLiteStore) -> None:
-    with pytest.raises(ConfigError, match="pass an embedder"):
-        HybridSearch(store, None)
 
 
 def test_what_the_embedder_raises_passes_through(store: SQLiteStore) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,8 +13,7 @@ from typing import Any
 import pytest
 
 from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, sqlite
-from qtmiddleware.kit.stores.sqlite import connections
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, database, sqlite
 from qtmiddleware.protocols import Passage
 from tests.support.store_contract import (
     AtomicStoreContract,
@@ -78,63 +76,54 @@ def test_only_the_owner_may_read_the_file(tmp_path: Path) -> None:
         assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o600}
 
 
-def foreign_database(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE theirs (a)")
-        connection.commit()
-
-
-@pytest.mark.parametrize(
-    "fill",
-    [
-        lambda path: path.write_bytes(
-            b"PK\x03\x04 this is no database, but it is long enough to look like one" * 40
-        ),
-        lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5_000),
-        lambda path: path.write_text("short"),
-        foreign_database,
-    ],
-    ids=["another format", "damaged", "short", "another program's"],
-)
-def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(
-    tmp_path: Path, fill: Callable[[Path], Any]
-) -> None:
-    path = tmp_path / "index.sqlite"
-    fill(path)
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"index\.sqlite .*was not changed"):
-        open_store(path)
-    assert path.read_bytes() == before
-
-
-ENDLESS = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
+VIEW = """WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)
     SELECT i AS row, CAST(i AS TEXT) AS id, zeroblob(12) AS vector, '' AS text, '{}' AS metadata FROM n"""
-HOSTILE = {
-    "an endless view": f"DROP TABLE passages; CREATE VIEW passages AS {ENDLESS};",
-    "another view": "CREATE VIEW theirs AS SELECT 1;",
-    "a virtual table": "DROP TABLE passages; CREATE VIRTUAL TABLE passages USING fts5"
-    " (row, id, vector, text, metadata);",
-    "a column that is computed": "ALTER TABLE passages ADD COLUMN more AS (zeroblob(1000000000));",
-    "a trigger more": "CREATE TRIGGER theirs AFTER INSERT ON passages BEGIN DELETE FROM passages; END;",
-    "a very long value": "INSERT INTO meta VALUES ('a', zeroblob(200000000));",
-    "a very long number of changes": "UPDATE meta SET value = zeroblob(200000000) WHERE key = 'changes';",
+
+
+def edited(sql: str) -> Callable[[Path], None]:
+    """Write a store that somebody else has changed."""
+
+    def fill(path: Path) -> None:
+        open_store(path).close()
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(sql)
+
+    return fill
+
+
+FOREIGN: dict[str, Callable[[Path], Any]] = {
+    "another format": lambda path: path.write_bytes(b"PK\x03\x04 no database at all" * 90),
+    "damaged": lambda path: path.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5_000),
+    "another program's": lambda path: edited("DROP TABLE meta; CREATE TABLE theirs (a)")(path),
+    "a later version": edited("PRAGMA user_version = 99"),
+    "an endless view": edited(f"DROP TABLE passages; CREATE VIEW passages AS {VIEW}"),
+    "a computed column": edited("ALTER TABLE passages ADD COLUMN more AS (zeroblob(1000000000))"),
+    "a trigger": edited(
+        "CREATE TRIGGER t AFTER INSERT ON passages BEGIN DELETE FROM passages; END"
+    ),
 }
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_a_file_with_other_tables_than_ours_is_refused_and_nothing_of_it_is_run(
-    tmp_path: Path, what: str
-) -> None:
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_or_damaged_file_is_named_and_left_as_it_is(tmp_path: Path, what: str) -> None:
     path = tmp_path / "index.sqlite"
-    with open_store(path) as store:
-        store.upsert([Passage("a", "apple")], [X])
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.executescript(HOSTILE[what])
-        theirs.commit()
+    FOREIGN[what](path)
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"index\.sqlite .*was not changed"):
+    with pytest.raises(StoreError, match=r"index\.sqlite cannot be used: .*delete it and ingest"):
         open_store(path)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_is_never_written_through(tmp_path: Path, exists: bool) -> None:
+    victim = tmp_path / "victim"
+    if exists:
+        victim.write_text("")
+    (tmp_path / "index.sqlite").symlink_to(victim)
+    with pytest.raises(StoreError, match="it is a link"):
+        open_store(tmp_path / "index.sqlite")
+    assert victim.exists() == exists
+    assert not exists or victim.read_bytes() == b""
 
 
 def test_an_index_that_was_analyzed_is_opened(tmp_path: Path) -> None:
@@ -157,20 +146,9 @@ def test_damage_found_later_is_a_store_error(tmp_path: Path) -> None:
         store.search(X, 500)
 
 
-def test_a_folder_is_refused_naming_the_kind(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"cannot be opened: it is not a file; .*\(store\.kind\)"):
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="it is not a file"):
         open_store(tmp_path)
-
-
-def test_a_place_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    open_store(path).close()
-    # Where SQLite has to put its log there is something that is none.
-    (tmp_path / "index.sqlite-wal").mkdir()
-    with pytest.raises(
-        StoreError, match=r"index\.sqlite cannot be opened.*folder that can be written"
-    ):
-        open_store(path)
 
 
 ANOTHER_PROCESS = """
@@ -202,15 +180,6 @@ def test_a_second_store_of_this_process_costs_no_write_of_another_process(tmp_pa
         assert store.count() == 4
 
 
-def test_a_layout_from_the_future_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "index.sqlite"
-    open_store(path).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreError, match="layout 99"):
-        open_store(path)
-
-
 def test_text_of_broken_decoding_is_kept_with_a_mark() -> None:
     with open_store(":memory:") as store:
         store.upsert([Passage("a", "half \ud83d done")], [X])
@@ -234,36 +203,17 @@ def test_a_row_that_was_removed_never_lends_its_place_to_another(tmp_path: Path)
             assert len(store.search(Y, 3, filter={"n": number})) == 1
 
 
-def test_a_store_whose_file_vanished_names_it(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    store = open_store(folder / "index.sqlite")
-    shutil.rmtree(folder)
-    # One reader holds the connection there is, so that the next one needs another.
-    with (
-        ThreadPoolExecutor(1) as pool,
-        store._connections.open_read_transaction(),
-        pytest.raises(StoreError, match="sqlite"),
-    ):
-        pool.submit(store.count).result()
-    store.close()
-
-
-def test_a_writer_that_waited_in_vain_for_another_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(connections, "BUSY_SECONDS", 0.05)
-    with (
-        open_store(tmp_path / "index.sqlite") as store,
-        open_store(tmp_path / "index.sqlite") as other,
-    ):
-
-        def passages() -> Iterator[tuple[Passage, list[float]]]:
-            with pytest.raises(StoreError, match="another process is writing"):
-                other.upsert([Passage("b", "")], [X])
-            yield Passage("a", ""), X
-
-        store.write(passages())
-        assert other.count() == 1
+def test_a_writer_that_waited_in_vain_for_another_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "index.sqlite"
+    open_store(path).close()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with (
+            pytest.raises(StoreError, match="another process is writing"),
+            database.explain_errors("the index"),
+            closing(database.connect(str(path), busy_seconds=0)) as connection,
+        ):
+            connection.execute("BEGIN IMMEDIATE")
 
 
 def test_ctrl_c_in_the_middle_of_a_write_is_no_fault_of_the_store(

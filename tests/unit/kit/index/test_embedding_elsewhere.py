@@ -9,7 +9,7 @@ import pytest
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import MiniLMEmbedder, SentenceTransformersEmbedder
-from qtmiddleware.kit.index.ingestion.embedding import build_batch_embedder
+from qtmiddleware.kit.index.vectors import build_batch_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 
 

@@ -1,0 +1,136 @@
+"""Remember what an ingest has done, in an SQLite file beside the index, the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.config.settings import Settings
+from qtmiddleware.kit.stores import MemoryStore
+from qtmiddleware.kit.stores.database import MEMORY, explain_errors, open_database
+from qtmiddleware.protocols import Store
+
+_VERSION: Final = 2
+# "chunks" has each passage that may be in the store. "fingerprint" is empty unless the store surely
+# has the document as a whole. "hash" is that of the embedded text.
+_TABLES: Final = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID",
+    """CREATE TABLE documents (
+        file TEXT PRIMARY KEY,
+        root TEXT NOT NULL,
+        name TEXT NOT NULL UNIQUE,
+        fingerprint TEXT NOT NULL DEFAULT ''
+    ) WITHOUT ROWID""",
+    """CREATE TABLE chunks (
+        file TEXT NOT NULL,
+        ordinal INTEGER NOT NULL,
+        hash BLOB NOT NULL,
+        PRIMARY KEY (file, ordinal)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE contexts (key BLOB PRIMARY KEY, text TEXT NOT NULL)",
+    """CREATE TABLE vectors (
+        embedding TEXT NOT NULL,
+        hash BLOB NOT NULL,
+        vector BLOB NOT NULL,
+        PRIMARY KEY (embedding, hash)
+    )""",
+)
+
+
+class Ledger:
+    """The SQLite database at *path* that has the documents, contexts and vectors of an index.
+
+    Only one process at a time can open the database. If this process ends for any reason, the
+    operating system releases the lock. Methods raise `StoreError` if the database fails.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._subject = f"{path}, the ledger beside the index,"
+        # Contexts come from several threads.
+        self._lock = threading.RLock()
+        # Waiting is no use: another run keeps the ledger open until the run ends.
+        self._connection = open_database(
+            path, _TABLES, version=_VERSION, subject=self._subject, busy_seconds=0
+        )
+        try:
+            self.execute("PRAGMA locking_mode = EXCLUSIVE")
+            # In this mode, SQLite keeps a lock from the first write until the connection is closed.
+            with self.open_transaction():
+                self.execute("INSERT OR IGNORE INTO meta VALUES ('place', '')")
+        except BaseException:
+            self.close()
+            raise
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Run the SQL *statement* with *values*, and return all resulting rows."""
+        with self._lock, explain_errors(self._subject, ValueError):
+            return self._connection.execute(statement, values).fetchall()
+
+    def execute_many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Run the SQL *statement* once per row in *rows*, in one transaction."""
+        with self.open_transaction(), explain_errors(self._subject):
+            self._connection.executemany(statement, rows)
+
+    def find_value(self, statement: str, *values: Any) -> Any:
+        """Return the first column of the first row that *statement* selects, or ``None``."""
+        rows = self.execute(statement, values)
+        return rows[0][0] if rows else None
+
+    @contextmanager
+    def open_transaction(self) -> Iterator[None]:
+        """Save all changes of the ``with`` block at its end, or no change if the block raises.
+
+        The changes of an inner transaction are saved with the outer transaction.
+        """
+        with self._lock:
+            if self._connection.in_transaction:
+                yield
+                return
+            self.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.execute("COMMIT")
+            finally:
+                if self._connection.in_transaction:
+                    self.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Close the ledger's file; you can call this more than once."""
+        self._connection.close()
+
+
+def build_ledger_path(settings: Settings) -> str:
+    """Return the path of the ledger: ``indexPath`` with ``.ingest`` appended.
+
+    For Pinecone, the path includes a hash of the index and namespace, because several namespaces
+    may share one ``indexPath``.
+    """
+    path, options = Path(settings.index_path).expanduser(), settings.store
+    if options.kind != "pinecone":
+        return f"{path}.ingest"
+    namespace = "\0".join((options.host or options.index or "", options.namespace))
+    return f"{path}.{hashlib.sha256(namespace.encode('utf-8', 'replace')).hexdigest()[:8]}.ingest"
+
+
+@contextmanager
+def open_ledger(settings: Settings, store: Store | None) -> Iterator[Ledger]:
+    """Open the index's ledger, and close it at the end of the ``with`` block.
+
+    *store* is the open store that the user passed in, if any. The ledger of a `MemoryStore` lives
+    as long as the store. Raises `StoreError` if another run uses the ledger.
+    """
+    if isinstance(store, MemoryStore):
+        store.ledger = store.ledger or Ledger(MEMORY)
+        yield store.ledger
+        return
+    in_memory = store is None and (settings.store.kind == "memory" or settings.index_path == MEMORY)
+    ledger = Ledger(MEMORY if in_memory else build_ledger_path(settings))
+    try:
+        yield ledger
+    finally:
+        ledger.close()

@@ -1,0 +1,162 @@
+"""Open the SQLite files of this package, such as an index."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.errors import QtMiddlewareError, StoreError
+from qtmiddleware.kit.files import make_private_folders
+from qtmiddleware.runtime.files import PRIVATE, refuse_link
+
+MEMORY: Final = ":memory:"
+BUSY_SECONDS: Final = 30.0
+"""How long to wait for another process to finish writing, in seconds."""
+
+_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_DISK: Final = (
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+)
+
+
+def open_database(
+    path: str,
+    statements: tuple[str, ...],
+    *,
+    version: int,
+    subject: str,
+    meta: Mapping[str, Any] | None = None,
+    busy_seconds: float = BUSY_SECONDS,
+) -> sqlite3.Connection:
+    """Open the SQLite file at *path*, or create it with its folders, and return a connection.
+
+    Only the owner can read a new file. A link, and a file with other tables, is refused and stays
+    as it is.
+
+    Args:
+        path: The path of the file, or ``":memory:"``.
+        statements: The SQL statements that create the tables.
+        version: The version of the tables.
+        subject: The name of the file in error messages, such as ``the index a.sqlite``.
+        meta: The first rows of the table ``meta`` of a new file, as keys and values.
+        busy_seconds: How long to wait for another process, in seconds.
+
+    Raises:
+        StoreError: If the file cannot be used.
+    """
+    with explain_errors(subject, OSError, ValueError):
+        if path != MEMORY:
+            _create_private_file(Path(path))
+        connection = connect(path, busy_seconds=busy_seconds)
+        try:
+            _prepare_tables(connection, statements, version, meta or {})
+        except BaseException:
+            connection.close()
+            raise
+        # Two processes may switch a new file at the same time. It works in both modes.
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode = WAL")
+    return connection
+
+
+def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
+    """Return a new connection to the existing file at *path*, with transactions by hand."""
+    # Other threads may use the connection later, but only one thread at a time.
+    options: dict[str, Any] = {"timeout": busy_seconds, "check_same_thread": False}
+    name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?mode=rw"
+    connection: sqlite3.Connection = sqlite3.connect(
+        name, uri=path != MEMORY, isolation_level=None, **options
+    )
+    try:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
+    """Convert an error of SQLite, or one of the types in *more*, into a `StoreError`.
+
+    *subject* names the file in the message. The message never quotes a text of the file.
+    """
+    kinds: tuple[type[Exception], ...] = (sqlite3.Error, *more)
+    try:
+        yield
+    except QtMiddlewareError:
+        raise
+    except kinds as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if isinstance(error, OSError):
+            reason = f"{error.strerror}; name a file that can be written"
+        elif code in _BUSY:
+            reason = "another process is writing to it; try again when that has ended"
+        elif code in _DISK:
+            reason = f"{error}; it needs a folder that can be written, with room on the disk"
+        else:
+            reason = (
+                "it is damaged, or not of this version of qtmiddleware, and was not changed;"
+                " delete it and ingest again"
+            )
+        raise StoreError(f"{subject} cannot be used: {reason}") from None
+
+
+def _create_private_file(path: Path) -> None:
+    refuse_link(path)
+    make_private_folders(path.parent)
+    # With O_EXCL, this follows no link that somebody creates now.
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
+    if not path.is_file():
+        raise IsADirectoryError(0, "it is not a file")
+
+
+def _prepare_tables(
+    connection: sqlite3.Connection,
+    statements: tuple[str, ...],
+    version: int,
+    meta: Mapping[str, Any],
+) -> None:
+    """Create the tables in a new database, or check that it has exactly these tables.
+
+    A view or trigger from another program would run in this process, and might never end.
+    """
+    # With the usual 4 KB, passages with vectors would waste half of the space.
+    connection.execute("PRAGMA page_size = 16384")
+    if not _list_tables(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        # Another process may have created the tables meanwhile.
+        if not _list_tables(connection):
+            for statement in (*statements, f"PRAGMA user_version = {version}"):
+                connection.execute(statement)
+            for row in meta.items():
+                connection.execute("INSERT INTO meta VALUES (?, ?)", row)
+        connection.execute("COMMIT")
+    expected = connect(MEMORY)
+    for statement in statements:
+        expected.execute(statement)
+    is_ours = _list_tables(connection) == _list_tables(expected)
+    expected.close()
+    if not is_ours or connection.execute("PRAGMA user_version").fetchone()[0] != version:
+        raise sqlite3.DatabaseError("these are other tables")
+
+
+def _list_tables(connection: sqlite3.Connection) -> set[tuple[str, ...]]:
+    """Return type, name and SQL of the first hundred tables, indexes, views and triggers."""
+    # The SQL of a full-text table's own tables depends on the version of SQLite.
+    return set(
+        connection.execute(
+            "SELECT type, name, iif(name GLOB 'words_*' AND type = 'table', '', sql)"
+            " FROM sqlite_master WHERE name NOT GLOB 'sqlite_stat*' LIMIT 100"
+        )
+    )

@@ -1,0 +1,403 @@
+"""Store passages in a dense Pinecone index, with vectors of your own embedder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from math import isfinite
+from typing import Any, Final
+
+from qtmiddleware.config.settings import StoreSettings
+from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, StoreError
+from qtmiddleware.kit.stores.filters import build_matcher
+from qtmiddleware.kit.stores.passages import ClosingStore, pair_vectors
+from qtmiddleware.protocols import Filter, Passage, Record
+from qtmiddleware.providers import replace_surrogates
+from qtmiddleware.retrieval.searching import record_read_units
+from qtmiddleware.runtime.background_loop import is_async
+
+# Source: https://docs.pinecone.io/reference/api/database-limits
+MOST_IDS: Final = 1_000
+MOST_BYTES: Final = 2_000_000
+MOST_METADATA_BYTES: Final = 40_960
+MOST_MATCHES: Final = 10_000
+LONGEST_ID: Final = 512
+
+_NUMBER_BYTES: Final = 26
+"""The maximum size of a number in JSON, in bytes, with a comma and a space."""
+_FRAME_BYTES: Final = 120
+"""The size of the names and brackets around one vector, in bytes."""
+_EXACT: Final = 2**53
+"""The largest whole number that Pinecone stores exactly, because it stores 64-bit floats."""
+_DEFAULT_NAMESPACES: Final = ("", "__default__")
+_KEY_VARIABLE: Final = "PINECONE_API_KEY"
+_ADVICE: Final = {
+    401: f"rejected the key; check {_KEY_VARIABLE}",
+    402: "requires payment; check the project's plan",
+    403: f"does not allow this to the key; check the rights of {_KEY_VARIABLE} and the plan",
+    404: "knows no such index; check store.index and store.host",
+    413: "says the request is too large",
+    429: "accepts no more requests for now (rate limit or quota); try again later",
+}
+
+
+class PineconeStore(ClosingStore):
+    """Keeps passages in one namespace of a dense Pinecone index, with vectors of your own embedder.
+
+    The first use checks the type and the dimension of the index's vectors. Pinecone does not record
+    which model made them, so use one model per namespace.
+
+    Pinecone's limits:
+
+    - Ids are 1 to 512 ASCII characters.
+    - A metadata value is a text, a number, a boolean or a list of texts. ``None`` is left out, and
+      whole numbers come back as integers.
+    - The text and metadata of one passage have at most 40 KB together. A vector may not be all
+      zeros.
+    - A response has at most 4 MB. If Pinecone rejects a search because of this limit, ask for fewer
+      passages.
+    - Pinecone is eventually consistent: searches and `count` see a write or a removal a little
+      later.
+
+    Thread-safe, with the client's own timeouts and retries. Methods raise `StoreError`, and
+    `InvalidQuery` for an invalid filter.
+
+    Args:
+        index: an index of the ``pinecone`` client, or any object with the same methods.
+        embedding_model: the model of all vectors, for error messages.
+        dimension: the length of all vectors.
+        namespace: the namespace; ``""`` and ``"__default__"`` are the same.
+        text_field: the metadata field that contains the text.
+        opened: resources that are closed together with the store.
+    """
+
+    def __init__(
+        self,
+        index: Any,
+        *,
+        embedding_model: str,
+        dimension: int,
+        namespace: str = "",
+        text_field: str = "text",
+        opened: ExitStack | None = None,
+    ) -> None:
+        # An async index has the same methods, but they return coroutines.
+        if is_async(index.query):
+            raise StoreError("the Pinecone index must not be async; use pinecone.Pinecone().Index")
+        self._index = index
+        self._embedding_model = embedding_model
+        self._dimension = dimension
+        # Some clients use None for the default namespace.
+        self._namespace = namespace or ""
+        self._text_field = text_field
+        self._opened = opened or ExitStack()
+        self._closed = False
+        self._metric: str | None = None
+        host = getattr(index, "host", None)
+        self._host = str(host).rpartition("://")[2].rstrip("/") if host else ""
+        self._subject = f"the Pinecone index {self._host}".rstrip()
+
+    def __repr__(self) -> str:
+        return f"PineconeStore({self._host!r}, namespace={self._namespace!r})"
+
+    @property
+    def identity(self) -> str:
+        """The index's host and the namespace as one text."""
+        is_default = self._namespace in _DEFAULT_NAMESPACES
+        return f"pinecone:{self._host}/{'__default__' if is_default else self._namespace}"
+
+    def write(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]], *, delete: Sequence[str] = ()
+    ) -> None:
+        """Write *passages* with their vectors, then remove the passages with the ids in *delete*.
+
+        A passage replaces the stored passage with the same id. If an id is in both *passages* and
+        *delete*, the passage is written. *passages* are sent batch by batch, so they need not fit
+        in memory.
+
+        Readers may see some batches before others, and new passages before outdated ones are
+        removed. After a failure, the batches already sent stay in the index. Repeat the write to
+        complete it.
+        """
+        stale_ids = dict.fromkeys(delete)
+        for batch in self._build_batches(passages):
+            self._check_index_once()
+            answer = self._call("upsert", vectors=batch, namespace=self._namespace)
+            if answer.upserted_count != len(batch):
+                raise StoreError(
+                    f"{self._subject} took {answer.upserted_count} of {len(batch)} vectors that"
+                    " were sent"
+                )
+            for record in batch:
+                stale_ids.pop(record["id"], None)
+        # Outdated passages are removed last, so that readers never miss a replaced passage.
+        self.delete(list(stale_ids))
+
+    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
+        """Write *passages* with their *vectors*. A passage replaces a stored one with the same id.
+
+        The method checks all passages before it sends the first one.
+        """
+        pairs = list(pair_vectors(passages, vectors))
+        for passage, vector in pairs:
+            self._build_record_and_size(passage, vector)
+        self.write(pairs)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Remove the passages with these *ids*, 1,000 per request. Unknown ids are ignored."""
+        # An id that Pinecone cannot store is not stored there either.
+        stored_ids = list(dict.fromkeys(filter(_is_valid_id, ids)))
+        for start in range(0, len(stored_ids), MOST_IDS):
+            batch = stored_ids[start : start + MOST_IDS]
+            self._call("delete", may_be_missing=True, ids=batch, namespace=self._namespace)
+
+    def search(
+        self,
+        query: Sequence[float],
+        top_k: int,
+        *,
+        filter: Filter | None = None,  # noqa: A002
+    ) -> list[Record]:
+        """Return the *top_k* passages nearest to the vector *query* that meet *filter*, best first.
+
+        Returns at most 10,000 passages. The score depends on the index's metric, and greater is
+        better: a Euclidean distance is negated.
+        """
+        vector = self._convert_vector(query, "the query")
+        if filter:
+            # Called only for its checks: all stores reject the same filters.
+            build_matcher(filter)
+        condition = {"filter": _convert_filter_value(filter)} if filter else {}
+        metric = self._check_index_once()
+        if top_k < 1:
+            return []
+        answer = self._call(
+            "query",
+            vector=vector,
+            top_k=min(top_k, MOST_MATCHES),
+            namespace=self._namespace,
+            include_metadata=True,
+            **condition,
+        )
+        # A Euclidean index returns distances, so the smallest is the best.
+        sign = -1.0 if metric == "euclidean" else 1.0
+        records = [self._read_match(match, sign) for match in answer.matches]
+        return sorted(records, key=lambda record: (-record["score"], record["id"]))
+
+    def count(self) -> int:
+        """Return the number of passages; recent writes may not be counted yet."""
+        self._check_index_once()
+        namespaces = self._call("describe_index_stats").namespaces or {}
+        # Pinecone may list the default namespace under either name.
+        is_default = self._namespace in _DEFAULT_NAMESPACES
+        names = _DEFAULT_NAMESPACES if is_default else (self._namespace,)
+        return max(
+            (namespaces[name].vector_count or 0 for name in names if name in namespaces), default=0
+        )
+
+    def close(self) -> None:
+        """Close the connections that the store opened. An index that you passed in stays open."""
+        self._closed = True
+        self._opened.close()
+
+    def _check_index_once(self) -> str:
+        """Return the index's metric. The first call checks the index's type and dimension."""
+        if self._metric is None:
+            stats = self._call("describe_index_stats")
+            vector_type = getattr(stats, "vector_type", None) or "dense"
+            dimension = getattr(stats, "dimension", None) or self._dimension
+            if (vector_type, dimension) != ("dense", self._dimension):
+                raise StoreError(
+                    f"{self._subject} holds {vector_type} vectors of {dimension} numbers and cannot"
+                    f" be used with {self._embedding_model!r}, which makes dense ones of"
+                    f" {self._dimension}. Use the model it was made for, or another index"
+                )
+            self._metric = str(getattr(stats, "metric", None) or "")
+        return self._metric
+
+    def _build_batches(
+        self, passages: Iterable[tuple[Passage, Sequence[float]]]
+    ) -> Iterator[list[dict[str, Any]]]:
+        """Yield the records to send, in batches that are small enough for one request.
+
+        If an id occurs twice in a batch, only the last record with this id is kept.
+        """
+        batch: dict[str, dict[str, Any]] = {}
+        total_bytes = 0
+        for passage, vector in passages:
+            record, size = self._build_record_and_size(passage, vector)
+            if batch and (len(batch) == MOST_IDS or total_bytes + size > MOST_BYTES):
+                yield list(batch.values())
+                batch, total_bytes = {}, 0
+            batch[passage.id] = record
+            total_bytes += size
+        if batch:
+            yield list(batch.values())
+
+    def _build_record_and_size(
+        self, passage: Passage, vector: Sequence[float]
+    ) -> tuple[dict[str, Any], int]:
+        """Return the record in which Pinecone stores *passage*, and its size in bytes.
+
+        The record's metadata is the passage's metadata, and its text under the name of the text
+        field. Pinecone itself checks the metadata's names and values.
+        """
+        if not _is_valid_id(passage.id):
+            raise StoreError(
+                f"the id {str(passage.id)[:80]!r} cannot be stored in Pinecone: ids must be 1 to"
+                f" {LONGEST_ID} ASCII characters, without NUL"
+            )
+        fields = {name: value for name, value in passage.metadata.items() if value is not None}
+        try:
+            encoded = json.dumps(
+                {**fields, self._text_field: passage.text}, ensure_ascii=False, allow_nan=False
+            )
+        except (TypeError, ValueError) as error:
+            raise StoreError(
+                f"the metadata of the passage {passage.id!r} must be JSON ({type(error).__name__})"
+            ) from None
+        encoded = replace_surrogates(encoded)
+        size = len(encoded.encode())
+        if size > MOST_METADATA_BYTES:
+            raise StoreError(
+                f"the text and metadata of the passage {passage.id!r} are {size:,} bytes; Pinecone"
+                f" keeps at most {MOST_METADATA_BYTES:,} a record: make the chunks smaller"
+            )
+        values = self._convert_vector(vector, f"the passage {passage.id!r}")
+        if not any(values):
+            raise StoreError(
+                f"the vector of the passage {passage.id!r} is all zeros, which Pinecone does not"
+                " accept"
+            )
+        record = {"id": passage.id, "values": values, "metadata": json.loads(encoded)}
+        return record, size + len(values) * _NUMBER_BYTES + len(passage.id) + _FRAME_BYTES
+
+    def _convert_vector(self, vector: Any, owner: str) -> list[float]:
+        """Return *vector* as a list of finite numbers. Error messages name the vector's *owner*."""
+        try:
+            numbers = [float(number) for number in vector]
+        except (TypeError, ValueError):
+            numbers = []
+        if len(numbers) != self._dimension or not all(map(isfinite, numbers)):
+            raise StoreError(
+                f"the vector of {owner} must be a list of {self._dimension} finite numbers"
+            )
+        return numbers
+
+    def _read_match(self, match: Any, sign: float) -> Record:
+        fields = {name: _restore_integer(value) for name, value in (match.metadata or {}).items()}
+        text = str(fields.pop(self._text_field, ""))
+        score = sign * (match.score or 0.0)
+        return {"id": match.id, "score": score, "text": text, "metadata": fields}
+
+    def _call(self, method: str, *, may_be_missing: bool = False, **arguments: Any) -> Any:
+        """Call a *method* of the index, and return its answer.
+
+        If *may_be_missing* is true, returns ``None`` if the namespace does not exist.
+        """
+        if self._closed:
+            raise StoreError(f"{self._subject} cannot be used: the store is closed")
+        with _explain_errors(self._subject):
+            try:
+                answer = getattr(self._index, method)(**arguments)
+            except Exception as error:
+                if may_be_missing and getattr(error, "status_code", None) == 404:
+                    return None
+                raise
+        record_read_units(answer)
+        return answer
+
+
+def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: int) -> PineconeStore:
+    """Open the Pinecone store that *options* describe; closing the store also closes its client.
+
+    The API key is read from ``PINECONE_API_KEY``. Pinecone is called once, unless the options give
+    the host of the index.
+
+    Raises `ConfigError` if *options* name no index, and `StoreError` if the key or the index does
+    not exist.
+    """
+    if not options.index and not options.host:
+        raise ConfigError(
+            "store.kind is pinecone, so store.index (its name) or store.host is needed",
+            path="store.index",
+            value=options.index,
+            allowed="the name of an index",
+        )
+    api_key = os.environ.get(_KEY_VARIABLE, "").strip()
+    if not api_key:
+        raise StoreError(f"the key for Pinecone is missing: set {_KEY_VARIABLE} in the environment")
+    try:
+        from pinecone import Pinecone
+    except ImportError as error:
+        raise MissingExtra("pinecone", "pinecone") from error
+    address = {"host": options.host} if options.host else {"name": options.index}
+    with (
+        ExitStack() as opened,
+        _explain_errors(f"the Pinecone index {options.host or options.index!r}"),
+    ):
+        client = Pinecone(api_key=api_key)
+        opened.callback(client.close)
+        index = client.Index(**address)
+        opened.callback(index.close)
+        return PineconeStore(
+            index,
+            embedding_model=embedding_model,
+            dimension=dimension,
+            namespace=options.namespace,
+            text_field=options.text_field,
+            opened=opened.pop_all(),
+        )
+
+
+@contextmanager
+def _explain_errors(subject: str) -> Iterator[None]:
+    """Convert any error of Pinecone's client into a `StoreError` with advice.
+
+    Pinecone's own message is left out, because it may quote the request or the key.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:
+        status = getattr(error, "status_code", None)
+        kind = type(error).__name__
+        if isinstance(status, int):
+            advice = _ADVICE.get(status, "rejected the request")
+            if status >= 500:
+                advice = "is not available; try again later"
+            reason = f"Pinecone {advice} (HTTP {status})"
+        elif isinstance(error, OSError) or kind.endswith(("ConnectionError", "TimeoutError")):
+            reason = f"Pinecone cannot be reached; check the network and store.host ({kind})"
+        else:
+            reason = f"the request or its answer cannot be read ({kind})"
+        raise StoreError(
+            f"{subject} cannot be used: {reason}. The cause of this error has the details"
+        ) from error
+
+
+def _is_valid_id(id_: object) -> bool:
+    return isinstance(id_, str) and 0 < len(id_) <= LONGEST_ID and id_.isascii() and "\0" not in id_
+
+
+def _convert_filter_value(value: Any) -> Any:
+    """Convert a *value* in a filter to a JSON value. Tuples and sets become lists."""
+    if isinstance(value, Mapping):
+        return {key: _convert_filter_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_convert_filter_value(item) for item in value]
+    if isinstance(value, int | float) and not abs(value) < 2**63:
+        raise InvalidQuery(
+            "the filter cannot be applied: it holds a number that Pinecone does not accept",
+            argument="filter",
+        )
+    return value
+
+
+def _restore_integer(value: Any) -> Any:
+    """Return a whole number as an integer, because Pinecone returns integers as floats."""
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT
+    return int(value) if is_whole else value
