@@ -403,8 +403,8 @@ def _open_locked(path: Path) -> int:
         except BlockingIOError:
             os.close(descriptor)
             raise StoreError(
-                f"another run is writing to this output, {path}; wait until it ends, or name another"
-                " --out"
+                f"another run is writing to this output, {path}; wait until it ends, or name"
+                " another --out"
             ) from None
     return descriptor
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from math import isfinite
 from typing import Any, Final
@@ -15,8 +15,9 @@ from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.kit.stores.passages import ClosingStore, pair_vectors
 from qtmiddleware.protocols import Filter, Passage, Record
 from qtmiddleware.providers import replace_surrogates
-from qtmiddleware.retrieval.searching import record_read_units
+from qtmiddleware.retrieval.running_call import record_read_units
 from qtmiddleware.runtime.background_loop import is_async
+from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
 
 # Source: https://docs.pinecone.io/reference/api/database-limits
 MOST_IDS: Final = 1_000
@@ -71,6 +72,7 @@ class PineconeStore(ClosingStore):
         namespace: the namespace; ``""`` and ``"__default__"`` are the same.
         text_field: the metadata field that contains the text.
         opened: resources that are closed together with the store.
+        reopen: opens the index again in a forked process, and adds what to close to a stack.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class PineconeStore(ClosingStore):
         namespace: str = "",
         text_field: str = "text",
         opened: ExitStack | None = None,
+        reopen: Callable[[ExitStack], Any] | None = None,
     ) -> None:
         # An async index has the same methods, but they return coroutines.
         if is_async(index.query):
@@ -93,11 +96,20 @@ class PineconeStore(ClosingStore):
         self._namespace = namespace or ""
         self._text_field = text_field
         self._opened = opened or ExitStack()
+        self._reopen = reopen
+        self._lock = make_lock()
         self._closed = False
         self._metric: str | None = None
         host = getattr(index, "host", None)
         self._host = str(host).rpartition("://")[2].rstrip("/") if host else ""
         self._subject = f"the Pinecone index {self._host}".rstrip()
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the connections that this package opened to the parent process after a fork."""
+        if self._reopen is not None:
+            leave_to_parent(self._index, self._opened)
+            self._index, self._opened = None, ExitStack()
 
     def __repr__(self) -> str:
         return f"PineconeStore({self._host!r}, namespace={self._namespace!r})"
@@ -300,6 +312,9 @@ class PineconeStore(ClosingStore):
         if self._closed:
             raise StoreError(f"{self._subject} cannot be used: the store is closed")
         with _explain_errors(self._subject):
+            with self._lock:
+                if self._index is None and self._reopen is not None:
+                    self._index = self._reopen(self._opened)
             try:
                 answer = getattr(self._index, method)(**arguments)
             except Exception as error:
@@ -333,22 +348,26 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
         from pinecone import Pinecone
     except ImportError as error:
         raise MissingExtra("pinecone", "pinecone") from error
-    address = {"host": options.host} if options.host else {"name": options.index}
+
+    def open_index(resources: ExitStack) -> Any:
+        client = Pinecone(api_key=api_key)
+        resources.callback(client.close)
+        index = client.Index(**{"host": options.host} if options.host else {"name": options.index})
+        resources.callback(index.close)
+        return index
+
     with (
         ExitStack() as opened,
         _explain_errors(f"the Pinecone index {options.host or options.index!r}"),
     ):
-        client = Pinecone(api_key=api_key)
-        opened.callback(client.close)
-        index = client.Index(**address)
-        opened.callback(index.close)
         return PineconeStore(
-            index,
+            open_index(opened),
             embedding_model=embedding_model,
             dimension=dimension,
             namespace=options.namespace,
             text_field=options.text_field,
             opened=opened.pop_all(),
+            reopen=open_index,
         )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
+import pinecone
 import pytest
 
 from qtmiddleware.config.settings import StoreSettings
@@ -58,6 +60,31 @@ def test_closing_closes_what_was_opened_and_may_be_done_twice(world: PineconeWor
     store.close()
     with pytest.raises(StoreError, match="closed"):
         store.count()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_makes_a_client_of_its_own(
+    world: PineconeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    makers, make = list[int](), pinecone.Pinecone
+
+    def made(**options: Any) -> Any:
+        makers.append(os.getpid())
+        return make(**options)
+
+    monkeypatch.setattr(pinecone, "Pinecone", made)
+    with opened(index="passages") as store:
+        store.upsert([Passage("a", "apple")], [X])
+        child = os.fork()
+        if not child:
+            try:
+                found = [one["text"] for _ in range(2) for one in store.search(X, 1)]
+                is_new = makers == [os.getppid(), os.getpid()]
+                os._exit(0 if is_new and found == ["apple"] * 2 else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (store.count(), makers) == (1, [os.getpid()])
 
 
 @pytest.mark.parametrize("key", [None, "", "  "])
