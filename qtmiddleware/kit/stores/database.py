@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import QtMiddlewareError, StoreError
-from qtmiddleware.kit.files import make_private_folders
-from qtmiddleware.runtime.files import PRIVATE, refuse_link
+from qtmiddleware.kit.files import make_private_folders, resolve_trusted_link
+from qtmiddleware.runtime.files import PRIVATE
 
 MEMORY: Final = ":memory:"
 BUSY_SECONDS: Final = 30.0
@@ -38,8 +39,8 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open the SQLite file at *path*, or create it with its folders, and return a connection.
 
-    Only the owner can read a new file. A link, and a file with other tables, is refused and stays
-    as it is.
+    Only the owner can read a new file. A link that leads to no database, and a file with other
+    tables, is refused and stays as it is.
 
     Args:
         path: The path of the file, or ``":memory:"``.
@@ -68,14 +69,26 @@ def open_database(
 
 
 def connect(path: str, *, busy_seconds: float = BUSY_SECONDS) -> sqlite3.Connection:
-    """Return a new connection to the existing file at *path*, with transactions by hand."""
-    # Other threads may use the connection later, but only one thread at a time.
-    options: dict[str, Any] = {"timeout": busy_seconds, "check_same_thread": False}
-    name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?mode=rw"
+    """Return a new connection to the existing file at *path*, with transactions by hand.
+
+    Raises `OSError` if *path* is a link that cannot be trusted; see `resolve_trusted_link`.
+    """
+    real_path = resolve_trusted_link(Path(path)) if path != MEMORY else None
     connection: sqlite3.Connection = sqlite3.connect(
-        name, uri=path != MEMORY, isolation_level=None, **options
+        f"{real_path.as_uri()}?mode=rw" if real_path else MEMORY,
+        uri=real_path is not None,
+        isolation_level=None,
+        timeout=busy_seconds,
+        # Other threads may use the connection later, but only one thread at a time.
+        check_same_thread=False,
     )
     try:
+        # SQLite names the file that it opened, which need not be UTF-8.
+        connection.text_factory = bytes
+        opened = connection.execute("PRAGMA database_list").fetchone()[2]
+        connection.text_factory = str
+        if real_path and os.name != "nt" and opened != os.fsencode(real_path):
+            raise OSError(errno.ELOOP, "a link was put in its place")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA synchronous = NORMAL")
     except BaseException:
@@ -112,13 +125,12 @@ def explain_errors(subject: str, *more: type[Exception]) -> Iterator[None]:
 
 
 def _create_private_file(path: Path) -> None:
-    refuse_link(path)
     make_private_folders(path.parent)
     # With O_EXCL, this follows no link that somebody creates now.
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, PRIVATE))
-    if not path.is_file():
-        raise IsADirectoryError(0, "it is not a file")
+    if not resolve_trusted_link(path).is_file():
+        raise IsADirectoryError(errno.EISDIR, "it is not a file")
 
 
 def _prepare_tables(

@@ -246,7 +246,8 @@ class SQLiteStore(ClosingStore):
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = connect(self._path)
+                with explain_errors(self._subject, OSError):
+                    connection = connect(self._path)
             try:
                 connection.execute(begin)
                 yield connection

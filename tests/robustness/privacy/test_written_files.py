@@ -205,7 +205,7 @@ def test_an_index_whose_link_leads_to_nothing_is_refused_and_what_it_names_is_to
 ) -> None:
     (tmp_path / "index").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
-        StoreError, match=rf"{tmp_path / 'index'} cannot be opened.* name {tmp_path / 'elsewhere'}"
+        StoreError, match=rf"{tmp_path / 'index'} cannot be used.* name {tmp_path / 'elsewhere'}"
     ):
         open_store(tmp_path / "index")
 
