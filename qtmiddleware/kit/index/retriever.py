@@ -12,8 +12,7 @@ from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
 from qtmiddleware.kit.index.hybrid import HybridSearch
-from qtmiddleware.kit.stores import SQLiteStore, open_pinecone
-from qtmiddleware.kit.stores.database import MEMORY
+from qtmiddleware.kit.stores import MemoryStore, SQLiteStore, open_pinecone
 from qtmiddleware.protocols import Embedder, Filter, Record, Store, is_embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 from qtmiddleware.runtime.background_loop import is_async
@@ -144,7 +143,9 @@ def _open_store(settings: Settings, embedder: Embedder, *, must_exist: bool) -> 
     }
     if row.name == "pinecone":
         return open_pinecone(settings.store, **vectors)
-    opened = SQLiteStore(MEMORY if row.name == "memory" else path, **vectors)
+    if row.name == "memory":
+        return MemoryStore(**vectors)
+    opened = SQLiteStore(path, **vectors)
     # Only a search of an empty index is worth a warning: an ingest is about to fill the index.
     if must_exist and row.keeps_files and not opened.count():
         logger.warning(
