@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import qtmiddleware as qtm
@@ -52,7 +50,6 @@ class Telemetry:
 
     def spans(self) -> list[ReadableSpan]:
         """All that ended, in the order they began."""
-        assert self.observer.flush(50)
         return sorted(self._exporter.get_finished_spans(), key=lambda it: it.start_time or 0)
 
     def span(self, name: str) -> ReadableSpan:
@@ -69,7 +66,6 @@ class Telemetry:
 
     def points(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
         """Of each metric what was counted under which labels: a histogram's measurements, a counter's sum."""
-        assert self.observer.flush(50)
         data = self._reader.get_metrics_data()
         metrics = (
             [
@@ -97,28 +93,6 @@ class Telemetry:
             if data
             else set()
         )
-
-    def units(self) -> dict[str, str]:
-        data = self._reader.get_metrics_data()
-        return {
-            it.name: it.unit
-            for one in data.resource_metrics
-            for scope in one.scope_metrics
-            for it in scope.metrics
-        }
-
-
-class Hanging(SpanExporter):
-    """An exporter that does not return before it is *released*."""
-
-    def __init__(self) -> None:
-        self.released = threading.Event()
-        self.began = threading.Event()
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.began.set()
-        self.released.wait(50)
-        return SpanExportResult.SUCCESS
 
 
 class Billing:

@@ -21,7 +21,7 @@ from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
 import qtmiddleware as qtm
-from qtmiddleware.integrations.opentelemetry import METRICS, OpenTelemetryObserver
+from qtmiddleware.integrations.opentelemetry import OpenTelemetryObserver
 from qtmiddleware.testing import ScriptedModel
 from tests.support.retrieval_world import QUERY, scripted
 from tests.support.telemetry_world import REWRITE, plain
@@ -87,7 +87,6 @@ def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(
     )
     with tracers.get_tracer("app").start_as_current_span("request"):
         qm.wrap(plain).retrieve(QUERY)
-    assert observer.flush(50)
     assert tracers.force_flush(50_000)
     assert meters.force_flush(50_000)
     spans = {span.name: span for span in collector.spans()}
@@ -100,9 +99,7 @@ def test_a_collector_gets_the_whole_trace_and_the_metrics_and_no_text(
     assert told["gen_ai.operation.name"].string_value == "retrieval"
     assert told["gen_ai.retrieval.top_k"].int_value == 4
     assert told["qtmiddleware.status"].string_value == "full"
-    assert (
-        "qtmiddleware.request.duration" in collector.metric_names() <= {row.name for row in METRICS}
-    )
+    assert "qtmiddleware.request.duration" in collector.metric_names()
     assert b"Jaco" not in collector.raw
     tracers.shutdown()
     meters.shutdown()
@@ -129,68 +126,19 @@ def run(code: str, tmp_path: Path) -> str:
 
 
 SETUP = """
-import sys, threading, time
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 import qtmiddleware as qtm
 from qtmiddleware.integrations.opentelemetry import OpenTelemetryObserver
-
-class Printing(SpanExporter):
-    def export(self, spans):
-        time.sleep(PAUSE)
-        for it in spans:
-            print(it.name, flush=True)
-        return SpanExportResult.SUCCESS
 
 def search(query, top_k=1):
     return [{"id": "a", "score": 0.9, "metadata": {"text": "Jaco is healthy"}}]
 
-PAUSE = 0
 observer = OpenTelemetryObserver()
 trace.set_tracer_provider(TracerProvider())
-trace.get_tracer_provider().add_span_processor(SimpleSpanProcessor(Printing()))
 wrapped = qtm.QueryMiddleware({}, observers=[observer]).wrap(search)
 """
-
-
-def test_what_ended_before_the_interpreter_does_is_exported(tmp_path: Path) -> None:
-    assert run(SETUP + "PAUSE = 0.2\nwrapped('Is Jaco ill?')", tmp_path).split("\n")[:2] == [
-        "search original",
-        "retrieval",
-    ]
-
-
-def test_an_exporter_that_hangs_does_not_keep_the_interpreter_from_ending(tmp_path: Path) -> None:
-    assert run(SETUP + "PAUSE = 1000\nwrapped('Is Jaco ill?')", tmp_path) == ""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_exports_its_own_spans_and_none_of_its_parents(tmp_path: Path) -> None:
-    code = """
-import os
-wrapped('Is Jaco ill?')
-assert observer.flush(30)
-print('then', flush=True)
-# One waits, and nobody hands it over before the fork.
-observer._spans.put_task(lambda: print('of the parent', flush=True))
-child = os.fork()
-if not child:
-    wrapped('Is Jaco ill?')
-    done = observer.flush(30)
-    os._exit(0 if done else 1)
-assert os.waitpid(child, 0)[1] == 0
-print('after', flush=True)
-assert observer.flush(30)
-"""
-    both = ["search original", "retrieval"]
-    assert run(SETUP + code, tmp_path).splitlines() == [
-        *both,
-        "then",
-        *both,
-        "after",
-        "of the parent",
-    ]
 
 
 @pytest.mark.thorough
@@ -208,7 +156,6 @@ def ask(number):
         wrapped('Is Jaco ill?')
 
 gevent.joinall([gevent.spawn(ask, number) for number in range(20)], raise_error=True, timeout=200)
-assert observer.flush(30)
 traces = {}
 for it in kept.get_finished_spans():
     traces.setdefault(it.context.trace_id, []).append(it.name)

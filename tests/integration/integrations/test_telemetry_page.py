@@ -1,16 +1,19 @@
-"""The tables of docs/telemetry.md are those of the code."""
+"""The tables of docs/telemetry.md are those of what is emitted."""
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from pathlib import Path
 
 from qtmiddleware.integrations.opentelemetry import CAPTURE_CONTENT
-from qtmiddleware.integrations.opentelemetry.names import CONTENT, METRICS, SPANS, Names
+from qtmiddleware.protocols import Prompt, Reply
+from tests.support.completions import embeddings
+from tests.support.retrieval_world import QUERY, REPLIES, search
+from tests.support.telemetry_world import REWRITE, Billing, Telemetry
 
 PAGE = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text(encoding="utf-8")
-NAMES = {value for name, value in vars(Names).items() if not name.startswith("_")}
-LABELS_ALONE = {Names.STAGE, Names.REASON, Names.MODALITY, Names.COST_OF}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -27,28 +30,83 @@ def read_names(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
+class Embedder:
+    """Has all that a span tells of a model."""
+
+    name, provider, server, dimension = "small-embed", "openai", ("a.example", 443), 2
+
+    def embed(self, texts: list[str]) -> dict[str, object]:
+        usage = {"prompt_tokens": 7, "total_tokens": 7}
+        return {**embeddings([[0.0, 1.0]] * len(texts)), "usage": usage}
+
+
+class Model(Billing):
+    """Answers a rewrite with its fields, and the rest with a citation of what is not there."""
+
+    def complete(self, prompt: Prompt, deadline: object) -> Reply:  # type: ignore[override]
+        text = REPLIES.get(prompt.mode) and json.dumps(REPLIES[prompt.mode])
+        return Reply(text or "Jaco is well [1] [9].", 1, 2, cost_usd=0.5, model="m-1", id="c-1")
+
+
+@cache
+def use_everything(**options: bool) -> Telemetry:
+    telemetry = Telemetry(data_source_id="guides", **options)
+    config = {
+        **REWRITE,
+        "answer": {"timeoutMs": 50_000},
+        "rerank": {"enabled": True},
+        "escalation": {"mode": "always"},
+        "cache": {"enabled": False},
+    }
+    wrapped = telemetry.wrap(
+        lambda vector, top_k=4: search(QUERY, top_k),
+        config,
+        client=Model(Reply("")),
+        embed=Embedder(),
+        reranker=lambda query, texts: [1.0] * len(texts),
+    )
+    wrapped.answer(QUERY)
+    for _ in range(25):  # the confidence is told when there is something to compare with
+        wrapped.retrieve(QUERY)
+    wrapped.middleware.transform(QUERY)
+    down = telemetry.wrap(lambda query, top_k=4: {}[query], {})
+    for _ in range(2):
+        try:
+            down.retrieve(QUERY)
+        except KeyError:
+            continue
+    return telemetry
+
+
+def names_of_spans(telemetry: Telemetry) -> set[str]:
+    return {name for span in telemetry.spans() for name in span.attributes or {}}
+
+
 def test_every_attribute_of_spans_is_in_the_table_once() -> None:
     told = [name for row in rows("attribute") for name in read_names(row[0])]
-    assert sorted(told) == sorted(NAMES - LABELS_ALONE)
+    emitted = names_of_spans(use_everything(capture_content=True))
+    assert sorted(told) == sorted(emitted)
 
 
 def test_what_is_content_is_marked_so() -> None:
     marked = {
         name for row in rows("attribute") if "**content**" in row[2] for name in read_names(row[0])
     }
-    assert marked == CONTENT
+    every, plain = (names_of_spans(use_everything(capture_content=it)) for it in (True, False))
+    assert marked == every - plain
     assert CAPTURE_CONTENT in PAGE
 
 
-def test_every_metric_is_in_the_table_with_its_unit_and_labels_that_exist() -> None:
-    told = [(name, row[1].strip("`")) for row in rows("metric") for name in read_names(row[0])]
-    assert told == [(row.name, row.unit) for row in METRICS]
+def test_every_metric_is_in_the_table_with_labels_that_exist() -> None:
+    points = use_everything().points()
+    told = {name for row in rows("metric") for name in read_names(row[0])}
+    assert told == set(points)
     label_in = re.compile(r"`((?:gen_ai|qtmiddleware|error|server)\.[\w.]+)`")
     labels = {label for row in rows("metric") for label in label_in.findall(row[2])}
-    assert labels <= NAMES
-    assert labels >= LABELS_ALONE
+    assert labels >= {label for it in points.values() for point, _ in it for label in point}
 
 
 def test_every_kind_of_span_is_in_the_table_with_its_kind() -> None:
     told = {row[0].strip("|` ").split()[0]: row[1] for row in rows("span")}
-    assert told == {row.title: row.kind.name.lower() for row in SPANS.values()}
+    spans = use_everything().spans()
+    assert told == {it.name.split()[0]: it.kind.name.lower() for it in spans}
