@@ -1,10 +1,9 @@
-"""Connect qtmiddleware to other frameworks, with one file or folder per framework.
+"""Connect qtmiddleware to other frameworks, with one file per framework.
 
 No other module imports the framework. The import is inside a ``with require_package(...)`` block.
 
-A retriever adapter passes the question, the number of passages and the conversation to a function
-that `QueryMiddleware.wrap` returned. Then the adapter converts the matches to the framework's own
-objects. To write a new adapter, start from `langchain.py`.
+A retriever's file turns the framework's retriever into functions, and passages into the framework's
+own objects. `adapter.py` does the rest. To write a new adapter, start from `langchain.py`.
 """
 
 from __future__ import annotations

@@ -18,17 +18,19 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.integrations import require_package
-from qtmiddleware.types import Match, Retrieval
-from qtmiddleware.wrapping.query_log import TextWriter, build_record
+from qtmiddleware.integrations.adapter import (
+    Adapter,
+    check_count,
+    choose_count,
+    list_scores,
+    make_searches,
+)
+from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
-from qtmiddleware.wrapping.wrapped import Wrapped, refuse_to_pickle
 
 with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -47,7 +49,6 @@ _ACCEPTED: Final = (
     "a retriever or an index of LlamaIndex, a function of a query (plain or async), or a function"
     " that qtm.middleware wrapped"
 )
-_UNREADABLE: Final = ("response", "unreadable")
 # Other fields that set how many nodes a retriever returns: sparse, hybrid, images, graph chunks.
 _COUNT_NAMES: Final = re.compile(r"top_k$|^num_chunks")
 _BUNDLE: Final = re.compile("[Bb]undle|QueryType")
@@ -68,10 +69,6 @@ class QueryTransformEvent(BaseEvent):
     def class_name(cls) -> str:
         """Return the event's name in LlamaIndex."""
         return "QueryTransformEvent"
-
-
-_MIDDLEWARE_OPTIONS: Final = ("client", "reranker", "redact", "observers", "on_retrieval", "clock")
-"""The options that `QueryMiddleware` gets, except the config."""
 
 
 class QueryTransformRetriever(BaseRetriever):
@@ -124,25 +121,28 @@ class QueryTransformRetriever(BaseRetriever):
         callback_manager: CallbackManager | None = None,
         **base_arguments: Any,
     ) -> None:
-        settings = {
+        inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
+        self._inner = inner
+        self._arguments = {"retriever": retriever, "callback_manager": callback_manager}
+        self._arguments |= base_arguments
+        self._options = {
             "config": config, "client": client, "reranker": reranker, "redact": redact,
             "observers": observers, "on_retrieval": on_retrieval, "clock": clock,
         }  # fmt: skip
-        self._options = {
-            "retriever": retriever,
-            **settings,
-            "callback_manager": callback_manager,
-            **base_arguments,
-        }
-        self._inner: Any = (
-            retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
-        )
-        self._can_set_node_count = self._never_widens = self._takes_bundle = False
+        self._can_set_node_count = _can_set_node_count(inner)
+        self._takes_bundle = isinstance(inner, BaseRetriever) or _takes_query_bundle(inner)
         self.similarity_top_k = similarity_top_k
         self.history = history
-        self._search, self._asearch = self._wrap_retriever(settings)
+        self._adapter = Adapter(
+            _make_functions(inner) if isinstance(inner, BaseRetriever) else (inner,),
+            self._options,
+            accepted=_ACCEPTED,
+            items="nodes",
+            awaited="`aretrieve` or `afind`",
+            never_widens=getattr(inner, "_vector_store_query_mode", None) == "mmr",
+        )
         super().__init__(
-            callback_manager or getattr(self._inner, "callback_manager", None), **base_arguments
+            callback_manager or getattr(inner, "callback_manager", None), **base_arguments
         )
 
     def find(
@@ -170,14 +170,10 @@ class QueryTransformRetriever(BaseRetriever):
 
         Exceptions of your retriever pass through unchanged.
         """
-        if self._search.is_async:
-            raise WrapError(f"{self._search!r} is asynchronous: use `aretrieve` or `afind`")
-        node_count = self._choose_node_count(similarity_top_k)
         messages = _read_messages(self.history if history is None else history)
-        return self._limit_nodes(
-            self._bind_call(self._search.retrieve, query, node_count, messages, qtm_config)(),
-            node_count,
-        )
+        count = choose_count(similarity_top_k, self.similarity_top_k)
+        arguments = {"history": messages, "qtm_config": qtm_config}
+        return self._adapter.retrieve(self._read_query(query), count, arguments)
 
     async def afind(
         self,
@@ -188,14 +184,10 @@ class QueryTransformRetriever(BaseRetriever):
         qtm_config: Mapping[str, Any] | str | None = None,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `find`."""
-        node_count = self._choose_node_count(similarity_top_k)
         messages = await _aread_messages(self.history if history is None else history)
-        return self._limit_nodes(
-            await self._bind_call(
-                self._asearch.aretrieve, query, node_count, messages, qtm_config
-            )(),
-            node_count,
-        )
+        count = choose_count(similarity_top_k, self.similarity_top_k)
+        arguments = {"history": messages, "qtm_config": qtm_config}
+        return await self._adapter.aretrieve(self._read_query(query), count, arguments)
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
         """Return a copy of this retriever with another conversation *history*.
@@ -209,26 +201,21 @@ class QueryTransformRetriever(BaseRetriever):
     @property
     def similarity_top_k(self) -> int | None:
         """The number of nodes that a call returns by default; ``None`` if it is unknown."""
-        return self._choose_node_count(None)
+        default_count = self._inner.similarity_top_k if self._can_set_node_count else None
+        return choose_count(self._similarity_top_k, default_count)
 
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
-        if similarity_top_k is not None and (
-            type(similarity_top_k) is not int or similarity_top_k < 1
-        ):
-            message = (
-                f"similarity_top_k must be a whole number of at least 1, not {similarity_top_k!r}"
-            )
-            raise ConfigError(message, path="similarity_top_k", value=similarity_top_k)
+        check_count("similarity_top_k", similarity_top_k)
         self._similarity_top_k = similarity_top_k
 
     @property
     def search(self) -> Any:
         """The wrapped function that `retrieve` calls. Use it to call ``check`` or ``answer``.
 
-        Pass the number of nodes and the history yourself: ``check(question, similarity_top_k=4)``.
+        Pass the number of nodes and the history yourself: ``check(question, top_k=4)``.
         """
-        return self._search
+        return self._adapter.search
 
     def __copy__(self) -> QueryTransformRetriever:
         retriever_copy: QueryTransformRetriever = object.__new__(type(self))
@@ -239,112 +226,34 @@ class QueryTransformRetriever(BaseRetriever):
         return copy.copy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if any(self._options[name] for name in _MIDDLEWARE_OPTIONS):
-            raise refuse_to_pickle(self)
-        options = {
-            **self._options,
-            "similarity_top_k": self._similarity_top_k,
-            "history": self.history,
-        }
-        return partial(type(self), **options), ()
+        own = {"similarity_top_k": self._similarity_top_k, "history": self.history}
+        return self._adapter.reduce(self, self._arguments | self._options | own)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._inner} if isinstance(self._inner, PromptMixin) else {}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._read_and_publish_nodes(self.find(query_bundle))
+        return self._tell_and_convert(self.find(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._read_and_publish_nodes(await self.afind(query_bundle))
+        return self._tell_and_convert(await self.afind(query_bundle))
 
-    def _read_and_publish_nodes(self, retrieval: Retrieval) -> list[NodeWithScore]:
+    def _tell_and_convert(self, retrieval: Retrieval) -> list[NodeWithScore]:
         """Return the nodes in *retrieval*, and send an event if an event handler listens."""
         if _has_event_listener():
-            record = build_record(retrieval, TextWriter(self._options["redact"]))
-            _dispatcher.event(QueryTransformEvent(record=record))
-        return _read_nodes(retrieval)
+            _dispatcher.event(QueryTransformEvent(record=self._adapter.build_record(retrieval)))
+        response = retrieval.response
+        if isinstance(response, list) and all(isinstance(it, NodeWithScore) for it in response):
+            return response
+        nodes = self._adapter.convert_matches(retrieval, (NodeWithScore, BaseNode), _make_node)
+        return [
+            node if isinstance(node, NodeWithScore) else NodeWithScore(node=node, score=score)
+            for node, score in zip(nodes, list_scores(retrieval), strict=True)
+        ]
 
-    def _wrap_retriever(self, settings: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Wrap the retriever, and return the wrapped functions for sync and for async calls.
-
-        *settings* are the arguments of `QueryMiddleware`. Raises `ConfigError` if the retriever has
-        an unsupported type.
-        """
-        inner = self._inner
-        is_retriever = isinstance(inner, BaseRetriever)
-        is_wrapped = isinstance(inner, Wrapped)
-        if is_wrapped and (repeated := [name for name, value in settings.items() if value]):
-            raise _build_config_error(
-                f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
-                inner,
-            )
-        if not is_retriever and (not callable(inner) or isinstance(inner, type)):
-            raise _build_config_error(
-                f"retriever must be {_ACCEPTED}, not {_describe_type(inner)}", inner
-            )
-        self._takes_bundle = is_retriever or _takes_query_bundle(inner)
-        if is_wrapped:
-            return inner, inner
-        middleware = QueryMiddleware(**settings)
-        if not is_retriever:
-            search = middleware.wrap(inner)
-            return search, search
-        self._can_set_node_count = _can_set_node_count(inner)
-        self._never_widens = getattr(inner, "_vector_store_query_mode", None) == "mmr"
-        blocking = middleware.wrap(_Search(inner, self._can_set_node_count))
-        # LlamaIndex's default async method calls the sync method on the event loop. The middleware
-        # calls the sync method in a thread instead, so the loop is not blocked.
-        if type(inner)._aretrieve is BaseRetriever._aretrieve:
-            return blocking, blocking
-        return blocking, middleware.wrap(_AsyncSearch(inner, self._can_set_node_count))
-
-    def _choose_node_count(self, similarity_top_k: int | None) -> int | None:
-        """Return the number of nodes to return: *similarity_top_k*, or else the retriever's number.
-
-        Returns ``None`` if no number is set.
-        """
-        default_count = self._inner.similarity_top_k if self._can_set_node_count else None
-        return next(
-            (
-                node_count
-                for node_count in (similarity_top_k, self._similarity_top_k, default_count)
-                if node_count is not None
-            ),
-            None,
-        )
-
-    def _bind_call(
-        self,
-        retrieve: Callable[..., Any],
-        query: QueryType,
-        node_count: int | None,
-        messages: Any,
-        qtm_config: Mapping[str, Any] | str | None,
-    ) -> partial[Any]:
-        """Return a function without parameters that calls *retrieve* with the other arguments."""
+    def _read_query(self, query: QueryType) -> Any:
         bundle = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        arguments: dict[str, Any] = {"history": messages, "qtm_config": qtm_config}
-        if (name := self._search.top_k_argument) is not None and node_count is not None:
-            arguments[name] = node_count
-        # With *node_count* candidates, the middleware does not ask the retriever for more.
-        if self._never_widens and node_count is not None:
-            arguments["config"] = {"keywordEvidence": {"candidates": node_count}}
-        return partial(retrieve, bundle if self._takes_bundle else bundle.query_str, **arguments)
-
-    def _limit_nodes(self, retrieval: Retrieval, node_count: int | None) -> Retrieval:
-        """Return *retrieval*, truncated to *node_count* nodes.
-
-        Returns *retrieval* unchanged if the wrapped function limits the number itself, or if
-        *node_count* is ``None``.
-        """
-        if node_count is None or self._search.top_k_argument is not None:
-            return retrieval
-        response = (
-            retrieval.response[:node_count]
-            if isinstance(retrieval.response, list)
-            else retrieval.response
-        )
-        return replace(retrieval, matches=retrieval.matches[:node_count], response=response)
+        return bundle if self._takes_bundle else bundle.query_str
 
 
 class KeywordEvidencePostprocessor(BaseNodePostprocessor):
@@ -393,55 +302,25 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         return nodes[: self.top_n]
 
 
-class _Search:
-    """Calls *retriever* with a query and the number of nodes.
+def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
+    """Return *retriever* as a sync function and, if it has an async method, an async function."""
 
-    If *can_set_node_count* is true, a copy of *retriever* with this number is called. Otherwise,
-    *retriever* is called, and its result is truncated.
-    """
-
-    def __init__(self, retriever: BaseRetriever, can_set_node_count: bool) -> None:
-        self.retriever = retriever
-        self.can_set_node_count = can_set_node_count
-
-    def __call__(self, query: Any, similarity_top_k: int | None = None) -> list[NodeWithScore]:
-        return self.limit_nodes(
-            self.choose_retriever(similarity_top_k).retrieve(query), similarity_top_k
-        )
-
-    def choose_retriever(self, node_count: int | None) -> Any:
-        """Return a copy of the retriever that returns *node_count* nodes.
-
-        Returns the retriever itself if *node_count* is ``None`` or cannot be set.
-        """
-        if node_count is None or not self.can_set_node_count:
-            return self.retriever
+    def choose(node_count: int | None) -> Any:
         # Another call may search with the same retriever now, so its own number stays unchanged.
-        return _copy_with_node_count(self.retriever, node_count)
+        return retriever if node_count is None else _copy_with_node_count(retriever, node_count)
 
-    def limit_nodes(
-        self, nodes: list[NodeWithScore], node_count: int | None
-    ) -> list[NodeWithScore]:
-        """Return the first *node_count* nodes.
+    def call(query: Any, node_count: int | None, arguments: dict[str, Any]) -> Any:
+        return choose(node_count).retrieve(query, **arguments)
 
-        Returns all *nodes* if the retriever limits the number itself, or if *node_count* is
-        ``None``.
-        """
-        return nodes if node_count is None or self.can_set_node_count else nodes[:node_count]
+    async def acall(query: Any, node_count: int | None, arguments: dict[str, Any]) -> Any:
+        return await choose(node_count).aretrieve(query, **arguments)
 
-    def __repr__(self) -> str:
-        return f"{type(self.retriever).__name__}.retrieve"
-
-
-class _AsyncSearch(_Search):
-    """Calls *retriever* asynchronously with a query and the number of nodes."""
-
-    async def __call__(  # type: ignore[override]
-        self, query: Any, similarity_top_k: int | None = None
-    ) -> list[NodeWithScore]:
-        return self.limit_nodes(
-            await self.choose_retriever(similarity_top_k).aretrieve(query), similarity_top_k
-        )
+    # LlamaIndex's default async method calls the sync method on the event loop. The middleware
+    # calls the sync method in a thread instead, so the loop is not blocked.
+    blocks = type(retriever)._aretrieve is BaseRetriever._aretrieve
+    name = f"{type(retriever).__name__}.retrieve"
+    can_set = _can_set_node_count(retriever)
+    return make_searches(name, call, None if blocks else acall, sets_count=can_set)
 
 
 def _read_messages(history: Any) -> Any:
@@ -476,24 +355,21 @@ def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
     return retriever_copy
 
 
-def _can_set_node_count(retriever: BaseRetriever) -> bool:
-    """Return whether the retriever's ``similarity_top_k`` can be set.
+def _can_set_node_count(retriever: Any) -> bool:
+    """Return whether *retriever* is a retriever whose ``similarity_top_k`` can be set.
 
     Returns ``False`` if another attribute also limits the number of nodes, or if the nodes
     represent objects.
     """
-    fields = vars(retriever)
-    other_counts = [
-        name
-        for name in fields
-        if _COUNT_NAMES.search(name) and name.lstrip("_") != "similarity_top_k"
-    ]
-    if getattr(retriever, "object_map", None) or any(
-        fields[name] is not None for name in other_counts
-    ):
-        return False
     node_count = getattr(retriever, "similarity_top_k", None)
-    if type(node_count) is not int or node_count < 1:
+    if not isinstance(retriever, BaseRetriever) or type(node_count) is not int or node_count < 1:
+        return False
+    own = {"similarity_top_k", "_similarity_top_k"}
+    has_other_count = any(
+        value is not None and name not in own and _COUNT_NAMES.search(name)
+        for name, value in vars(retriever).items()
+    )
+    if has_other_count or getattr(retriever, "object_map", None):
         return False
     # A property may ignore the value or reject it, so a copy shows whether it can be set.
     try:
@@ -524,58 +400,5 @@ def _has_event_listener() -> bool:
     return True
 
 
-def _read_nodes(retrieval: Retrieval) -> list[NodeWithScore]:
-    """Return the nodes in *retrieval*, best first.
-
-    Raises `ResponseShapeError` if the retriever's response contains neither nodes nor passages.
-    """
-    if isinstance(retrieval.response, list) and all(
-        isinstance(node, NodeWithScore) for node in retrieval.response
-    ):
-        return retrieval.response
-    if any((entry.stage, entry.reason) == _UNREADABLE for entry in retrieval.degradations):
-        shape = _describe_type(retrieval.response)
-        message = f"retriever must return nodes, (node, score) pairs or passages, not {shape}"
-        raise ResponseShapeError(message, shape=shape)
-    # A match that only a variant found has no score for the question. It gets the lowest score of
-    # the question's list, because with a higher score the question would have found it.
-    lowest = min(
-        (match.score for match in retrieval.matches if match.score is not None), default=None
-    )
-    return [
-        _make_node(match, lowest if match.score is None else match.score)
-        for match in retrieval.matches
-    ]
-
-
-def _make_node(match: Match, score: float | None) -> NodeWithScore:
-    """Return the node in *match*, or a new node with the match's text, metadata and *score*.
-
-    If the node in *match* has no score, it gets *score*. Raises `ResponseShapeError` if *match* has
-    neither a node nor a text.
-    """
-    raw = match.raw[0] if isinstance(match.raw, tuple | list) and match.raw else match.raw
-    if isinstance(raw, NodeWithScore):
-        return raw
-    if isinstance(raw, BaseNode):
-        return NodeWithScore(node=raw, score=score)
-    if match.text is None:
-        shape = _describe_type(raw)
-        message = (
-            f"retriever returned {shape} without text; set keywordEvidence.fields.text to the field"
-            " that holds it"
-        )
-        raise ResponseShapeError(message, shape=shape)
-    metadata = {name: value for name, value in match.metadata.items() if value is not match.text}
-    fields = {} if match.id is None else {"id_": match.id}
-    return NodeWithScore(node=TextNode(text=match.text, metadata=metadata, **fields), score=score)
-
-
-def _build_config_error(error_message: str, rejected_value: Any) -> ConfigError:
-    return ConfigError(
-        error_message, path="retriever", value=_describe_type(rejected_value), allowed=_ACCEPTED
-    )
-
-
-def _describe_type(value: Any) -> str:
-    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
+    return TextNode(text=text, metadata=metadata, **({} if id_ is None else {"id_": id_}))

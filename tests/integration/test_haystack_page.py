@@ -170,7 +170,4 @@ def test_another_process_loads_what_one_has_saved_and_names_what_it_lacks(
         timeout=100,
     )
     assert done.stdout.startswith("['2', '1', '0'] full\n"), done.stderr
-    assert (
-        "retriever: the function my_searches.search, named in the file, cannot be loaded"
-        in done.stdout
-    )
+    assert "Could not find attribute 'search' in my_searches" in done.stdout

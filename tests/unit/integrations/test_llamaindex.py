@@ -7,8 +7,6 @@ import copy
 import json
 import pickle
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llama_index.core import SummaryIndex
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
-from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine
-from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.llms import ChatMessage, MessageRole, MockLLM, TextBlock
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.postprocessor import SimilarityPostprocessor
-from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
-from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.retrievers import BaseRetriever
 from llama_index.core.schema import ImageNode, IndexNode, NodeWithScore, QueryBundle, TextNode
 from llama_index.core.tools import RetrieverTool
 from pydantic import ValidationError
@@ -136,17 +133,6 @@ def test_what_a_function_returns_of_another_shape_becomes_nodes(mode: str) -> No
     assert all(id(it.node) in own for it in found) == (mode != "row")
 
 
-def test_what_only_a_variant_found_has_a_score_that_a_cutoff_can_be_held_against() -> None:
-    def search(query: str, top_k: int = 2) -> list[Any]:
-        rows = NODES if query == REWRITE else NODES[:2]
-        return [(it.node, it.score) for it in rows[:top_k]]
-
-    retriever = transforming(search, similarity_top_k=4)
-    found = retriever.find(QUESTION)
-    assert [it.score is None for it in found.matches].count(True) == 2
-    assert min(it.score or 0.0 for it in retriever.retrieve(QUESTION)) == NODES[1].score
-
-
 @both_ways
 async def test_a_node_that_only_a_variant_found_is_the_inner_ones_with_the_lowest_score(
     is_async: bool,
@@ -164,18 +150,6 @@ async def test_a_node_that_only_a_variant_found_is_the_inner_ones_with_the_lowes
     assert [it.score for it in NODES] == [it.score for it in scored()]
 
 
-def test_a_match_has_its_scores_and_the_node_it_is() -> None:
-    found = QueryTransformRetriever(INDEX, similarity_top_k=2).find(QUESTION)
-    assert len(found.matches) == len(found.response) == 2
-    match = found.matches[0]
-    assert (match.raw.node_id, match.raw.score, match.raw) == (
-        match.id,
-        match.score,
-        found.response[0],
-    )
-    assert match.fused_score is not None
-
-
 def test_a_similarity_cutoff_behind_it_sees_the_stores_own_scores() -> None:
     engine = RetrieverQueryEngine.from_args(
         QueryTransformRetriever(INDEX, similarity_top_k=4),
@@ -183,16 +157,6 @@ def test_a_similarity_cutoff_behind_it_sees_the_stores_own_scores() -> None:
         node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.3)],
     )
     assert ids(engine.query(QUESTION).source_nodes) == ["health", "vet", "toys"]
-
-
-@given(query=st.text(), count=st.integers(1, 8))
-def test_whatever_is_asked_as_many_nodes_come_as_without_us(query: str, count: int) -> None:
-    def search(query: str, top_k: int = 2) -> list[NodeWithScore]:
-        return NODES[:top_k]
-
-    found = QueryTransformRetriever(search, similarity_top_k=count).retrieve(query)
-    assert len(found) == count
-    assert {id(it) for it in found} <= {id(it) for it in NODES}
 
 
 # --- how many -------------------------------------------------------------------------------------
@@ -219,18 +183,6 @@ async def test_the_inner_one_is_asked_for_more_and_keeps_its_own_number(is_async
     inner = make_index(store).as_retriever(similarity_top_k=3)
     assert len(await found_by(QueryTransformRetriever(inner), QUESTION, is_async)) == 3
     assert (store.asked, inner.similarity_top_k) == ([(QUESTION, WIDE)], 3)
-
-
-def test_one_that_cannot_give_so_many_is_asked_for_its_own_number() -> None:
-    class Few(Plain):
-        similarity_top_k = 3
-
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            if self.similarity_top_k > len(TEXTS):  # as indexes of words do
-                raise ValueError("more than there are")
-            return self.nodes[: self.similarity_top_k]
-
-    assert len(QueryTransformRetriever(Few()).retrieve(QUESTION)) == 3
 
 
 def test_one_that_looks_for_variety_is_not_asked_for_more() -> None:
@@ -325,16 +277,6 @@ def test_a_function_of_bundles_gets_them_whole_and_one_of_texts_gets_the_text() 
     for search in (of_bundles, of_texts, Plain().retrieve):
         QueryTransformRetriever(search).retrieve(bundle)
     assert asked == [bundle, QUESTION]
-
-
-def test_behind_a_query_transform_its_texts_are_what_is_embedded() -> None:
-    store = CountingStore()
-    hyde = HyDEQueryTransform(llm=Replies(reply="dogs bark"), include_original=False)
-    engine = RetrieverQueryEngine.from_args(
-        QueryTransformRetriever(make_index(store)), llm=MockLLM()
-    )
-    assert TransformQueryEngine(engine, hyde).query(QUESTION).source_nodes
-    assert store.vectors == [embed("dogs bark")]
 
 
 # --- the conversation -----------------------------------------------------------------------------
@@ -455,28 +397,6 @@ async def test_handlers_of_the_inner_retrievers_callback_manager_hear_of_ours(
     assert QueryTransformRetriever(inner, callback_manager=own).callback_manager is own
 
 
-def test_a_hook_gets_every_retrieval_and_checking_is_at_hand() -> None:
-    heard: list[qtm.Retrieval] = []
-    retriever = QueryTransformRetriever(INDEX, on_retrieval=heard.append)
-    retriever.retrieve(QUESTION)
-    assert [it.status for it in heard] == ["full"]
-    assert retriever.search.check(QUESTION).helps
-
-
-def test_settings_may_be_given_for_a_call() -> None:
-    model = ScriptedModel({"rewrite": REWRITE})
-    retriever = QueryTransformRetriever(INDEX, config=PATIENT, client=model)
-    retriever.find(QUESTION, qtm_config="rules")
-    assert model.prompts == []
-    with pytest.raises(qtm.ConfigError, match="nonsense"):
-        retriever.find(QUESTION, qtm_config={"nonsense": 1})
-
-
-def test_prompts_of_the_inner_retriever_stay_within_reach() -> None:
-    inner = QueryFusionRetriever([Plain()], llm=MockLLM(), use_async=False)
-    assert "retriever:query_gen_prompt" in QueryTransformRetriever(inner).get_prompts()
-
-
 # --- in LlamaIndex --------------------------------------------------------------------------------
 
 
@@ -485,14 +405,6 @@ async def test_it_works_in_a_query_engine() -> None:
     assert ids(engine.query(QUESTION).source_nodes)[0] == "health"
     assert ids((await engine.aquery(QUESTION)).source_nodes)[0] == "health"
     assert TEXTS["health"] in str(engine.query(QUESTION))
-
-
-async def test_it_works_in_a_chat_engine_that_condenses() -> None:
-    engine = CondensePlusContextChatEngine.from_defaults(
-        transforming(INDEX, similarity_top_k=3), llm=MockLLM(), memory=as_memory()
-    )
-    assert engine.chat(QUESTION).source_nodes
-    assert (await engine.achat(QUESTION)).source_nodes
 
 
 async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_question_stand_alone() -> (
@@ -510,27 +422,12 @@ async def test_in_a_chat_engine_that_does_not_condense_the_memory_makes_a_questi
     assert "Is he?" in [it.content for it in model.prompts[-1].history]
 
 
-def test_it_stands_within_other_retrievers_and_around_itself() -> None:
-    store = CountingStore()
-    ours = QueryTransformRetriever(make_index(store), similarity_top_k=3)
-    fused = QueryFusionRetriever(
-        [ours, Plain()], llm=MockLLM(), num_queries=1, similarity_top_k=2, use_async=False
-    )
-    assert len(fused.retrieve(QUESTION)) == 2
-    around = QueryTransformRetriever(ours)
-    assert (len(around.retrieve(QUESTION)), ours.similarity_top_k) == (3, 3)
-
-
 async def test_it_works_as_a_tool() -> None:
     tool = RetrieverTool.from_defaults(
         transforming(INDEX, similarity_top_k=1), name="search", description="Searches."
     )
     assert TEXTS["health"] in str(tool.call(QUESTION))
     assert TEXTS["health"] in str(await tool.acall(QUESTION))
-
-
-async def test_a_blocking_call_inside_a_running_loop_answers() -> None:
-    assert len(transforming(INDEX, similarity_top_k=3).retrieve(QUESTION)) == 3
 
 
 async def test_a_blocking_retriever_does_not_hold_up_the_loop() -> None:
@@ -548,83 +445,7 @@ async def test_a_blocking_retriever_does_not_hold_up_the_loop() -> None:
     assert ids(await call)[0] == "health"
 
 
-def test_many_threads_search_with_one() -> None:
-    retriever = transforming(INDEX, similarity_top_k=3)
-    with ThreadPoolExecutor(8) as pool:
-        found = list(
-            pool.map(lambda n: retriever.find(f"{QUESTION} {n}", similarity_top_k=n), range(1, 9))
-        )
-    assert [len(it.matches) for it in found] == list(range(1, 9))
-
-
 # --- odd things -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("inner", [42, "a text", None, object(), Plain, [Plain()]], ids=name_type)
-def test_what_is_no_retriever_is_refused_with_what_is_accepted(inner: Any) -> None:
-    with pytest.raises(
-        qtm.ConfigError, match="retriever must be a retriever or an index of LlamaIndex"
-    ) as caught:
-        QueryTransformRetriever(inner)
-    assert (caught.value.path, "a function of a query" in caught.value.allowed) == (
-        "retriever",
-        True,
-    )
-
-
-def test_what_is_wrapped_already_is_taken_as_it_is() -> None:
-    @qtm.middleware
-    def search(query: str, top_k: int = 4) -> list[NodeWithScore]:
-        return NODES[:top_k]
-
-    class Holder:
-        @qtm.middleware
-        def search(self, query: str, top_k: int = 4) -> list[NodeWithScore]:
-            return NODES[:top_k]
-
-    for inner in (search, Holder().search):
-        retriever = QueryTransformRetriever(inner, similarity_top_k=2)
-        assert ids(retriever.retrieve(QUESTION))[0] == "health"
-        assert len(retriever.retrieve(QUESTION)) == 2
-        with pytest.raises(
-            qtm.ConfigError, match="already wrapped; set config, client where you wrap it"
-        ):
-            QueryTransformRetriever(inner, config="auto", client=object())
-
-
-@pytest.mark.parametrize("number", [0, -1, "many", True, 2.0], ids=repr)
-def test_a_number_that_is_impossible_is_refused(number: Any) -> None:
-    with pytest.raises(
-        qtm.ConfigError, match="similarity_top_k must be a whole number of at least 1"
-    ):
-        QueryTransformRetriever(Plain(), similarity_top_k=number)
-    with pytest.raises(qtm.ConfigError, match="similarity_top_k"):
-        QueryTransformRetriever(Plain()).similarity_top_k = number
-
-
-def test_bad_settings_are_refused_as_everywhere() -> None:
-    with pytest.raises(qtm.ConfigError, match="nonsense is not a setting"):
-        QueryTransformRetriever(Plain(), config={"nonsense": 1})
-    with pytest.raises(TypeError, match="top_k"):
-        QueryTransformRetriever(Plain(), top_k=4)
-
-
-@pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
-@pytest.mark.parametrize(
-    "returned", [42, "a text", [1, 2], [object()], {"answer": 3}], ids=name_type
-)
-async def test_what_returns_no_nodes_is_named_by_its_type_alone(returned: Any) -> None:
-    retriever = QueryTransformRetriever(lambda query: returned)
-    with pytest.raises(qtm.ResponseShapeError, match="retriever must return") as caught:
-        retriever.retrieve(QUESTION)
-    assert "a text" not in str(caught.value)
-    with pytest.raises(qtm.ResponseShapeError):
-        await retriever.aretrieve(QUESTION)
-
-
-@pytest.mark.parametrize("returned", [[], {"matches": []}, None], ids=name_type)
-def test_nothing_found_is_no_nodes(returned: Any) -> None:
-    assert QueryTransformRetriever(lambda query: returned).retrieve(QUESTION) == []
 
 
 @pytest.mark.filterwarnings("ignore::qtmiddleware.SetupWarning")
@@ -633,72 +454,6 @@ def test_nodes_without_a_text_come_as_they_are() -> None:
         NodeWithScore(node=ImageNode(image_path=f"{n}.png"), score=0.5 - n / 10) for n in range(3)
     ]
     assert QueryTransformRetriever(Plain(pictures)).retrieve(QUESTION) == pictures
-
-
-async def test_an_asynchronous_function_is_awaited_and_refused_where_it_cannot_be() -> None:
-    async def search(query: str, k: int = 4) -> list[NodeWithScore]:
-        await asyncio.sleep(0)
-        return NODES[:k]
-
-    retriever = QueryTransformRetriever(search, similarity_top_k=2)
-    assert ids(await retriever.aretrieve(QUESTION))[0] == "health"
-    with pytest.raises(qtm.WrapError, match="aretrieve"):
-        retriever.retrieve(QUESTION)
-
-
-@pytest.mark.parametrize(
-    "error", [ValueError("theirs"), KeyboardInterrupt(), SystemExit(3)], ids=name_type
-)
-async def test_what_the_inner_retriever_raises_passes_through(error: BaseException) -> None:
-    class Broken(Plain):
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            raise error
-
-    retriever = QueryTransformRetriever(Broken())
-    with pytest.raises(type(error)) as caught:
-        retriever.retrieve(QUESTION)
-    assert caught.value is error
-    if isinstance(error, Exception):  # what else there is ends the loop, with us or without
-        with pytest.raises(type(error)) as caught:
-            await retriever.aretrieve(QUESTION)
-        assert caught.value is error
-
-
-async def test_cancelling_a_call_cancels_its_search() -> None:
-    began, ended = asyncio.Event(), asyncio.Event()
-
-    class Endless(Plain):
-        async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            began.set()
-            try:
-                await asyncio.sleep(50)
-            finally:
-                ended.set()
-            return []
-
-    call = asyncio.create_task(QueryTransformRetriever(Endless()).aretrieve(QUESTION))
-    await began.wait()
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert ended.is_set()
-
-
-@pytest.mark.parametrize(
-    "query", ["", "   ", QueryBundle("", embedding=[0.5])], ids=["empty", "blank", "a vector"]
-)
-def test_a_query_that_is_no_question_is_passed_on_as_it_is(query: Any) -> None:
-    asked: list[QueryBundle] = []
-
-    class Telling(Plain):
-        def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-            asked.append(query_bundle)
-            return self.nodes
-
-    retriever = QueryTransformRetriever(Telling())
-    assert retriever.retrieve(query) == NODES
-    assert asked == [query if isinstance(query, QueryBundle) else QueryBundle(query)]
-    assert [it.stage for it in retriever.find(query).degradations] == ["query"]
 
 
 def test_a_copy_shares_what_was_made_and_has_its_own_number() -> None:
@@ -782,35 +537,9 @@ def test_it_is_saved_and_pickled_as_its_fields() -> None:
     assert processor.class_name() == "KeywordEvidencePostprocessor"
 
 
-def test_many_threads_order_nodes_with_one() -> None:
-    processor = KeywordEvidencePostprocessor()
-    with ThreadPoolExecutor(8) as pool:
-        found = list(
-            pool.map(
-                lambda n: processor.postprocess_nodes(NODES[:n], query_str=QUESTION), range(1, 15)
-            )
-        )
-    assert [len(it) for it in found] == list(range(1, 15))
-
-
 def test_fields_of_it_that_are_unknown_or_impossible_are_refused() -> None:
     for fields in ({"top_n": 0}, {"top_k": 3}):
         with pytest.raises(ValidationError, match=next(iter(fields))):
             KeywordEvidencePostprocessor(**fields)
     with pytest.raises(qtm.ConfigError, match="nonsense is not a setting"):
         KeywordEvidencePostprocessor(config={"nonsense": 1})
-
-
-def test_last_year_is_the_one_before_the_clock_s() -> None:
-    def clock() -> datetime:
-        return datetime(2021, 3, 1, tzinfo=UTC)
-
-    def find_by_year(query: str) -> list[dict[str, Any]]:
-        return [
-            {"id": f"{year}", "score": 0.9, "text": "A limit.", "metadata": {"year": year}}
-            for year in range(2024, 2017, -1)
-        ]
-
-    question = "What was the limit last year?"
-    found = QueryTransformRetriever(find_by_year, clock=clock).find(question)
-    assert found.matches[0].id == "2020"
