@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.speed.workload import COMBINED, QUESTIONS, REPLIES
+from benchmarks.speed.workload import (
+    CANDIDATES,
+    COMBINED,
+    QUESTIONS,
+    REPLIES,
+    TOP_K,
+    find_candidates,
+)
 from qtmiddleware import QueryMiddleware
 
 try:
@@ -29,6 +36,8 @@ RULES: dict[str, Any] = {"transformationType": "none"}
 """The free default."""
 ALL_IN_ONE: dict[str, Any] = {"transformationType": "combined", "cache": {"enabled": False}}
 """One model call for everything; nothing remembered between calls."""
+BALANCED: dict[str, Any] = {**ALL_IN_ONE, "limits": {"maxSearches": 2}}
+"""The preset `balanced`; nothing remembered between calls."""
 
 
 class Model:
@@ -88,6 +97,32 @@ class HangingModel:
 def wrapped(fn: Callable[..., Any], config: dict[str, Any], model: Any) -> Any:
     """*fn* with the middleware around it."""
     return QueryMiddleware(config, client=model).wrap(fn)
+
+
+def in_langchain(config: dict[str, Any], model: Any) -> Callable[[str], Any]:
+    """LangChain's retriever around one that finds the candidates as documents at once."""
+    from langchain_core.documents import Document
+    from langchain_core.retrievers import BaseRetriever
+
+    from qtmiddleware.integrations.langchain import QueryTransformRetriever
+
+    found = {
+        match["id"]: Document(
+            id=match["id"],
+            page_content=match["metadata"]["text"],
+            metadata={"page": match["metadata"]["page"]},
+        )
+        for match in find_candidates("", 2 * CANDIDATES)["matches"]
+        + find_candidates(QUESTIONS[0], 2 * CANDIDATES)["matches"]
+    }
+
+    class Retriever(BaseRetriever):
+        def _get_relevant_documents(
+            self, query: str, *, k: int = TOP_K, **_: Any
+        ) -> list[Document]:
+            return [found[match["id"]] for match in find_candidates(query, k)["matches"]]
+
+    return QueryTransformRetriever(retriever=Retriever(), config=config, client=model).invoke
 
 
 def check(wrapped_search: Any, *, searches: int | None = None) -> None:

@@ -25,7 +25,7 @@ MOST_TIMES = 1.25
 CALLS = 100
 SLOWER = 5
 """How many times fewer calls are made of those that take long."""
-SYSTEMS = ("rules", "combined")
+SYSTEMS = ("rules", "combined", "balanced")
 WARM_UP_CALLS = 600  # more than there are questions, so that the remembering ones remember them all
 PEERS = {
     "LangChain": ("langchain", "langchain_worker"),

@@ -8,10 +8,12 @@ import qtmiddleware
 from benchmarks.speed.floors import gathered, pooled
 from benchmarks.speed.ours import (
     ALL_IN_ONE,
+    BALANCED,
     MULTI_QUERY,
     RULES,
     check,
     combining_model,
+    in_langchain,
     paraphrasing_model,
     with_options,
     wrapped,
@@ -50,6 +52,8 @@ def cases() -> dict[str, Case]:
         f"combined async{LONG}": asynchronous(
             wrapped(afind_candidates, ALL_IN_ONE, combining_model())
         ),
+        f"balanced sync{LONG}": wrapped(find_candidates, BALANCED, combining_model()),
+        f"balanced in LangChain sync{LONG}": in_langchain(BALANCED, combining_model()),
     }
     check(wrapped(find_candidates, ALL_IN_ONE, combining_model()))
     for name, config in SETUPS.items():
