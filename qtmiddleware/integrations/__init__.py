@@ -17,7 +17,12 @@ from qtmiddleware.errors import MissingExtra
 
 
 @contextmanager
-def require_package(package: str, lowest_version: str, *, extra: str) -> Iterator[None]:
+def require_package(
+    package: str,
+    lowest_version: str,
+    *,
+    extra: str,
+) -> Iterator[None]:
     """Check that *package* can be imported in the ``with`` block.
 
     Raises `MissingExtra` if *package* is older than *lowest_version* or cannot be imported. The

@@ -68,7 +68,11 @@ class Adapter:
         self._never_widens = never_widens
         function = functions[0]
         if not callable(function) or isinstance(function, type):
-            raise reject(f"not {describe_type(function)}", function, accepted)
+            raise reject(
+                f"not {describe_type(function)}",
+                function,
+                accepted,
+            )
         if not isinstance(function, Wrapped):
             wrap = QueryMiddleware(**options).wrap
             self.search: Any = wrap(function)
@@ -81,7 +85,12 @@ class Adapter:
             )
         self.search = self.asearch = function
 
-    def retrieve(self, query: Any, count: int | None, arguments: dict[str, Any]) -> Retrieval:
+    def retrieve(
+        self,
+        query: Any,
+        count: int | None,
+        arguments: dict[str, Any],
+    ) -> Retrieval:
         """Return at most *count* passages. *arguments* are those of `Wrapped.retrieve`."""
         if self.search.is_async:
             raise WrapError(f"{self.search!r} is asynchronous: use {self._awaited}")
@@ -95,7 +104,11 @@ class Adapter:
         retrieval = await self.asearch.aretrieve(query, **self._add_count(count, arguments))
         return self._limit(retrieval, count)
 
-    def _add_count(self, count: int | None, arguments: dict[str, Any]) -> dict[str, Any]:
+    def _add_count(
+        self,
+        count: int | None,
+        arguments: dict[str, Any],
+    ) -> dict[str, Any]:
         name = self.search.top_k_argument
         if name is not None and count is not None:
             arguments.setdefault(name, count)
@@ -104,7 +117,11 @@ class Adapter:
             arguments["config"] = {"keywordEvidence": {"candidates": count}}
         return arguments
 
-    def _limit(self, retrieval: Retrieval, count: int | None) -> Retrieval:
+    def _limit(
+        self,
+        retrieval: Retrieval,
+        count: int | None,
+    ) -> Retrieval:
         if self.search.top_k_argument is not None or not isinstance(count, int) or count < 1:
             return retrieval
         response = retrieval.response
@@ -143,7 +160,11 @@ class Adapter:
         """Return the query log's record of *retrieval*, redacted."""
         return build_record(retrieval, TextWriter(self._options["redact"]))
 
-    def reduce(self, owner: object, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    def reduce(
+        self,
+        owner: object,
+        arguments: dict[str, Any],
+    ) -> tuple[Any, ...]:
         """Return what pickles *owner*, which is made with *arguments*.
 
         Raises `TypeError` if an option besides ``config`` is set, because such an object may hold
@@ -175,14 +196,28 @@ def make_searches(
         return found if sets_count or not isinstance(found, list) else found[:top_k]
 
     def search(query: Any, top_k: int | None = None, **arguments: Any) -> Any:
-        return limit(call(query, top_k if sets_count else None, arguments), top_k)
+        return limit(
+            call(
+                query,
+                top_k if sets_count else None,
+                arguments,
+            ),
+            top_k,
+        )
 
     search.__qualname__ = name
     if acall is None:
         return (search,)
 
     async def asearch(query: Any, top_k: int | None = None, **arguments: Any) -> Any:
-        return limit(await acall(query, top_k if sets_count else None, arguments), top_k)
+        return limit(
+            await acall(
+                query,
+                top_k if sets_count else None,
+                arguments,
+            ),
+            top_k,
+        )
 
     asearch.__qualname__ = name
     return search, asearch
@@ -192,7 +227,12 @@ def check_count(name: str, count: Any) -> None:
     """Raise `ConfigError` if *count*, the value of the option *name*, is no number of passages."""
     if count is not None and (type(count) is not int or count < 1):
         message = f"{name} must be a whole number of at least 1, not {count!r}"
-        raise ConfigError(message, path=name, value=count, allowed="1 or more")
+        raise ConfigError(
+            message,
+            path=name,
+            value=count,
+            allowed="1 or more",
+        )
 
 
 def choose_count(*counts: int | None) -> int | None:
@@ -218,7 +258,12 @@ def unwrap_pair(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) and item else item
 
 
-def reject(reason: str, value: Any, accepted: str, path: str = "retriever") -> ConfigError:
+def reject(
+    reason: str,
+    value: Any,
+    accepted: str,
+    path: str = "retriever",
+) -> ConfigError:
     """Return the error for *value*, which cannot be what the option *path* must be."""
     return ConfigError(
         f"{path} must be {accepted}, {reason}",

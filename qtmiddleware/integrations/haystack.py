@@ -297,7 +297,11 @@ class QueryTransformRetriever:
         count = choose_count(top_k, self.top_k, self._default_top_k)
         return count, {**arguments, "history": history, "qtm_config": qtm_config}
 
-    def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
+    def _build_outputs(
+        self,
+        retrieval: Retrieval,
+        span: Span,
+    ) -> dict[str, Any]:
         """Return the outputs of `run` for *retrieval*, and add tags about *retrieval* to *span*.
 
         The tags contain no texts. If content tracing is on, a query-log record is also added.
@@ -315,7 +319,11 @@ class QueryTransformRetriever:
             }
             span.set_tags(tags)
             span.set_content_tag("qtmiddleware.record", self._adapter.build_record(retrieval))
-        documents = self._adapter.convert_matches(retrieval, Document, _make_document)
+        documents = self._adapter.convert_matches(
+            retrieval,
+            Document,
+            _make_document,
+        )
         return {
             "documents": [
                 document if score in (None, document.score) else replace(document, score=score)
@@ -372,7 +380,12 @@ class _ChatModel(_Part):
         sockets = _get_sockets(generator, "input") | _get_sockets(generator, "output")
         if not sockets.keys() >= {"messages", "replies"}:
             accepted = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
-            raise reject(f"not {describe_type(generator)}", generator, accepted, "client")
+            raise reject(
+                f"not {describe_type(generator)}",
+                generator,
+                accepted,
+                "client",
+            )
         super().__init__("chat_generator", generator)
         self.model = getattr(generator, "model", None)
         self.__qualname__ = type(generator).__name__  # The name in degradations and logs.
@@ -425,7 +438,12 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
     part = _Part("retriever", retriever)
     embedder = _Part("text_embedder", text_embedder) if vectors else None
 
-    def build_inputs(query: Any, embedded: _Mapping, top_k: int | None, more: _Mapping) -> _Mapping:
+    def build_inputs(
+        query: Any,
+        embedded: _Mapping,
+        top_k: int | None,
+        more: _Mapping,
+    ) -> _Mapping:
         own = {"query": query} if "query" in inputs else {}
         own |= {} if top_k is None else {"top_k": top_k}
         found = {vectors[name]: vector for name, vector in embedded.items() if name in vectors}
@@ -433,19 +451,46 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
 
     def call(query: Any, top_k: int | None, more: _Mapping) -> Any:
         embedded = embedder.run(text=query) if embedder else {}
-        return part.run(**build_inputs(query, embedded, top_k, more))["documents"]
+        return part.run(
+            **build_inputs(
+                query,
+                embedded,
+                top_k,
+                more,
+            )
+        )["documents"]
 
-    async def acall(query: Any, top_k: int | None, more: _Mapping) -> Any:
+    async def acall(
+        query: Any,
+        top_k: int | None,
+        more: _Mapping,
+    ) -> Any:
         embedded = await embedder.run_async(text=query) if embedder else {}
-        outputs = await part.run_async(**build_inputs(query, embedded, top_k, more))
+        outputs = await part.run_async(
+            **build_inputs(
+                query,
+                embedded,
+                top_k,
+                more,
+            )
+        )
         return outputs["documents"]
 
     can_await = hasattr(retriever, "run_async") or hasattr(text_embedder, "run_async")
     name, sets_count = f"{type(retriever).__name__}.run", "top_k" in inputs
-    return make_searches(name, call, acall if can_await else None, sets_count=sets_count)
+    return make_searches(
+        name,
+        call,
+        acall if can_await else None,
+        sets_count=sets_count,
+    )
 
 
-def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document:
+def _make_document(
+    id_: str | None,
+    text: str,
+    meta: dict[str, Any],
+) -> Document:
     return Document(id=id_ or "", content=text, meta=meta)
 
 
@@ -453,7 +498,11 @@ def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document
 def _open_span(span_name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
     # A search may run in a thread of the middleware. The thread has the caller's context, so the
     # current span is the right parent there too.
-    with tracer.trace(span_name, tags=tags, parent_span=tracer.current_span()) as span:
+    with tracer.trace(
+        span_name,
+        tags=tags,
+        parent_span=tracer.current_span(),
+    ) as span:
         yield span
 
 

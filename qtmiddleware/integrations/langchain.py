@@ -206,9 +206,17 @@ class QueryTransformRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **retriever_arguments: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = self.retrieve(query, config=config, **retriever_arguments)
+        retrieval = self.retrieve(
+            query,
+            config=config,
+            **retriever_arguments,
+        )
         if _has_event_listener(run_manager):
-            dispatch_custom_event(EVENT, self._adapter.build_record(retrieval), config=config)
+            dispatch_custom_event(
+                EVENT,
+                self._adapter.build_record(retrieval),
+                config=config,
+            )
         return self._convert(retrieval)
 
     async def _aget_relevant_documents(
@@ -219,7 +227,11 @@ class QueryTransformRetriever(BaseRetriever):
         **retriever_arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
+        retrieval = await self.aretrieve(
+            query,
+            config=config,
+            **retriever_arguments,
+        )
         if _has_event_listener(run_manager):
             await adispatch_custom_event(
                 EVENT, self._adapter.build_record(retrieval), config=config
@@ -227,7 +239,11 @@ class QueryTransformRetriever(BaseRetriever):
         return self._convert(retrieval)
 
     def _convert(self, retrieval: Retrieval) -> list[Document]:
-        return self._adapter.convert_matches(retrieval, Document, _make_document)
+        return self._adapter.convert_matches(
+            retrieval,
+            Document,
+            _make_document,
+        )
 
     def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
@@ -244,10 +260,18 @@ def _make_functions(inner: Any) -> tuple[tuple[Any, ...], int | None]:
         return (inner,), None
     name, default = _find_k(inner)
 
-    def call(query: Any, k: int | None, arguments: dict[str, Any]) -> Any:
+    def call(
+        query: Any,
+        k: int | None,
+        arguments: dict[str, Any],
+    ) -> Any:
         return inner.invoke(query, **(arguments if k is None else {**arguments, name: k}))
 
-    async def acall(query: Any, k: int | None, arguments: dict[str, Any]) -> Any:
+    async def acall(
+        query: Any,
+        k: int | None,
+        arguments: dict[str, Any],
+    ) -> Any:
         return await inner.ainvoke(query, **(arguments if k is None else {**arguments, name: k}))
 
     # LangChain's default asynchronous method calls the blocking one in a thread and takes no
@@ -309,5 +333,9 @@ def _has_event_listener(
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
-def _make_document(id_: str | None, text: str, metadata: dict[str, Any]) -> Document:
+def _make_document(
+    id_: str | None,
+    text: str,
+    metadata: dict[str, Any],
+) -> Document:
     return Document(id=id_, page_content=text, metadata=metadata)

@@ -123,7 +123,10 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> None:
         inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
         self._inner = inner
-        self._arguments = {"retriever": retriever, "callback_manager": callback_manager}
+        self._arguments = {
+            "retriever": retriever,
+            "callback_manager": callback_manager,
+        }
         self._arguments |= base_arguments
         self._options = {
             "config": config, "client": client, "reranker": reranker, "redact": redact,
@@ -173,7 +176,11 @@ class QueryTransformRetriever(BaseRetriever):
         messages = _read_messages(self.history if history is None else history)
         count = choose_count(similarity_top_k, self.similarity_top_k)
         arguments = {"history": messages, "qtm_config": qtm_config}
-        return self._adapter.retrieve(self._read_query(query), count, arguments)
+        return self._adapter.retrieve(
+            self._read_query(query),
+            count,
+            arguments,
+        )
 
     async def afind(
         self,
@@ -187,7 +194,11 @@ class QueryTransformRetriever(BaseRetriever):
         messages = await _aread_messages(self.history if history is None else history)
         count = choose_count(similarity_top_k, self.similarity_top_k)
         arguments = {"history": messages, "qtm_config": qtm_config}
-        return await self._adapter.aretrieve(self._read_query(query), count, arguments)
+        return await self._adapter.aretrieve(
+            self._read_query(query),
+            count,
+            arguments,
+        )
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
         """Return a copy of this retriever with another conversation *history*.
@@ -226,7 +237,10 @@ class QueryTransformRetriever(BaseRetriever):
         return copy.copy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = {"similarity_top_k": self._similarity_top_k, "history": self.history}
+        own = {
+            "similarity_top_k": self._similarity_top_k,
+            "history": self.history,
+        }
         return self._adapter.reduce(self, self._arguments | self._options | own)
 
     def _get_prompt_modules(self) -> PromptMixinType:
@@ -245,7 +259,11 @@ class QueryTransformRetriever(BaseRetriever):
         response = retrieval.response
         if isinstance(response, list) and all(isinstance(it, NodeWithScore) for it in response):
             return response
-        nodes = self._adapter.convert_matches(retrieval, (NodeWithScore, BaseNode), _make_node)
+        nodes = self._adapter.convert_matches(
+            retrieval,
+            (NodeWithScore, BaseNode),
+            _make_node,
+        )
         return [
             node if isinstance(node, NodeWithScore) else NodeWithScore(node=node, score=score)
             for node, score in zip(nodes, list_scores(retrieval), strict=True)
@@ -309,10 +327,18 @@ def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
         # Another call may search with the same retriever now, so its own number stays unchanged.
         return retriever if node_count is None else _copy_with_node_count(retriever, node_count)
 
-    def call(query: Any, node_count: int | None, arguments: dict[str, Any]) -> Any:
+    def call(
+        query: Any,
+        node_count: int | None,
+        arguments: dict[str, Any],
+    ) -> Any:
         return choose(node_count).retrieve(query, **arguments)
 
-    async def acall(query: Any, node_count: int | None, arguments: dict[str, Any]) -> Any:
+    async def acall(
+        query: Any,
+        node_count: int | None,
+        arguments: dict[str, Any],
+    ) -> Any:
         return await choose(node_count).aretrieve(query, **arguments)
 
     # LlamaIndex's default async method calls the sync method on the event loop. The middleware
@@ -320,7 +346,12 @@ def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
     blocks = type(retriever)._aretrieve is BaseRetriever._aretrieve
     name = f"{type(retriever).__name__}.retrieve"
     can_set = _can_set_node_count(retriever)
-    return make_searches(name, call, None if blocks else acall, sets_count=can_set)
+    return make_searches(
+        name,
+        call,
+        None if blocks else acall,
+        sets_count=can_set,
+    )
 
 
 def _read_messages(history: Any) -> Any:
@@ -400,5 +431,13 @@ def _has_event_listener() -> bool:
     return True
 
 
-def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
-    return TextNode(text=text, metadata=metadata, **({} if id_ is None else {"id_": id_}))
+def _make_node(
+    id_: str | None,
+    text: str,
+    metadata: dict[str, Any],
+) -> TextNode:
+    return TextNode(
+        text=text,
+        metadata=metadata,
+        **({} if id_ is None else {"id_": id_}),
+    )

@@ -69,12 +69,22 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = {
-    "retrieval": _Kind("retrieval", span_kind=SpanKind.CLIENT, name="retrieval", is_current=False),
+    "retrieval": _Kind(
+        "retrieval",
+        span_kind=SpanKind.CLIENT,
+        name="retrieval",
+        is_current=False,
+    ),
     "answer": _Kind("answer", is_current=False),
     "transform": _Kind("transform", is_current=False),
     "search": _Kind("search", "qtmiddleware.search.duration"),
     "rerank": _Kind("rerank", "qtmiddleware.rerank.duration"),
-    "model": _Kind("chat", "gen_ai.client.inference.duration", SpanKind.CLIENT, "chat"),
+    "model": _Kind(
+        "chat",
+        "gen_ai.client.inference.duration",
+        SpanKind.CLIENT,
+        "chat",
+    ),
     "embedding": _Kind(
         "embeddings", "gen_ai.client.embeddings.duration", SpanKind.CLIENT, "embeddings"
     ),
@@ -116,8 +126,18 @@ class OpenTelemetryObserver:
         self._provider_name = provider_name
         self._source_id = data_source_id
         version = find_installed_version("qtmiddleware")
-        self._tracer = get_tracer("qtmiddleware", version, tracer_provider, SCHEMA_URL)
-        meter = get_meter("qtmiddleware", version, meter_provider, SCHEMA_URL)
+        self._tracer = get_tracer(
+            "qtmiddleware",
+            version,
+            tracer_provider,
+            SCHEMA_URL,
+        )
+        meter = get_meter(
+            "qtmiddleware",
+            version,
+            meter_provider,
+            SCHEMA_URL,
+        )
         self._durations = {
             kind.metric: meter.create_histogram(
                 kind.metric,
@@ -201,7 +221,11 @@ class OpenTelemetryObserver:
         }
         return {name: value for name, value in attributes.items() if value}
 
-    def _record_metrics(self, operation: Operation, context: Context | None) -> None:
+    def _record_metrics(
+        self,
+        operation: Operation,
+        context: Context | None,
+    ) -> None:
         """Record the metrics of *operation*. Their exemplars link to the span of *context*."""
         result = operation.result
         metric = _KINDS[operation.kind].metric
@@ -211,7 +235,10 @@ class OpenTelemetryObserver:
         if metric == "qtmiddleware.request.duration":
             is_ok = operation.outcome == "ok"
             status = getattr(result, "status", "full") if is_ok else operation.outcome
-            labels |= {"qtmiddleware.operation": operation.kind, "qtmiddleware.status": status}
+            labels |= {
+                "qtmiddleware.operation": operation.kind,
+                "qtmiddleware.status": status,
+            }
         else:
             model = self._describe_model(operation)
             if isinstance(result, Reply):
@@ -228,7 +255,10 @@ class OpenTelemetryObserver:
         self._durations[metric].record(operation.seconds, labels, context)
         for entry in _select_own_degradations(result):
             stage, reason = _clean_label(entry.stage), _clean_label(entry.reason)
-            reported = {"qtmiddleware.stage": stage, "qtmiddleware.reason": reason}
+            reported = {
+                "qtmiddleware.stage": stage,
+                "qtmiddleware.reason": reason,
+            }
             self._degradations.add(1, reported, context)
         if isinstance(result, Retrieval) and result.trace.read_units:
             self._read_units.add(result.trace.read_units, None, context)
@@ -326,7 +356,13 @@ def _list_content(operation: Operation) -> Iterator[tuple[str, str]]:
         message = {"role": "assistant", "parts": _build_parts(result.text)}
         yield "gen_ai.output.messages", json.dumps([{**message, "finish_reason": reason}])
     elif isinstance(result, Retrieval):
-        rows = [{"id": str(match.id), "score": match.score} for match in result.matches]
+        rows = [
+            {
+                "id": str(match.id),
+                "score": match.score,
+            }
+            for match in result.matches
+        ]
         yield "gen_ai.retrieval.documents", json.dumps(rows)
 
 
