@@ -191,7 +191,7 @@ def test_a_conversation_that_cannot_be_read_is_told_and_costs_nothing(
 # --- odd things -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("inner", [42, "a text", None, object(), [], int], ids=repr)
+@pytest.mark.parametrize("inner", [42, "a text", None, object(), [], int], ids=name_type)
 def test_what_is_no_retriever_is_refused_with_what_is_accepted(
     framework: Framework, inner: Any
 ) -> None:
