@@ -100,7 +100,7 @@ class Corpus:
     """One data set as a user's function has it: passages, vectors, an index of words."""
 
     def __init__(self, one: Prepared) -> None:
-        self._passages, self._store, self._embed = one.data.passages, one.bench.store, one.vectors
+        self._passages, self._store, self._embed = one.data.passages, one.store, one.vectors
         self._places = {passage.id: place for place, passage in enumerate(one.data.passages)}
         texts = [passage.text for passage in one.data.passages]
         self._vectors = one.vectors(texts)
@@ -217,7 +217,7 @@ def measure(source: Source, systems: Sequence[str], kinds: Sequence[str]) -> Fou
                     one.data.questions,
                     one.data.qrels,
                     {BASELINE: SYSTEMS[BASELINE], **settings},
-                    client=one.bench.model,
+                    client=one.model,
                     name=name,
                     seed=SEED,
                 )

@@ -1,7 +1,7 @@
 """What `qtm bench --function` prints for a user's function: the table of `docs/does-it-help.md`.
 
 A folder of its own gets an `app.py` that searches the demo's passages, and the demo's questions as
-`questions.csv`. The demo's recorded replies stand for the model, 600 ms for the time of each. Run
+`questions.csv`. The demo's recorded replies stand for the model. Run
 `python -m benchmarks.own_function`.
 """
 
@@ -60,7 +60,7 @@ def main() -> None:
         write_questions(folder / "questions.csv")
         command = [sys.executable, "-c", "from qtmiddleware.kit.cli import main; main()", "bench"]
         measured = ["--function", "app:search", "--data", "questions.csv", "--systems", SYSTEMS]
-        replayed = ["--recordings", str(recordings), "--model-ms", "600"]
+        replayed = ["--recordings", str(recordings)]
         sys.exit(
             subprocess.run(
                 [*command, *measured, *replayed, *sys.argv[1:]], cwd=folder, check=False

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from qtmiddleware.kit.check import Check as Check
     from qtmiddleware.kit.check import CheckState as CheckState
     from qtmiddleware.kit.check import Finding as Finding
-    from qtmiddleware.kit.evaluation import judging as judging
-    from qtmiddleware.kit.evaluation import reporting as reporting
-    from qtmiddleware.kit.evaluation import testsets as testsets
     from qtmiddleware.kit.index.hybrid import Hybrid as Hybrid
     from qtmiddleware.kit.index.ingestion import IngestReport as IngestReport
     from qtmiddleware.kit.index.ingestion import ingest as ingest
@@ -100,9 +97,6 @@ _HOMES = {
 # Modules that are used by name, such as qtm.evaluation.compare(...).
 _ROOMS = {
     "evaluation": "kit.evaluation",
-    "judging": "kit.evaluation.judging",
-    "reporting": "kit.evaluation.reporting",
-    "testsets": "kit.evaluation.testsets",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -99,7 +99,7 @@ def ask(place: Place) -> list[Asked]:
     """Returns the questions of one set on which the gate decides."""
     from benchmarks.quality.report import SEED
     from benchmarks.quality.sets import prepared_with, records
-    from qtmiddleware.kit.evaluation import Dataset, chosen
+    from qtmiddleware.kit.evaluation import SYSTEMS, Dataset, chosen
     from qtmiddleware.kit.evaluation.recorded import RecordedModel
     from qtmiddleware.retrieval.gate import LOOKED_AT, Gate, measure_signals
 
@@ -131,7 +131,7 @@ def ask(place: Place) -> list[Asked]:
         patch.object(Gate, "decide_model_call", listen),
     ):
         compared = one.measured(chosen(["rules", "combined"]), SEED)
-        gated = one.bench.build_system(chosen(["combined, auto"])["combined, auto"])
+        gated = one.asking(model).with_settings(SYSTEMS["combined, auto"])
         for question in data.questions:
             given.clear()
             gated(question)

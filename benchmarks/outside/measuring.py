@@ -52,7 +52,7 @@ def _compared(
     recording: Path | None = None,
 ) -> Comparison:
     options = BenchOptions(
-        settings=Settings(embedding_model=MODEL),
+        options=Settings(embedding_model=MODEL),
         recordings=recording,
         cache=KEPT,
         questions=questions,

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import Comparison, Dataset
-from qtmiddleware.kit.evaluation.bench import Bench, CachedEmbedder, open_index
+from qtmiddleware.kit.evaluation import (
+    TOP_K,
+    Comparison,
+    Dataset,
+    System,
+    index_system,
+    measure_systems,
+)
+from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
-from qtmiddleware.protocols import LanguageModel
+from qtmiddleware.protocols import Embedder, LanguageModel, Store
 
 MODEL: Final = "all-MiniLM-L6-v2"
 KEPT: Final = Path(".tmp/quality")
@@ -61,7 +69,9 @@ class Prepared:
 
     name: str
     data: Dataset
-    bench: Bench
+    store: Store
+    embedder: Embedder
+    model: LanguageModel
 
     @property
     def is_conversation(self) -> bool:
@@ -70,13 +80,17 @@ class Prepared:
 
     def measured(self, systems: Mapping[str, Mapping[str, Any]], seed: int) -> Comparison:
         """Every one of the *systems*, by their settings."""
-        return self.bench.measure(self.data, systems, seed=seed)
+        return measure_systems(self.asking(self.model), self.data, systems, seed=seed)
+
+    def asking(self, model: LanguageModel) -> System:
+        """The search of the index, with *model*."""
+        return index_system(self.store, self.embedder, model, top_k=TOP_K)
 
     def vectors(self, texts: Sequence[str]) -> Any:
         """One row a text, 32-bit floats."""
         import numpy as np
 
-        return np.asarray(self.bench.embedder.embed(texts), dtype=np.float32)
+        return np.asarray(self.embedder.embed(texts), dtype=np.float32)
 
 
 @contextmanager
@@ -96,7 +110,7 @@ def prepared_with(data: Dataset, name: str, model: LanguageModel) -> Iterator[Pr
         closing(CachedEmbedder(find_embedder(MODEL), KEPT / "vectors.sqlite")) as embedder,
         open_index(data, KEPT, embedder) as store,
     ):
-        yield Prepared(name, data, Bench(store, embedder, model))
+        yield Prepared(name, data, store, embedder, model)
 
 
 def records(file: Path) -> dict[str, dict[str, Any]]:

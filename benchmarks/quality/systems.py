@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from operator import mul
 from random import Random
-from typing import Final, cast
+from typing import Final
 
 from benchmarks.quality.report import SEED, circumstances, mean, points, quality, table, write
 from benchmarks.quality.sets import Prepared, Source, prepared
@@ -15,7 +15,6 @@ from qtmiddleware.kit.evaluation import (
     TOLERANCE,
     USUAL,
     Comparison,
-    Run,
     chosen,
 )
 
@@ -100,8 +99,8 @@ def _find_asked(one: Prepared, order: int) -> Set[str]:
     questions = list(one.data.questions)
     if order:
         Random(order).shuffle(questions)
-    system = one.bench.build_system(chosen([GATED])[GATED])
-    return {question.id for question in questions if cast(Run, system(question)).llm_calls}
+    system = one.asking(one.model).with_settings(chosen([GATED])[GATED])
+    return {question.id for question in questions if system(question).llm_calls}
 
 
 def _gate(

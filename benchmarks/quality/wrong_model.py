@@ -22,7 +22,6 @@ from qtmiddleware.kit.evaluation import (
     Comparison,
     Question,
     Run,
-    System,
     measure,
     run_of,
 )
@@ -106,7 +105,7 @@ class Part:
     def add(self, name: str, one: Prepared, conditions: Mapping[str, Replies]) -> None:
         """Measure every system of `ASKED` on the questions of *one* under each of the *conditions*."""
         self.conditions = list(conditions)
-        systems = {it: one.bench.build_system(SYSTEMS[it]) for it in FREE}
+        systems = {it: one.asking(one.model).with_settings(SYSTEMS[it]) for it in FREE}
         for asked in ASKED:
             for condition, replies in conditions.items():
                 systems[_named(asked, condition)] = _answer_from(replies, one, SYSTEMS[asked])
@@ -160,12 +159,14 @@ def _pair(questions: Sequence[Question], recorded: Mapping[str, Record]) -> list
     ]
 
 
-def _answer_from(replies: Replies, one: Prepared, settings: Mapping[str, Any]) -> System:
+def _answer_from(
+    replies: Replies, one: Prepared, settings: Mapping[str, Any]
+) -> Callable[[Question], Run]:
     """A system whose model says these *replies*."""
 
     def answer(question: Question) -> Run:
-        bench = replace(one.bench, model=ScriptedModel(replies[question.id]))
-        return run_of(bench.retrieve(settings, question))
+        system = one.asking(ScriptedModel(replies[question.id])).with_settings(settings)
+        return run_of(system.retrieve(question))
 
     return answer
 

@@ -19,7 +19,7 @@ from tests.support.examples import Example, find_examples
 
 ROOT = Path(__file__).parents[2]
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
-ROOMS = ("evaluation", "judging", "reporting", "testsets")
+ROOMS = ("evaluation",)
 EXAMPLES = [
     (guide, number, example)
     for guide in GUIDES

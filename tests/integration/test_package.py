@@ -75,7 +75,7 @@ def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(
     needed += (
         " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl kit/demo/small/corpus.jsonl"
     )
-    needed += " kit/evaluation/reporting/page.html.jinja kit/evaluation/reporting/page.css"
+    needed += " kit/evaluation/page.html.jinja kit/evaluation/page.css"
     needed += " kit/playground/card.html.jinja kit/playground/page.css kit/playground/page.js"
     assert {f"qtmiddleware/{name}" for name in needed.split()} <= held
 

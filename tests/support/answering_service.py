@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pytest_httpserver import HTTPServer
 
-from qtmiddleware.kit.evaluation.judging import CRITERIA
+from qtmiddleware.kit.evaluation.judge import CRITERIA
 from tests.support.model_server import ModelServer, Said, failure
 
 TRANSFORMED: Final = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qtmiddleware.kit.evaluation import Dataset, Question, bench
-from qtmiddleware.kit.evaluation.bench import BenchOptions, OpenedBench
+from qtmiddleware.kit.evaluation.bench import Bench, BenchOptions
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.types import Message
 from tests.support.testset_world import NAMES, bridge, writer
@@ -76,7 +76,7 @@ def write_recording(path: Path, data: Dataset, *fields: str) -> Path:
     return path
 
 
-def open_bench(folder: str | Path | Dataset, **options: Any) -> AbstractContextManager[OpenedBench]:
+def open_bench(folder: str | Path | Dataset, **options: Any) -> AbstractContextManager[Bench]:
     """The bench that is opened by these `BenchOptions`."""
     return bench.open_bench(folder, BenchOptions(**options))
 

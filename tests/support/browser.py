@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from qtmiddleware.kit.evaluation import Comparison
-from qtmiddleware.kit.evaluation.reporting import page as written
+from qtmiddleware.kit.evaluation import Comparison, report_comparison
 from tests.support.report_world import Open, data, several
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
     ) -> Page:
         found = found or several()
         file = tmp_path / "report.html"
-        text = text or written(found, data(found, words=words) if with_data else None)
-        file.write_text(text, encoding="utf-8")
+        report = report_comparison(found, data(found, words=words) if with_data else None)
+        file.write_text(text or report.to_html(), encoding="utf-8")
         options.setdefault("viewport", {"width": 1200, "height": 900})
         contexts.append(browser.new_context(**options))
         shown = contexts[-1].new_page()

@@ -10,13 +10,8 @@ from typing import Any, Final
 from qtmiddleware.answering.prompts import ANSWER, SUB_ANSWER, SYNTHESIS
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.evaluation.prompts import (
-    ANSWERS,
-    LISTS,
-    build_check_prompt,
-    build_question_prompt,
-    build_ranking_prompt,
-)
+from qtmiddleware.kit.evaluation.judge import build_ranking_prompt
+from qtmiddleware.kit.evaluation.testset import build_check_prompt, build_question_prompt
 from qtmiddleware.protocols import Passage, Prompt
 from qtmiddleware.transforms import PROMPTS
 from qtmiddleware.types import Message
@@ -44,8 +39,7 @@ def prompts(text: str, *, with_history: bool) -> list[Prompt]:
         SYNTHESIS.build_prompt(
             settings, text, said, {"sub_answers": [{"question": text, "answer": text}]}
         ),
-        build_ranking_prompt(ANSWERS, asked, [text, text]),
-        build_ranking_prompt(LISTS, asked, [[text], [text, text]]),
+        build_ranking_prompt(asked, [text, text]),
         build_question_prompt(passage),
         build_check_prompt(passage, text),
     ]

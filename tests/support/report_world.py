@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from qtmiddleware.kit.evaluation import (
-    DEEP,
     MEASURES,
     PRIMARY,
     TOLERANCE,
@@ -60,8 +59,6 @@ def score(
     is_significant: bool = True,
     spread: float = 0.02,
     ms: tuple[float, float] = (0.2, 0.4),
-    stages: Mapping[str, tuple[float, float]] | None = None,
-    deep: bool = False,
     runs: Mapping[str, Run] | None = None,
 ) -> SystemScore:
     """A system that made of each question's 0.5 what *gains* adds to it; from 0.6 on, its first passage is right."""
@@ -75,12 +72,11 @@ def score(
     p = 0.001 if is_significant and gain else 1.0
     return SystemScore(
         name=name,
-        means=dict.fromkeys((*MEASURES, *(DEEP if deep else ())), BEFORE + gain),
+        means=dict.fromkeys(MEASURES, BEFORE + gain),
         difference=Difference(gain, gain - spread, gain + spread, p, p),
         hurt_rate=sum(one < -TOLERANCE for one in gains.values()) / len(gains),
         helped_rate=sum(one > TOLERANCE for one in gains.values()) / len(gains),
         added_ms=Percentiles(*ms),
-        stages_ms={stage: Percentiles(*took) for stage, took in (stages or {}).items()},
         llm_calls=sum(one.llm_calls for one in found.values()),
         input_tokens=100,
         output_tokens=20,
@@ -97,11 +93,10 @@ def comparison(
     base: str = "raw",
     notes: Sequence[str] = (),
     name: str = "a set",
-    deep: bool = False,
 ) -> Comparison:
     """*challengers* held against a baseline; that alone, on one question, where there are none."""
     questions = list(challengers[0].gains) if challengers else ["q0"]
-    raw = score(base, dict.fromkeys(questions, 0.0), is_significant=False, spread=0.0, deep=deep)
+    raw = score(base, dict.fromkeys(questions, 0.0), is_significant=False, spread=0.0)
     return Comparison(name, 97, len(questions), base, (raw, *challengers), tuple(notes), seed=7)
 
 
@@ -125,10 +120,6 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
             )
             for number, question in enumerate(questions)
         }
-        stages = {
-            "search.original": (12.0, 20.0),
-            "transform.rewrite": (300.0 * place, 500.0 * place),
-        }
         found.append(
             score(
                 f"system {place}",
@@ -136,7 +127,6 @@ def several(count: int = 40, systems: int = 6) -> Comparison:
                 is_significant=place != 0,
                 ms=(150.0 * place, 260.0 * place),
                 runs=runs,
-                stages=stages,
             )
         )
     return comparison(*found, notes=("Replies are recorded.",))

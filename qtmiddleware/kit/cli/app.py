@@ -24,7 +24,8 @@ COMMANDS = {
     "transform": "transform:transform_command",
     "config": "config:app",
     "mcp": "mcp:mcp_command",
-    "shadow": "shadow:app",
+    "shadow": "shadow:shadow_command",
+    "testset": "testset:write_questions_command",
 }
 """The module and the function or typer app of each command, as ``module:name``."""
 

@@ -9,9 +9,14 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.check import FEWEST_ASKED, MOST_ASKED
 from qtmiddleware.kit.cli.terminal import escape_line, write_note
-from qtmiddleware.kit.evaluation import load_judged
-from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_json_object, read_lines
-from qtmiddleware.kit.evaluation.tables import QUESTION_NAMES, TABLES
+from qtmiddleware.kit.evaluation import load_questions
+from qtmiddleware.kit.evaluation.dataset import (
+    QUESTION_NAMES,
+    TABLES,
+    name_line_in_errors,
+    parse_json_object,
+    read_lines,
+)
 
 MOST_READ: Final = 1_000
 """The maximum number of different questions to read, because a query log may hold millions."""
@@ -70,7 +75,7 @@ def _read_questions(path: Path) -> Iterator[str]:
     Errors in a line contain its number.
     """
     if path.is_dir() or path.suffix.lower() in TABLES:
-        yield from (question.text for question in load_judged(path).questions)
+        yield from (question.text for question in load_questions(path).questions)
         return
     for number, line in read_lines(path):
         with name_line_in_errors(path, number):

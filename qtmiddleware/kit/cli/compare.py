@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -27,19 +26,18 @@ from qtmiddleware.kit.cli.comparison import show_question_results, show_ranking
 from qtmiddleware.kit.cli.console import (
     AsJson,
     ConfigFile,
-    History,
     Sets,
-    build_messages,
     open_progress_bar,
     show_warnings,
     write_json,
 )
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
-from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, Filter, TopK, open_middleware, parse_filter
-from qtmiddleware.kit.cli.reports import check_report, format_json, write_report
+from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, TopK, open_middleware
+from qtmiddleware.kit.cli.reports import check_report, write_report
 from qtmiddleware.kit.cli.terminal import FAILED, write_note, write_output
 from qtmiddleware.kit.evaluation import (
     BASELINE,
+    OWN,
     AskedQuestion,
     Question,
     SideBySide,
@@ -47,11 +45,10 @@ from qtmiddleware.kit.evaluation import (
     ask_systems,
     asks_a_model,
     load_questions,
+    report_ranking,
 )
-from qtmiddleware.kit.evaluation.compare import OWN
-from qtmiddleware.kit.evaluation.ranking import MOST_SYSTEMS
-from qtmiddleware.kit.evaluation.side_by_side import JUDGING, SHOWN
-from qtmiddleware.types import Message
+from qtmiddleware.kit.evaluation.judge import MOST_SYSTEMS
+from qtmiddleware.kit.evaluation.side_by_side import SHOWN
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 _DECISIVE_GROUPS: Final = frozenset(
@@ -86,8 +83,6 @@ def compare_command(
     config: ConfigFile = None,
     sets: Sets = None,
     top_k: TopK = None,
-    history: History = None,
-    condition: Filter = None,
     answers: Annotated[
         bool, typer.Option("--answers", help="Let the model answer from each system's list.")
     ] = False,
@@ -104,44 +99,27 @@ def compare_command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file of questions and ideal answers, or the folder of a data set.",
+            help="CSV or JSON file of questions and ideal answers, or the folder of a data set.",
         ),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Number of questions to ask. Default: all.")
-    ] = None,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            min=2,
-            help="How often the judge ranks each question, half of the times in reverse order.",
-        ),
-    ] = 2,
-    seed: Annotated[
-        int, typer.Option(help="Seed for the order in which the judge sees the answers.")
-    ] = 0,
     report: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Write the judge's rankings to this file: .md, .json or .html.",
+            metavar="FILE", help="Write the judge's rankings to this file: .md, .json or .html."
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for each system.")] = 120,
     json_output: AsJson = False,
 ) -> None:
-    """Compare all systems on one question.
+    """Compare systems side by side.
 
-    The result shows which passages moved and why, the answers, and the time,
-    searches, model calls and cost of each system. The command searches your
-    index (see 'qtm ingest') or your function (--function). No judgements are needed.
+    The command shows what each system searched and found, its time and cost, and why
+    passages moved compared with plain search (raw). No judgements are needed. The system
+    yours uses your config or, with --function, your wrapped function.
 
-    With an ideal answer (--reference, or "ideal_answer" in the file of
-    --questions) a language model answers from each system's passages and ranks
-    all answers at once. The system 'yours' is that of your own config.
+    With --reference or --questions, the model ranks the systems' answers against the
+    ideal answers. The exit code is 1 if a system or the judge failed.
     """
-    entries = _collect_questions(question, reference, history, questions, limit)
-    arguments_by_name = _read_search_arguments(function, arguments, condition)
+    entries = _list_questions(question, reference, questions)
     is_judged = any(entry.reference for entry in entries)
     if report is not None:
         if not is_judged:
@@ -149,7 +127,7 @@ def compare_command(
                 "--report needs ideal answers; pass --reference or --questions", path="--report"
             )
         check_report(report)
-    # What the user's function prints must not mix with the result on stdout.
+    # What the user's function prints is no part of the result.
     with _open_search(function, config, sets) as (base, loaded), redirect_stdout(sys.stderr):
         has_model = base.middleware.has_model
         names = _choose_system_names(systems, loaded, has_model=has_model, is_judged=is_judged)
@@ -157,131 +135,51 @@ def compare_command(
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")
             write_note(f"{NO_MODEL} Only systems that need no model are compared.")
-        with open_progress_bar() as update, _limit_answer_time(timeout, function) as restart:
-
-            def update_progress(system_name: str, finished_count: int, total: int) -> None:
-                # The judge has its own time limits. After the last system, nothing is limited.
-                restart(
-                    0
-                    if system_name == JUDGING
-                    or (system_name == names[-1] and finished_count == total)
-                    else timeout
-                )
-                update(system_name, finished_count, total)
-
+        with open_progress_bar() as update:
             comparison = _ask_systems(
                 function,
                 base,
                 entries,
                 names,
                 answers=answers,
-                arguments=arguments_by_name,
+                arguments=dict(map(parse_argument, arguments or ())),
                 top_k=top_k,
-                repeats=repeats,
-                seed=seed,
-                progress=update_progress,
+                progress=update,
             )
-    _report_comparison(comparison, report, should_write_json=json_output)
-
-
-def _collect_questions(
-    question: str | None,
-    reference: str,
-    history: list[str] | None,
-    path: Path | None,
-    limit: int | None,
-) -> list[Question]:
-    """Return the question on the command line, or the first questions in a file.
-
-    Args:
-        question: The question on the command line, or ``None``.
-        reference: The ideal answer to *question*.
-        history: The messages before *question*.
-        path: The path of the file, or ``None``.
-        limit: The number of questions to read from the file; ``None`` reads all of them.
-
-    Raises:
-        ConfigError: The user gave neither a question nor a file, or gave both, or set *reference*
-            or *history* together with a file.
-    """
-    if (question is None) == (path is None):
-        raise ConfigError("pass a question or --questions FILE", path="question")
-    if path is None:
-        turns = tuple(Message(turn["role"], turn["content"]) for turn in build_messages(history))
-        return [
-            Question("question", question or "", turns, {"answer": reference} if reference else {})
-        ]
-    if reference or history:
-        raise ConfigError(
-            "--reference and --history cannot be used with --questions", path="--questions"
-        )
-    return list(load_questions(path))[:limit]
-
-
-def _read_search_arguments(
-    function: str | None, arguments: list[str] | None, filter_json: str | None
-) -> dict[str, Any]:
-    """Return the arguments for every search, from ``--arg`` or from ``--filter``.
-
-    ``--arg`` is for a function, and ``--filter`` is for the index. Raises `ConfigError` if
-    ``--arg`` is set without a function, or ``--filter`` with a function.
-    """
-    if function is None and arguments:
-        raise ConfigError("--arg needs --function", path="--arg")
-    if function is not None and filter_json is not None:
-        raise ConfigError(
-            "--filter cannot be used with --function; use --arg name=value", path="--filter"
-        )
-    metadata_filter = parse_filter(filter_json)
-    return dict(map(parse_argument, arguments or ())) | (
-        {} if metadata_filter is None else {"filter": metadata_filter}
-    )
-
-
-def _report_comparison(
-    comparison: SideBySide, report_file: Path | None, *, should_write_json: bool
-) -> None:
-    """Show *comparison* and, if *report_file* is set, write the report to that file.
-
-    Raises `typer.Exit` with code 1 if a system or the judge failed.
-    """
-    if report_file is not None:
-        write_report(report_file, _format_report(comparison, report_file.suffix))
-    if should_write_json:
-        write_json(_build_comparison_dict(comparison))
+    values = _build_comparison_dict(comparison)
+    if report is not None:
+        write_report(report, report_ranking(comparison), values)
+    if json_output:
+        write_json(values)
     else:
-        for position, asked_question in enumerate(comparison.questions):
-            if position:
-                write_output()
-            show_question_results(
-                asked_question,
-                comparison.ranking(asked_question.question),
-                is_one_of_several_questions=len(comparison.questions) > 1,
-            )
-        if comparison.ranked is not None:
-            show_ranking(comparison.ranked)
-    if any(
-        map(
-            _has_failed,
-            (
-                system
-                for asked_question in comparison.questions
-                for system in asked_question.systems
-            ),
-        )
-    ) or (comparison.ranked is not None and comparison.ranked.failed):
+        _show(comparison)
+    failed = any(_has_failed(it) for asked in comparison.questions for it in asked.systems)
+    if failed or (comparison.ranked is not None and comparison.ranked.failed):
         raise typer.Exit(FAILED)
 
 
-def _format_report(comparison: SideBySide, ending: str) -> str:
-    """Return the report on *comparison* in the format that *ending* names, such as ``.md``."""
-    from qtmiddleware.kit.evaluation import reporting
+def _list_questions(question: str | None, reference: str, path: Path | None) -> list[Question]:
+    if (question is None) == (path is None):
+        raise ConfigError("pass a question or --questions FILE", path="question")
+    if path is None:
+        metadata = {"answer": reference} if reference else {}
+        return [Question("question", question or "", metadata=metadata)]
+    if reference:
+        raise ConfigError("--reference cannot be used with --questions", path="--questions")
+    return list(load_questions(path).questions)
 
-    if ending == ".json":
-        return format_json(_build_comparison_dict(comparison))
-    if ending == ".md":
-        return reporting.ranking_markdown(comparison)
-    return reporting.ranking_page(comparison)
+
+def _show(comparison: SideBySide) -> None:
+    for position, asked in enumerate(comparison.questions):
+        if position:
+            write_output()
+        show_question_results(
+            asked,
+            comparison.ranking(asked.question),
+            is_one_of_several_questions=len(comparison.questions) > 1,
+        )
+    if comparison.ranked is not None:
+        show_ranking(comparison.ranked)
 
 
 def _has_failed(answer: SystemAnswer) -> bool:
@@ -340,35 +238,6 @@ def _ask_systems(
     except Exception as error:
         subject = function or "the index"
         raise WrapError(f"{subject} raised {type(error).__name__}: {error}") from error
-
-
-@contextmanager
-def _limit_answer_time(timeout_seconds: float, function: str | None) -> Iterator[Any]:
-    """Raise `TimeoutError` if the ``with`` block runs longer than *timeout_seconds*.
-
-    Yields a function that restarts the time limit with a number of seconds; 0 removes the limit.
-
-    The limit uses a signal, because nothing else can stop a function that hangs. Windows does not
-    have this signal, so the limit has no effect on Windows.
-    """
-    if not hasattr(signal, "setitimer"):
-        yield lambda _: None
-        return
-
-    def raise_timeout(*_: object) -> None:
-        raise TimeoutError(
-            f"no answer from {function or 'the index'} within {timeout_seconds:g} seconds"
-            " (--timeout)"
-        )
-
-    old_handler = signal.signal(signal.SIGALRM, raise_timeout)
-    try:
-        # The alarm repeats: a function that catches the first exception gets another one.
-        signal.setitimer(signal.ITIMER_REAL, timeout_seconds, timeout_seconds)
-        yield lambda limit: signal.setitimer(signal.ITIMER_REAL, limit, limit)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, old_handler)
 
 
 def has_search_settings(config: Config) -> bool:

@@ -16,7 +16,8 @@ from qtmiddleware.kit.cli.console import PlainConsole, out
 from qtmiddleware.kit.cli.show import describe_passage_source, list_variant_texts
 from qtmiddleware.kit.cli.terminal import measure_width, write_output
 from qtmiddleware.kit.evaluation import BASELINE, AskedQuestion, Movement, Movements, SystemAnswer
-from qtmiddleware.kit.evaluation.ranking import RankedAnswers, RankedSystems, Standing
+from qtmiddleware.kit.evaluation.judge import RankedAnswers, RankedSystems, Standing
+from qtmiddleware.kit.evaluation.report import build_standing_row, describe_ranking
 from qtmiddleware.preprocessing.text import shorten_text
 from qtmiddleware.types import Key, Match
 
@@ -88,17 +89,18 @@ def _show_system_results(asked_question: AskedQuestion) -> None:
 
 
 def show_ranking(ranked_systems: RankedSystems) -> None:
-    """Show how the judge ranked the systems over all questions, with a table and a summary."""
-    from qtmiddleware.kit.evaluation.reporting.ranking import describe_ranking
-
+    """Write the judge's ranking of the systems over all questions to stdout."""
     write_output()
     write_output(describe_ranking(ranked_systems))
     if len(ranked_systems.questions) > 1 and ranked_systems.standings:
-        headings = ["", "place [95%]", f"before {BASELINE} [95%]  ", "best", "score"]
+        headings = ["", "place", f"before {BASELINE} [95%]  ", "best", "of", "score"]
         _show_table(
             headings,
             [
-                list(map(Text, _build_standing_row(standing)))
+                [
+                    *map(Text, build_standing_row(standing)),
+                    Text(f"{standing.score:.1f}" if standing.scores else "-"),
+                ]
                 for standing in ranked_systems.standings
             ],
         )
@@ -362,17 +364,14 @@ def _describe_ranking(ranking: RankedAnswers) -> Iterator[str]:
 
     If there is no ranking, the lines say why.
     """
-    if ranking.error == "length":
-        yield "\nNot counted: the judge preferred an answer merely because it was repeated."
-    elif not ranking.reasons:
+    if not ranking.reasons:
         yield (
             "\nAll answers are the same."
             if ranking.error == "equal"
             else f"\nThe judge failed: {ranking.error}."
         )
         return
-    else:
-        yield "\nJudged against the ideal answer:"
+    yield "\nJudged against the ideal answer:"
     # The judge saw equal answers as one answer; their systems share a line.
     for _, group in groupby(
         ranking.standings,
@@ -400,26 +399,6 @@ def _describe_judgement(standings: Sequence[Standing]) -> Iterator[str]:
     for sign, texts in (("+", standing.strengths), ("-", standing.weaknesses)):
         for text in dict.fromkeys(filter(None, texts)):
             yield f"     {sign} {text}"
-
-
-def _build_standing_row(standing: Standing) -> list[str]:
-    """Return the cells of one system in the table that ranks the systems."""
-    lead = (
-        ""
-        if standing.lead is None
-        else f"{standing.lead:+.2f}{_format_interval(standing.lead_interval, '{:+.2f}')}"
-    )
-    return [
-        f"{standing.rank}. {standing.system}",
-        f"{standing.place:.2f}{_format_interval(standing.interval, '{:.2f}')}",
-        f"{lead} {'*' if standing.is_ahead else ' '}",
-        f"{standing.firsts} of {standing.questions}",
-        f"{standing.score:.1f}" if standing.scores else "-",
-    ]
-
-
-def _format_interval(interval: tuple[float, float] | None, number_format: str) -> str:
-    return "" if interval is None else f" [{', '.join(map(number_format.format, interval))}]"
 
 
 # --- tables ---------------------------------------------------------------------------------------

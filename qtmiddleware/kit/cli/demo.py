@@ -35,16 +35,18 @@ from qtmiddleware.kit.demo import (
 )
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import (
+    SYSTEMS,
     TOP_K,
     USUAL,
     Dataset,
     Question,
     chosen,
+    index_system,
+    measure_systems,
     require_extras,
 )
-from qtmiddleware.kit.evaluation.bench import Bench, build_index, open_index
-from qtmiddleware.kit.evaluation.bench.recordings import EstimatedModel
-from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
+from qtmiddleware.kit.evaluation.bench import open_index
+from qtmiddleware.kit.evaluation.recorded import EstimatedModel, RecordedModel, RecordingModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
@@ -57,7 +59,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 _EXAMPLE = "combined"
 _QUESTION = "q30"
 """The id of the example question. It needs two passages, and plain search finds only one."""
-_INDEX = Path(".tmp/demo/index.sqlite")
+_FOLDER = Path(".tmp/demo")
 _COLLECTIONS = {
     "data": "Handbook of an e-bike rental",
     "small": "Help centre of a parcel service",
@@ -89,7 +91,6 @@ def demo_command(
     record: Annotated[
         Path | None, typer.Option(help="Write the model's replies to this file.")
     ] = None,
-    index: Annotated[Path, typer.Option(help="File of the demo's index.")] = _INDEX,
     playground: Annotated[
         bool,
         typer.Option(
@@ -108,7 +109,6 @@ def demo_command(
     if playground:
         _serve_playground(
             model,
-            index,
             should_replay=recorded,
             record_file=record,
             port=port,
@@ -118,26 +118,27 @@ def demo_command(
     # Checked before passages are embedded.
     require_extras()
     dataset = load_dataset()
-    asked_dataset = dataset.first(questions) if questions else dataset
+    asked_dataset = dataset.only({it.id for it in dataset.questions[:questions]})
     example = _find_question(dataset, question)
     # The demo reads no config, so the note must not name the file in QTM_CONFIG.
-    report_default_files({"index": index if index == _INDEX else None}, named_config=True)
+    report_default_files({"indexes": _FOLDER}, named_config=True)
     client, origin = _open_described_model(model, should_replay=recorded, record_file=record)
     notes.print(origin)
     embedder = find_embedder("all-MiniLM-L6-v2")
     with (
         open_progress_bar() as update,
-        build_index(dataset, index, embedder, progress=update) as store,
+        open_index(dataset, _FOLDER, embedder, progress=update) as store,
     ):
-        bench = Bench(store, embedder, client)
-        comparison = bench.measure(
+        system = index_system(store, embedder, client, top_k=TOP_K)
+        comparison = measure_systems(
+            system,
             asked_dataset,
             chosen(USUAL),
             progress=lambda name, done, count: update(f"comparing: {name}", done, count),
         )
         # Recorded replies come at once, so their times say nothing about a model.
         comparison = replace(comparison, counts_model_time=not isinstance(client, RecordedModel))
-        retrieval = bench.retrieve(chosen([_EXAMPLE])[_EXAMPLE], example)
+        retrieval = system.with_settings(SYSTEMS[_EXAMPLE]).retrieve(example)
     if json_output:
         write_json(
             {
@@ -154,7 +155,6 @@ def demo_command(
 
 def _serve_playground(
     model_name: str,
-    index_path: Path,
     *,
     should_replay: bool,
     record_file: Path | None,
@@ -183,9 +183,7 @@ def _serve_playground(
         }
         for folder, dataset in data_by_folder.items():
             with open_progress_bar() as update:
-                store = stack.enter_context(
-                    open_index(dataset, index_path.parent, embedder, progress=update)
-                )
+                store = stack.enter_context(open_index(dataset, _FOLDER, embedder, progress=update))
             recording = load_recorded_model(folder) if is_recorded else None
             client = (
                 language_model

@@ -13,9 +13,9 @@ from qtmiddleware.errors import ConfigError, QtMiddlewareError, WrapError
 from qtmiddleware.kit.cli.check import TARGET, import_function, parse_argument
 from qtmiddleware.kit.cli.console import ShowProgress, open_progress_bar, show_warnings
 from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.evaluation import TOP_K
-from qtmiddleware.kit.evaluation.bench import Forecast, FunctionSource
+from qtmiddleware.kit.evaluation.bench import FunctionSource
 from qtmiddleware.kit.evaluation.compare import describe_error
+from qtmiddleware.wrapping.query_middleware import WrapOptions
 
 COUNTED: Final = ("retrieval_degraded",)
 """The degradations that a result table counts. The command shows no warnings about them."""
@@ -35,10 +35,6 @@ Embed = Annotated[
         metavar=TARGET, help="Function that embeds a text, if your function takes a vector."
     ),
 ]
-AskedFor = Annotated[
-    int | None,
-    typer.Option(min=1, max=1_000, help=f"Passages to ask the function for. Default: {TOP_K}."),
-]
 Yes = Annotated[
     bool,
     typer.Option(
@@ -48,7 +44,7 @@ Yes = Annotated[
 
 
 def load_function_source(
-    function: str | None, arguments: list[str] | None, embed: str | None, top_k: int | None
+    function: str | None, arguments: list[str] | None, embed: str | None
 ) -> FunctionSource | None:
     """Import and return the function that *function* names; ``None`` if *function* is ``None``.
 
@@ -59,8 +55,8 @@ def load_function_source(
         WrapError: The function's module raised an exception during the import.
     """
     if function is None:
-        options = {"--arg": arguments, "--embed": embed, "--top-k": top_k}
-        if needless := [option for option, value in options.items() if value]:
+        needless = [option for option, value in (("--arg", arguments), ("--embed", embed)) if value]
+        if needless:
             raise ConfigError(f"{needless[0]} needs --function", path=needless[0])
         return None
     fn = _load_function(function)
@@ -68,17 +64,13 @@ def load_function_source(
         raise typer.BadParameter(
             f"{function} must be a function, not {type(fn).__name__}", param_hint="--function"
         )
-    function_arguments = dict(map(parse_argument, arguments or ()))
-    source = FunctionSource(fn, function, function_arguments, top_k or TOP_K)
-    if embed is None:
-        return source
-    if source.is_wrapped:
+    options: WrapOptions = {} if embed is None else {"embed": _load_function(embed)}
+    source = FunctionSource(fn, function, dict(map(parse_argument, arguments or ())), options)
+    if options and source.is_wrapped:
         raise ConfigError(
             "the function is already wrapped; pass embed= where you wrap it", path="--embed"
         )
-    return FunctionSource(
-        fn, function, function_arguments, top_k or TOP_K, {"embed": _load_function(embed)}
-    )
+    return source
 
 
 def _load_function(target: str) -> Any:
@@ -87,32 +79,26 @@ def _load_function(target: str) -> Any:
         return import_function(target)
 
 
-def confirm_searches(forecast: Forecast, function_name: str, *, is_confirmed: bool) -> None:
-    """Show the expected number of searches, and ask the user to confirm more than `MOST_UNASKED`.
+def confirm_searches(
+    count: int, read_price: float | None, function_name: str, *, is_confirmed: bool
+) -> None:
+    """Write a note on the largest number of searches, and ask the user to confirm many searches.
 
-    Args:
-        forecast: The maximum number of searches and their cost.
-        function_name: The name of the function that searches.
-        is_confirmed: Whether the user has confirmed in advance with ``--yes``.
-
-    Raises:
-        ConfigError: The command has no terminal on which to ask the user.
-        typer.Exit: The user declined.
+    *read_price* is the price of a million reads, if it is known. Raises `typer.Exit` if the user
+    says no, and `ConfigError` if the user cannot be asked.
     """
-    cost = "" if forecast.usd is None else f" The cost is at most ${forecast.usd:,.2f}."
-    write_note(f"{function_name} is called at most {forecast.searches:,} times.{cost}")
-    if is_confirmed or forecast.searches <= MOST_UNASKED:
+    cost = "" if read_price is None else f" The cost is at most ${count * read_price / 1e6:,.2f}."
+    write_note(f"{function_name} is called at most {count:,} times.{cost}")
+    if is_confirmed or count <= MOST_UNASKED:
         return
-    # A script cannot answer the question.
     if not sys.stdin.isatty():
-        priced = "" if forecast.usd is not None else f". {_PRICE}"
+        priced = "" if read_price is not None else f". {_PRICE}"
         raise ConfigError(
-            f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to "
-            f"{forecast.searches:,}. Add --yes, or reduce the number with --questions, --systems or"
-            f" --no-deep{priced}",
+            f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to"
+            f" {count:,}. Add --yes, or reduce the number with --questions or --systems{priced}",
             path="--yes",
         )
-    if forecast.usd is None:
+    if read_price is None:
         write_note(f"{_PRICE}.")
     if not typer.confirm("Go on?", err=True):
         write_note("Nothing was searched.")

@@ -77,7 +77,7 @@ def playground_command(
     recorded replies.
     """
     require_web()
-    examples = () if questions is None else load_questions(questions)
+    examples = () if questions is None else load_questions(questions).questions
     arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qtmiddleware.errors import ConfigError, MissingExtra
 from qtmiddleware.kit.cli.terminal import write_note
@@ -15,13 +15,17 @@ from qtmiddleware.kit.files import replace_file
 from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.runtime.files import refuse_link
 
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation import Report
 
-def check_report(file: Path, formats: Sequence[str] = (".md", ".json", ".html")) -> None:
+
+def check_report(file: Path) -> None:
     """Check that the command can write its report to *file*, and create the file's folder.
 
-    Raises `ConfigError` if the name has none of the endings in *formats* or if the command cannot
+    Raises `ConfigError` if the name does not end with .md, .json or .html, or if the command cannot
     write the file. Raises `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
     """
+    formats = (".md", ".json", ".html")
     if file.suffix not in formats:
         raise ConfigError(
             f"{file} must end with {' or '.join(formats)}, which is the report's format",
@@ -57,22 +61,19 @@ def check_file_writable(file: Path, option_name: str) -> None:
         raise ConfigError(message, path=option_name, value=str(file))
 
 
-def write_report(file: Path, text: str) -> None:
-    """Write *text*, a report, to *file*, and a note that names *file* to stderr.
+def write_report(file: Path, report: Report, values: Mapping[str, Any]) -> None:
+    """Write *report*, or *values* as JSON, to *file*, and a note that names *file* to stderr.
 
     An interrupt leaves no incomplete file. The file gets the default permissions, because teams
     share reports.
     """
     with name_option_in_errors(file, "--report"):
-        # Markdown and pages were escaped when they were made, each by its own rules.
-        safe = escape_json(text) if file.suffix == ".json" else text
-        replace_file(file, safe.encode("utf-8", "replace"))
+        if file.suffix == ".json":
+            text = escape_json(json.dumps(values, ensure_ascii=False, indent=2)) + "\n"
+        else:
+            text = report.to_html() if file.suffix == ".html" else report.to_markdown()
+        replace_file(file, text.encode("utf-8", "replace"))
     write_note(f"The report is in {file}.")
-
-
-def format_json(json_values: Mapping[str, Any]) -> str:
-    """Return *json_values* as the text of a JSON report."""
-    return json.dumps(json_values, ensure_ascii=False, indent=2) + "\n"
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Measure retrieval on judged questions, and compare systems by nDCG@10 and other measures.
 
 import qtmiddleware as qtm
-comparison = qtm.evaluation.compare(retrieve, {"q1": "Where is it?"}, {"q1": {"passage-7": 1}})
+data = qtm.evaluation.load_judged("questions.csv")
+comparison = qtm.evaluation.compare(retrieve, data.questions, data.qrels)
 comparison["rules"].difference.gain, comparison["rules"].hurt_rate
+print(qtm.evaluation.verdict(comparison))
 
 `ask_systems` asks several systems the same question and needs no judgements. `explain_movement`
 explains each passage's rank after every stage.
@@ -11,29 +13,33 @@ explains each passage's rank after every stage.
 from __future__ import annotations
 
 from qtmiddleware.kit.evaluation.compare import (
+    Comparison,
     Progress,
+    SystemScore,
     compare,
     measure,
+    measure_systems,
     require_extras,
-    require_measurable,
 )
-from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_questions
-from qtmiddleware.kit.evaluation.judged_questions import load_judged
+from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged, load_questions
+from qtmiddleware.kit.evaluation.judge import RankedAnswers, RankedSystems, Standing, rank
 from qtmiddleware.kit.evaluation.measures import (
-    DEEP,
-    DEPTH,
     MEASURES,
     PRIMARY,
     TOLERANCE,
     TOP_K,
-    Comparison,
     Difference,
     Percentiles,
     PerQuery,
-    SystemScore,
     difference,
     evaluate,
     holm,
+)
+from qtmiddleware.kit.evaluation.report import (
+    Report,
+    report_comparison,
+    report_ranking,
+    verdict,
 )
 from qtmiddleware.kit.evaluation.side_by_side import (
     AskedQuestion,
@@ -41,27 +47,25 @@ from qtmiddleware.kit.evaluation.side_by_side import (
     SystemAnswer,
     ask_systems,
 )
+from qtmiddleware.kit.evaluation.system import Run, System, index_system, open_system, run_of
 from qtmiddleware.kit.evaluation.systems import (
     BASELINE,
     FREE,
     MEASURED,
+    OWN,
     SYSTEMS,
     USUAL,
-    Run,
-    System,
     asks_a_model,
     chosen,
-    run_of,
 )
 from qtmiddleware.retrieval.movement import Hit, Movement, Movements, explain_movement
 
 __all__ = [
     "BASELINE",
-    "DEEP",
-    "DEPTH",
     "FREE",
     "MEASURED",
     "MEASURES",
+    "OWN",
     "PRIMARY",
     "SYSTEMS",
     "TOLERANCE",
@@ -78,8 +82,12 @@ __all__ = [
     "Percentiles",
     "Progress",
     "Question",
+    "RankedAnswers",
+    "RankedSystems",
+    "Report",
     "Run",
     "SideBySide",
+    "Standing",
     "System",
     "SystemAnswer",
     "SystemScore",
@@ -91,10 +99,16 @@ __all__ = [
     "evaluate",
     "explain_movement",
     "holm",
+    "index_system",
     "load_judged",
     "load_questions",
     "measure",
+    "measure_systems",
+    "open_system",
+    "rank",
+    "report_comparison",
+    "report_ranking",
     "require_extras",
-    "require_measurable",
     "run_of",
+    "verdict",
 ]

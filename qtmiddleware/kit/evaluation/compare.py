@@ -1,49 +1,33 @@
-"""Compare systems on the same judged questions, such as your function with several settings."""
+"""Compare systems on judged questions, such as your function with several settings."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from time import perf_counter
-from typing import Any, Final, Protocol, Unpack, cast
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
 from qtmiddleware.kit.evaluation.measures import (
-    DEEP,
-    DEPTH,
     PRIMARY,
     TOLERANCE,
     TOP_K,
-    Comparison,
+    Difference,
     Percentiles,
     PerQuery,
-    SystemScore,
     difference,
     evaluate,
     holm,
 )
-from qtmiddleware.kit.evaluation.own_function import (
-    IdCheck,
-    OwnFunction,
-    hash_settings,
-    open_runner,
-)
-from qtmiddleware.kit.evaluation.systems import (
-    BASELINE,
-    FREE,
-    SYSTEMS,
-    USUAL,
-    Run,
-    System,
-    chosen,
-)
+from qtmiddleware.kit.evaluation.system import Run, System, open_system
+from qtmiddleware.kit.evaluation.systems import BASELINE, FREE, OWN, USUAL, Settings, chosen
 from qtmiddleware.wrapping.options import check_options
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.query_middleware import WrapOptions
 from qtmiddleware.wrapping.wrapped import Wrapped
 
-OWN: Final = "yours"
-"""The name of the system that is a wrapped function with its own settings."""
 MOST_FAILED: Final = 5
 """If a system fails on each of this many first questions, its error is raised."""
 MOST_IN_A_ROW: Final = 20
@@ -51,6 +35,8 @@ MOST_IN_A_ROW: Final = 20
 
 Shorter series are tolerated, because an index that is down may soon be up again.
 """
+ASKED_FOR_IDS: Final = 20
+"""At least one of this many first questions must find a judged passage."""
 _MOST_NAMED: Final = 3
 _MOST_CHARS: Final = 160
 
@@ -58,16 +44,165 @@ Progress = Callable[[str, int, int], None]
 """A callback that receives the system's name, the number of questions done and their total."""
 
 
+@dataclass(frozen=True, slots=True)
+class SystemScore:
+    """The figures of one system.
+
+    Attributes:
+        name: The system's name.
+        means: The mean of each measure.
+        difference: The gain over the baseline.
+        hurt_rate: The share of questions that got worse.
+        helped_rate: The share of questions that got better.
+        added_ms: The time added to the plain search, in milliseconds.
+        llm_calls: The number of model calls.
+        input_tokens: The tokens that the model read.
+        output_tokens: The tokens that the model wrote.
+        cost_usd: The model's price in US dollars; ``None`` if it is not known.
+        degraded: The number of questions on which a step failed or was skipped.
+        gains: The gain of each question, by question id.
+        per_query: The values of all measures.
+        runs: The results, by question id.
+        failed: The number of questions on which the system failed. No figure includes them.
+    """
+
+    name: str
+    means: Mapping[str, float]
+    difference: Difference
+    hurt_rate: float
+    helped_rate: float
+    added_ms: Percentiles
+    llm_calls: int
+    input_tokens: int
+    output_tokens: int
+    cost_usd: float | None
+    degraded: int
+    gains: Mapping[str, float] = field(repr=False)
+    per_query: PerQuery = field(repr=False)
+    runs: Mapping[str, Run] = field(repr=False)
+    failed: int = 0
+
+    @property
+    def call_rate(self) -> float:
+        """The share of questions for which the model was called."""
+        return sum(run.llm_calls > 0 for run in self.runs.values()) / len(self.runs)
+
+    @property
+    def searches_per_question(self) -> float | None:
+        """The mean number of searches; ``None`` if it is not known."""
+        return _mean([run.searches for run in self.runs.values()])
+
+    @property
+    def usd_per_thousand(self) -> float | None:
+        """The model's price for 1,000 questions, in US dollars; ``None`` if it is not known."""
+        return None if self.cost_usd is None else 1_000 * self.cost_usd / len(self.runs)
+
+    @property
+    def read_usd_per_thousand(self) -> float | None:
+        """The price of the searches for 1,000 questions; ``None`` if it is not known."""
+        cost = _mean([run.read_cost_usd for run in self.runs.values()])
+        return None if cost is None else 1_000 * cost
+
+    def worst(self, count: int = 10) -> list[tuple[str, float]]:
+        """Return the ids and the (negative) gains of the questions that lost most."""
+        lost = [(question, gain) for question, gain in self.gains.items() if gain < -TOLERANCE]
+        return sorted(lost, key=lambda entry: entry[1])[:count]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as a dict, ready for JSON. It contains no texts."""
+        return {
+            "name": self.name,
+            "means": dict(self.means),
+            "difference": self.difference.to_dict(),
+            "hurtRate": self.hurt_rate,
+            "helpedRate": self.helped_rate,
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
+            "addedMs": self.added_ms.to_dict(),
+            "searchesPerQuestion": self.searches_per_question,
+            "readUsdPerThousand": self.read_usd_per_thousand,
+            "llmCalls": self.llm_calls,
+            "callRate": self.call_rate,
+            "inputTokens": self.input_tokens,
+            "outputTokens": self.output_tokens,
+            "costUsd": self.cost_usd,
+            "usdPerThousand": self.usd_per_thousand,
+            "degraded": self.degraded,
+            "failed": self.failed,
+            "perQuery": {name: dict(by_id) for name, by_id in self.per_query.values.items()},
+        }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The figures of several systems on the same questions.
+
+    Attributes:
+        dataset: The name of the data set.
+        passages: The number of passages; ``None`` if it is not known.
+        questions: The number of questions that every figure is based on.
+        baseline: The name of the system that the others are compared with.
+        systems: The systems, the baseline first.
+        notes: Sentences on what the figures do not show, such as failed questions.
+        seed: The seed of the statistical tests and intervals.
+        counts_model_time: Whether the added time includes the time of the model.
+        fingerprints: The hashes of questions, judgements and passages, as in
+            `Dataset.fingerprints`.
+        settings: The hash of each system's settings.
+        asked: The ids of all questions, with those that failed.
+    """
+
+    dataset: str
+    passages: int | None
+    questions: int
+    baseline: str
+    systems: tuple[SystemScore, ...]
+    notes: tuple[str, ...] = ()
+    seed: int = 0
+    counts_model_time: bool = True
+    fingerprints: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    asked: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def __getitem__(self, name: str) -> SystemScore:
+        """Return the figures of the system called *name*. Raises `KeyError` if it is unknown."""
+        return {system.name: system for system in self.systems}[name]
+
+    @property
+    def challengers(self) -> tuple[SystemScore, ...]:
+        """All systems but the baseline."""
+        return tuple(system for system in self.systems if system.name != self.baseline)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as a dict, ready for JSON. It contains no texts."""
+        return {
+            "dataset": self.dataset,
+            "passages": self.passages,
+            "questions": self.questions,
+            "baseline": self.baseline,
+            "notes": list(self.notes),
+            "seed": self.seed,
+            "fingerprints": dict(self.fingerprints),
+            "settingsHash": dict(self.settings),
+            "version": version("qtmiddleware"),
+            "countsModelTime": self.counts_model_time,
+            "systems": [system.to_dict() for system in self.systems],
+        }
+
+
 def compare(
     fn: Callable[..., Any],
     queries: Mapping[str, str] | Iterable[Question],
     qrels: Qrels,
-    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None = None,
+    systems: Mapping[str, Settings] | Sequence[str] | None = None,
     *,
     client: Any = None,
     arguments: Mapping[str, Any] | None = None,
     top_k: int | None = TOP_K,
-    deep: bool = False,
     name: str = "live function",
     seed: int = 0,
     progress: Progress | None = None,
@@ -91,7 +226,6 @@ def compare(
         arguments: Other keyword arguments for every call of *fn*.
         top_k: The number of passages to ask for, if *fn* has a parameter for it. ``None``: the
             default of *fn*.
-        deep: Whether to also ask every system for a hundred passages, to measure R@100.
         name: The name of the data set in reports.
         seed: The seed of the statistical tests and intervals.
         progress: Receives the system's name, the number of questions done and the total number.
@@ -103,80 +237,56 @@ def compare(
         WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
         MissingExtra: ir-measures or scipy is not installed.
     """
-    data = _build_dataset(name, queries, qrels)
     check_options(compare, options, WrapOptions.__optional_keys__)
+    data = _build_dataset(name, queries, qrels)
     is_wrapped = isinstance(fn, Wrapped)
-    if is_wrapped and (client is not None or options):
-        raise ConfigError(
-            "fn is already wrapped; set the client and the options where you wrap it", path="fn"
-        )
-    base: Any = (
-        fn if is_wrapped else QueryMiddleware({}, client=client).wrap(fn, **cast(Any, options))
-    )
-    settings = _choose_systems(
-        systems, has_model=client is not None or is_wrapped, is_wrapped=is_wrapped
-    )
-    with open_runner(base, "compare") as runner:
-        function = OwnFunction(
-            base, dict(arguments or {}), top_k, runner, IdCheck.from_qrels(data.qrels)
-        )
-        return measure_systems(function, data, settings, is_deep=deep, seed=seed, progress=progress)
-
-
-class SystemBuilder(Protocol):
-    """An object that builds the systems to compare, such as `OwnFunction`."""
-
-    def build_system(self, settings: Mapping[str, Any], top_k: int = ...) -> System:
-        """Return a system with *settings* that searches for *top_k* passages."""
-        ...
+    if systems is None:
+        systems = USUAL if client is not None or is_wrapped else FREE
+    settings = chosen(systems)
+    if is_wrapped:
+        if settings.setdefault(OWN, {}):
+            raise ConfigError(f"the name {OWN!r} is reserved; rename the system", path="systems")
+        # Your own settings come last.
+        settings[OWN] = settings.pop(OWN)
+    with open_system(fn, client=client, arguments=arguments, top_k=top_k, **options) as system:
+        return measure_systems(system, data, settings, seed=seed, progress=progress)
 
 
 def measure_systems(
-    builder: SystemBuilder,
+    system: System,
     dataset: Dataset,
-    systems: Mapping[str, Mapping[str, Any]],
+    systems: Mapping[str, Settings],
     *,
-    is_deep: bool = False,
     notes: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Measure each of *systems* on every question of *dataset*, and compare them with ``raw``.
+    """Measure *system* with the settings of each of *systems*, and compare them with ``raw``.
 
-    Args:
-        builder: Builds each system from its settings.
-        dataset: The judged questions.
-        systems: The settings of each system, by the system's name.
-        is_deep: Whether to also ask each system for a hundred passages, to measure R@100.
-        notes: Sentences to put before the comparison's own notes.
-        seed: The seed of the statistical tests and intervals.
-        progress: Receives the system's name, the number of questions done and the total number.
+    The arguments are those of `measure`.
     """
     comparison = measure(
-        {name: builder.build_system(settings) for name, settings in systems.items()},
+        {name: system.with_settings(settings) for name, settings in systems.items()},
         dataset,
         baseline=BASELINE,
-        # Separate systems, because what their gate learns here must not change the measured ones.
-        deep=(
-            {name: builder.build_system(settings, DEPTH) for name, settings in systems.items()}
-            if is_deep
-            else None
-        ),
         notes=notes,
         seed=seed,
         progress=progress,
     )
-    return replace(
-        comparison, settings={name: hash_settings(settings) for name, settings in systems.items()}
-    )
+    hashes = {
+        name: hashlib.sha256(
+            json.dumps(settings, sort_keys=True, default=repr).encode()
+        ).hexdigest()
+        for name, settings in systems.items()
+    }
+    return replace(comparison, settings=hashes)
 
 
 def measure(
-    systems: Mapping[str, System],
+    systems: Mapping[str, Callable[[Question], Run]],
     dataset: Dataset,
     *,
     baseline: str,
-    deep: Mapping[str, System] | None = None,
     notes: Sequence[str] = (),
     seed: int = 0,
     progress: Progress | None = None,
@@ -193,14 +303,14 @@ def measure(
         systems: The systems by name.
         dataset: The judged questions.
         baseline: The name of the system to compare the others with.
-        deep: The same systems, each asking for a hundred passages, to measure R@100.
         notes: Sentences to put before the comparison's own notes.
         seed: The seed of the statistical tests and intervals.
         progress: Receives the system's name, the number of questions done and the total number.
 
     Raises:
         ConfigError: No system is called *baseline*, there are no questions, a question is
-            blank, or no passage is relevant.
+            blank, no passage is relevant, or the first `ASKED_FOR_IDS` questions find no judged
+            passage.
         MissingExtra: ir-measures or scipy is not installed.
     """
     if baseline not in systems:
@@ -211,52 +321,33 @@ def measure(
             allowed=", ".join(systems),
         )
     require_measurable(dataset)
-    require_extras()
     runs: dict[str, dict[str, Run]] = {}
-    deep_runs: dict[str, dict[str, Run]] = {}
-    seconds: dict[str, dict[str, float]] = {}
     failures: dict[str, dict[str, Exception]] = {}
     whole = dataset
     # A question on which one system failed counts for no system, so the others are not asked it.
     for name, system in systems.items():
-        runs[name], seconds[name] = _run_and_time_system(name, system, dataset, progress)
-        dataset = _drop_failed_questions(name, runs[name], dataset, failures)
-    for name, system in (deep or {}).items():
-        deep_runs[name], _ = _run_and_time_system(f"{name}, deep", system, dataset, progress)
-        dataset = _drop_failed_questions(name, deep_runs[name], dataset, failures)
+        runs[name] = _run_system(name, system, dataset, progress)
+        errors = {id_: run.error for id_, run in runs[name].items() if run.error is not None}
+        if errors:
+            failures[name] = errors
+            dataset = dataset.only(runs[name].keys() - errors.keys())
+        if not dataset.questions:
+            error = next(iter(errors.values()))
+            error.add_note(f"The system {name!r} failed on every question that was left.")
+            raise error
     answered = [question.id for question in dataset.questions]
-    runs = {
-        name: {question_id: system_runs[question_id] for question_id in answered}
-        for name, system_runs in runs.items()
-    }
+    runs = {name: {id_: by_id[id_] for id_ in answered} for name, by_id in runs.items()}
     measured = {
-        name: evaluate(dataset.qrels, _collect_passage_ids(system_runs))
-        for name, system_runs in runs.items()
+        name: evaluate(dataset.qrels, {id_: run.ids for id_, run in by_id.items()})
+        for name, by_id in runs.items()
     }
-    for name, system_runs in deep_runs.items():
-        measured[name] = PerQuery(
-            {
-                **measured[name].values,
-                **evaluate(dataset.qrels, _collect_passage_ids(system_runs), DEEP).values,
-            }
+    scores = {
+        name: replace(
+            _score_system(name, by_id, measured[name], measured[baseline], seed=seed),
+            failed=len(failures.get(name, ())),
         )
-    scores = {}
-    for name, system_runs in runs.items():
-        # If a system does not report its added time, its time beyond the baseline's on the same
-        # question counts.
-        extra_seconds = {
-            question_id: seconds[name][question_id] - seconds[baseline][question_id]
-            for question_id in system_runs
-        }
-        added = [
-            extra_seconds[question_id] if run.seconds_added is None else run.seconds_added
-            for question_id, run in system_runs.items()
-        ]
-        added_ms = Percentiles.of([1e3 * added_seconds for added_seconds in added])
-        score = _score_system(
-            name, system_runs, measured[name], measured[baseline], added_ms=added_ms, seed=seed
-        )
-        scores[name] = replace(score, failed=len(failures.get(name, ())))
+        for name, by_id in runs.items()
+    }
     # The baseline is not tested against itself, so it does not count as a test.
     corrected = holm(
         {name: score.difference.p for name, score in scores.items() if name != baseline}
@@ -267,19 +358,24 @@ def measure(
         questions=len(dataset.questions),
         baseline=baseline,
         systems=tuple(
-            replace(score, difference=replace(score.difference, p_holm=corrected.get(name, 1.0)))
+            replace(
+                score,
+                difference=replace(
+                    score.difference, p_holm=corrected.get(name, 1.0), tests=len(corrected)
+                ),
+            )
             for name, score in scores.items()
         ),
         notes=(*notes, *_describe_failures(failures, whole), *_list_warnings(dataset, runs)),
         seed=seed,
         # The hashes include failed questions, so that runs on the same data have the same hashes.
-        data_hash=whole.data_hash,
         fingerprints=whole.fingerprints,
+        asked=frozenset(question.id for question in whole.questions),
     )
 
 
 def require_measurable(dataset: Dataset) -> None:
-    """Raise `ConfigError` if *dataset* cannot be measured.
+    """Raise `ConfigError` if *dataset* cannot be measured, and `MissingExtra` without packages.
 
     A data set must have at least one question, no blank question, and at least one relevant
     passage.
@@ -298,6 +394,7 @@ def require_measurable(dataset: Dataset) -> None:
         raise ConfigError(
             f"the data set {dataset.name} must have a passage with a grade above 0", path="qrels"
         )
+    require_extras()
 
 
 def require_extras() -> None:
@@ -306,52 +403,9 @@ def require_extras() -> None:
     difference(())
 
 
-# --- a live function ------------------------------------------------------------------------------
-
-
-def _choose_systems(
-    systems: Mapping[str, Mapping[str, Any]] | Sequence[str] | None,
-    *,
-    has_model: bool,
-    is_wrapped: bool,
-) -> dict[str, Mapping[str, Any]]:
-    """Return the settings of each system to compare, keyed by system name, baseline first.
-
-    Args:
-        systems: A mapping from system name to settings, or a sequence of known names. ``None``
-            selects the default systems.
-        has_model: Whether a model is available. If so, the defaults include the systems that ask a
-            model.
-        is_wrapped: Whether the user's function is already wrapped. If so, the system ``yours`` is
-            added, which keeps the function's own settings.
-
-    Raises:
-        ConfigError: A name is unknown or reserved.
-    """
-    if isinstance(systems, Mapping):
-        reserved = {BASELINE, OWN} if is_wrapped else {BASELINE}
-        # A reserved name is allowed with its usual settings, as in a copy of SYSTEMS.
-        if reserved_names := [
-            name for name in systems if name in reserved and systems[name] != SYSTEMS.get(name)
-        ]:
-            raise ConfigError(
-                f"the name {reserved_names[0]!r} is reserved; rename the system", path="systems"
-            )
-        selected = {**chosen(()), **systems}
-    elif isinstance(systems, str):
-        selected = chosen([systems])
-    else:
-        selected = chosen(systems if systems is not None else USUAL if has_model else FREE)
-    return {**selected, OWN: {}} if is_wrapped else selected
-
-
 def _build_dataset(
     name: str, queries: Mapping[str, str] | Iterable[Question], qrels: Qrels
 ) -> Dataset:
-    """Return a data set with the judged questions among *queries*, but without passages.
-
-    Raises `ConfigError` if a query is not valid, or if a judgement names an unknown question.
-    """
     questions: list[Any] = (
         [Question(*entry) for entry in queries.items()]
         if isinstance(queries, Mapping)
@@ -375,13 +429,12 @@ def _build_dataset(
             f" {unknown[0]!r}",
             path="qrels",
         )
-    judged = tuple(question for question in questions if question.id in qrels)
-    grades = {question.id: _parse_grades(question.id, qrels[question.id]) for question in judged}
-    return Dataset(name, (), judged, grades)
+    for id_, grades in qrels.items():
+        _check_grades(id_, grades)
+    return Dataset(name, (), tuple(questions), qrels).only(qrels)
 
 
-def _parse_grades(question_id: str, grades: Any) -> dict[str, int]:
-    """Return the grades of one question as a dict; raises `ConfigError` if a grade is not valid."""
+def _check_grades(question_id: str, grades: Any) -> None:
     if not isinstance(grades, Mapping) or not all(
         isinstance(id_, str) and isinstance(grade, int) and abs(grade) <= HIGHEST_GRADE
         for id_, grade in grades.items()
@@ -392,138 +445,102 @@ def _parse_grades(question_id: str, grades: Any) -> dict[str, int]:
             " {'passage-1': 1}",
             path="qrels",
         )
-    return dict(grades)
 
 
-# --- figures --------------------------------------------------------------------------------------
-
-
-def _run_and_time_system(
-    system_name: str, system: System, dataset: Dataset, progress: Progress | None
-) -> tuple[dict[str, Run], dict[str, float]]:
-    """Ask *system* every question in *dataset*, and return the results and their times.
-
-    Returns:
-        The system's result for each question, by question id.
-        The seconds that the system took for each question, by question id.
-    """
+def _run_system(
+    name: str, system: Callable[[Question], Run], dataset: Dataset, progress: Progress | None
+) -> dict[str, Run]:
+    """Ask *system* every question of *dataset*, and return the results by question id."""
     runs: dict[str, Run] = {}
-    seconds: dict[str, float] = {}
-    failed_in_a_row, total = 0, len(dataset.questions)
+    judged = {id_ for grades in dataset.qrels.values() for id_ in grades}
+    failed_in_a_row, total, has_judged = 0, len(dataset.questions), False
     for done, question in enumerate(dataset.questions, 1):
-        start = perf_counter()
         try:
-            answer = system(question)
+            run = runs[question.id] = system(question)
         except Exception as error:
-            error.add_note(
-                f"The system {system_name!r} raised this on the question {question.id!r}."
-            )
+            error.add_note(f"The system {name!r} raised this on the question {question.id!r}.")
             raise
-        seconds[question.id] = perf_counter() - start
-        run = answer if isinstance(answer, Run) else Run(tuple(id_ for id_, _ in answer))
-        runs[question.id] = run
         failed_in_a_row = 0 if run.error is None else failed_in_a_row + 1
-        # Stop early if the system has never worked, and later if it stays down.
         if run.error is not None and (
             failed_in_a_row == min(MOST_FAILED, total) == done or failed_in_a_row == MOST_IN_A_ROW
         ):
             run.error.add_note(
-                f"The system {system_name!r} failed on {failed_in_a_row} questions in a row."
+                f"The system {name!r} failed on {failed_in_a_row} questions in a row."
             )
             raise run.error
+        has_judged = has_judged or not judged.isdisjoint(run.ids)
+        if done == ASKED_FOR_IDS and not has_judged:
+            _refuse_other_ids(runs, judged)
         if progress is not None:
-            progress(system_name, done, total)
-    return runs, seconds
+            progress(name, done, total)
+    return runs
 
 
-def _drop_failed_questions(
-    system_name: str,
-    runs: Mapping[str, Run],
-    dataset: Dataset,
-    failures: dict[str, dict[str, Exception]],
-) -> Dataset:
-    """Return *dataset* without the questions on which the system called *system_name* failed.
-
-    Adds the errors to *failures*. Raises the first error if the system failed on every question.
-    """
-    errors = {question_id: run.error for question_id, run in runs.items() if run.error is not None}
-    if not errors:
-        return dataset
-    failures[system_name] = {**failures.get(system_name, {}), **errors}
-    if len(errors) == len(dataset.questions):
-        error = next(iter(errors.values()))
-        error.add_note(f"The system {system_name!r} failed on every question that was left.")
-        raise error
-    return dataset.only(dataset.qrels.keys() - errors.keys())
+def _refuse_other_ids(runs: Mapping[str, Run], judged: set[str]) -> None:
+    """Raise `ConfigError` if *runs* have ids, because none of them is judged."""
+    found = next((run.ids[0] for run in runs.values() if run.ids), None)
+    if found is not None:
+        raise ConfigError(
+            "the judgements must name passages by the ids that the function returns. They name"
+            f" {min(judged)!r}, for example; the function returned {found!r}, and in"
+            f" {len(runs):,} answers no id that is judged. Write the function's ids into the"
+            " judgements, or name the field of its results that holds theirs"
+            " (keywordEvidence.fields.id)",
+            path="qrels",
+        )
 
 
 def _describe_failures(
     failures: Mapping[str, Mapping[str, Exception]], dataset: Dataset
 ) -> Iterator[str]:
-    """Yield a sentence on the questions that failed; nothing if no question failed."""
     if not failures:
         return
-    count = sum(map(len, failures.values()))
     descriptions = [
         f"{name} on {question_id!r} ({describe_error(error)})"
         for name, errors in failures.items()
         for question_id, error in errors.items()
     ]
-    remainder = f" and {count - _MOST_NAMED} more" if count > _MOST_NAMED else ""
+    more = len(descriptions) - _MOST_NAMED
     yield (
-        f"{count} of {len(dataset.questions)} questions failed and are not counted: "
-        f"{'; '.join(descriptions[:_MOST_NAMED])}{remainder}."
+        f"{len(descriptions)} of {len(dataset.questions)} questions failed and are not counted:"
+        f" {'; '.join(descriptions[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}."
     )
 
 
 def describe_error(error: Exception) -> str:
-    """Return the type and message of *error* on one line, cut to a readable length."""
-    # An error may quote a whole response, so it is cut before its white space is.
+    """Return the type of *error* and the beginning of its message, on one line."""
     text = " ".join(str(error)[: 4 * _MOST_CHARS].split())
     text = text if len(text) <= _MOST_CHARS else text[: _MOST_CHARS - 3] + "..."
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _collect_passage_ids(runs: Mapping[str, Run]) -> dict[str, Sequence[str]]:
-    return {question: run.ids for question, run in runs.items()}
-
-
 def _score_system(
-    system_name: str,
+    name: str,
     runs: Mapping[str, Run],
     measures: PerQuery,
     baseline_measures: PerQuery,
     *,
-    added_ms: Percentiles,
     seed: int,
 ) -> SystemScore:
-    """Return the figures of the system called *system_name*, compared with the baseline.
-
-    The p-value is not yet corrected for the number of systems.
-    """
     gains = {
         question: measures.values[PRIMARY][question] - baseline_measures.values[PRIMARY][question]
         for question in runs
     }
-    costs = [run.cost_usd for run in runs.values()]
+    costs = [run.cost_usd for run in runs.values() if run.cost_usd is not None]
     degraded = sum(run.degraded for run in runs.values())
+    # If every answer is degraded, no reply was paid for, and the price of replies is not known.
+    is_priced = len(costs) == len(runs) > degraded
     return SystemScore(
-        name=system_name,
+        name=name,
         means=measures.means,
         difference=difference(list(gains.values()), seed=seed),
         hurt_rate=sum(gain < -TOLERANCE for gain in gains.values()) / len(gains),
         helped_rate=sum(gain > TOLERANCE for gain in gains.values()) / len(gains),
-        added_ms=added_ms,
-        stages_ms=_summarise_stage_times(runs),
+        added_ms=Percentiles.of([1e3 * run.seconds_added for run in runs.values()]),
         llm_calls=sum(run.llm_calls for run in runs.values()),
         input_tokens=sum(run.input_tokens for run in runs.values()),
         output_tokens=sum(run.output_tokens for run in runs.values()),
-        # If every answer is degraded, the model never replied: its real cost is not known.
-        cost_usd=(
-            None
-            if None in costs or degraded == len(runs)
-            else sum(cost for cost in costs if cost is not None)
-        ),
+        cost_usd=sum(costs) if is_priced else None,
         degraded=degraded,
         gains=gains,
         per_query=measures,
@@ -531,34 +548,24 @@ def _score_system(
     )
 
 
-def _summarise_stage_times(runs: Mapping[str, Run]) -> dict[str, Percentiles]:
-    """Return the percentiles of each stage's time in milliseconds, by the stage's name."""
-    stages: dict[str, list[float]] = {}
-    for run in runs.values():
-        for name, ms in run.stages.items():
-            stages.setdefault(name, []).append(ms)
-    return {name: Percentiles.of(values) for name, values in stages.items()}
-
-
 def _list_warnings(dataset: Dataset, runs: Mapping[str, Mapping[str, Run]]) -> Iterator[str]:
-    """Yield a warning for each reason to doubt the figures, such as degraded answers."""
     count = len(dataset.questions)
     if unanswerable := sum(not _has_relevant_passage(grades) for grades in dataset.qrels.values()):
         yield (
-            f"{unanswerable} of {count} questions have no relevant passage in their judgements; "
-            "they count as 0 for every system."
+            f"{unanswerable} of {count} questions have no relevant passage in their judgements;"
+            " they count as 0 for every system."
         )
-    if not any(
-        not dataset.qrels[question_id].keys().isdisjoint(run.ids)
-        for system_runs in runs.values()
-        for question_id, run in system_runs.items()
+    if all(
+        dataset.qrels[id_].keys().isdisjoint(run.ids)
+        for by_id in runs.values()
+        for id_, run in by_id.items()
     ):
         yield (
             "No passage that a system found is judged; check that the judgements use the ids that"
             " the search returns."
         )
-    for name, system_runs in runs.items():
-        if degraded := sum(run.degraded for run in system_runs.values()):
+    for name, by_id in runs.items():
+        if degraded := sum(run.degraded for run in by_id.values()):
             yield (
                 f"{name}: {degraded} of {count} answers are degraded, mostly as the model did not"
                 " reply. They count with what was found without it, and their time and price are"

@@ -1,8 +1,4 @@
-"""Detect that retrieval got worse, by comparing a new measurement with a baseline.
-
-A baseline is an earlier `Comparison` as JSON: the output of ``qtm bench --json``, and the file
-report.json of ``--report``.
-"""
+"""Compare a run with an earlier run on the same questions, and tell whether retrieval got worse."""
 
 from __future__ import annotations
 
@@ -15,43 +11,43 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation import figures
+from qtmiddleware.kit.evaluation.compare import Comparison
 from qtmiddleware.kit.evaluation.dataset import Dataset
 from qtmiddleware.kit.evaluation.measures import (
-    DEEP,
     FEW,
     MEASURES,
     PRIMARY,
     SIGNIFICANT,
     TOLERANCE,
-    Comparison,
     Difference,
     compute_sign_test_p_value,
     difference,
     holm,
 )
+from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
-_Scores = Mapping[str, float]
-Values = Mapping[str, _Scores]
+Values = Mapping[str, Mapping[str, float]]
 """The values of one measure, by system and question id."""
 
 OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
 _HOW: Final = "write it with: qtm bench ... --json > base.json"
 _EXAMPLE: Final = f'such as "{PRIMARY} -0.01"'
-_PARTS: Final = ("questions", "judgements", "passages")
+_MOST_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that decides whether a new measurement is worse than its baseline.
+    """When a system counts as worse than the baseline.
 
     Attributes:
-        text: The rule as text, such as ``ndcg@10 -0.01``.
-        measure: The measure to compare.
-        bound: The lowest allowed change of the mean, such as -0.01. If ``None``, only a significant
-            loss counts as worse.
+        text: The rule as the user wrote it.
+        measure: The measure that is compared.
+        bound: The largest loss that is allowed, from -1 to 0. ``None``: a loss that is more than
+            chance is too much.
     """
 
     text: str = "worse"
@@ -60,54 +56,44 @@ class Rule:
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Return the rule in *text*, such as ``worse`` or ``ndcg@10 -0.01``.
-
-        ``worse`` allows no significant loss. A measure and a number set the largest allowed loss.
-
-        Raises `ConfigError` if *text* is not a rule.
-        """
+        """Return the rule in *text*: ``worse``, or a measure and a change such as ``AP -0.01``."""
         name, _, number = " ".join(text.split()).partition(" ")
         if (name.casefold(), number) == ("worse", ""):
             return cls()
-        measures = {measure.casefold(): measure for measure in (*MEASURES, *DEEP)}
-        if name.casefold() not in measures:
+        measures = {measure.casefold(): measure for measure in MEASURES}
+        measure = measures.get(name.casefold())
+        if measure is None:
             raise ConfigError(
-                f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The "
-                f"measures are {', '.join(measures.values())}",
+                f"{_RULE} must be worse, or a measure and a change, {_EXAMPLE}, not {text!r}. The"
+                f" measures are {', '.join(MEASURES)}",
                 path=_RULE,
                 value=text,
             )
-        measure, bound = measures[name.casefold()], _parse_bound(number)
-        if bound is None:
+        try:
+            bound = float(number)
+        except ValueError:
+            bound = 1.0
+        if not -1.0 <= bound <= 0.0:
             raise ConfigError(
-                f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not "
-                f"{text!r}. A loss of 0.01 is one point",
+                f"{_RULE} must have a change from -1 to 0 after the measure, {_EXAMPLE}, not"
+                f" {text!r}. A loss of 0.01 is one point",
                 path=_RULE,
                 value=text,
             )
         return cls(f"{measure} {number}", measure, bound)
 
 
-def _parse_bound(bound_text: str) -> float | None:
-    """Return the number in *bound_text*; ``None`` if it is not a number from -1 to 0."""
-    try:
-        bound = float(bound_text)
-    except ValueError:
-        return None
-    return bound if -1.0 <= bound <= 0.0 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """An earlier measurement to compare with.
+    """The figures of an earlier run.
 
     Attributes:
-        name: The name of the baseline in messages: the path of its file.
-        values: The value of each measure, by measure, system and question id.
-        fingerprints: One sha256 each for ``questions``, ``judgements`` and ``passages``.
-        settings: The sha256 of each system's settings, if known.
-        version: The version of qtmiddleware that made the measurement.
-        model: The name of the language model, if known.
+        name: The name of the file.
+        values: The values of each measure, by system and question id.
+        fingerprints: The hashes of questions, judgements and passages.
+        settings: The hash of each system's settings.
+        version: The version of qtmiddleware.
+        model: The language model; ``None`` without one.
     """
 
     name: str
@@ -119,120 +105,85 @@ class Baseline:
 
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
-        """Read the baseline at *path*; raises `ConfigError` if the file is not a baseline."""
+        """Read the JSON file at *path*. Raises `ConfigError` if it cannot be used."""
         try:
-            data = Path(path).expanduser().read_bytes()
+            with open_regular_file(Path(path).expanduser(), follow_link=True) as file:
+                data = file.read(_MOST_BYTES + 1)
         except OSError as error:
             why = error.strerror or type(error).__name__
-            raise _build_baseline_error(
-                path, f"the baseline {path} cannot be read: {why}; {_HOW}"
-            ) from error
+            raise _refuse(path, f"cannot be read: {why}; {_HOW}") from error
+        if len(data) > _MOST_BYTES:
+            raise _refuse(path, f"is larger than {_MOST_BYTES:,} bytes; {_HOW}")
         if not data.strip():
-            raise _build_baseline_error(
-                path, f"the baseline {path} is empty; {_HOW}, and compare in a later run"
-            )
+            raise _refuse(path, f"is empty; {_HOW}, and compare in a later run")
         try:
-            # Parse bytes, because some shells redirect a command's output as UTF-16.
             report = json.loads(data)
         except (ValueError, RecursionError):
-            raise _build_baseline_error(
-                path, f"the baseline {path} is no JSON, or was cut; {_HOW}"
-            ) from None
+            raise _refuse(path, f"is no JSON, or was cut; {_HOW}") from None
         return cls.from_report(report, str(path))
 
     @classmethod
-    def from_report(cls, report: Any, baseline_name: str) -> Baseline:
-        """Create a baseline from *report*, the result of `Comparison.to_dict`.
-
-        Messages call the baseline *baseline_name*. Raises `ConfigError` if *report* is not valid.
-        """
+    def from_report(cls, report: Any, name: str) -> Baseline:
+        """Return the baseline in *report*, the parsed output of ``qtm bench --json``."""
         try:
-            values = _read_values(report["systems"])
-            fingerprints = _require_text_values(report["fingerprints"])
-            settings = _require_text_values(report["settingsHash"])
-            version = str(report["version"])
-        except (KeyError, TypeError, AttributeError, ValueError):
-            message = f"the baseline {baseline_name} must hold what qtm bench --json prints; {_HOW}"
-            raise _build_baseline_error(baseline_name, message) from None
-        if not any(values.get(PRIMARY, {}).values()):
-            why = f"{_HOW}, with judgements in --data"
-            raise _build_baseline_error(
-                baseline_name, f"the baseline {baseline_name} must hold judged questions; {why}"
+            values: dict[str, dict[str, dict[str, float]]] = {}
+            for system in report["systems"]:
+                for measure, by_id in system["perQuery"].items():
+                    by_system = values.setdefault(measure, {})
+                    if system["name"] in by_system:
+                        raise ValueError(system["name"])
+                    by_system[str(system["name"])] = {
+                        id_: _read_value(value) for id_, value in by_id.items()
+                    }
+            baseline = cls(
+                name,
+                values,
+                _read_texts(report["fingerprints"]),
+                _read_texts(report["settingsHash"]),
+                str(report["version"]),
+                None if report.get("model") is None else str(report["model"]),
             )
-        model = report.get("model")
-        return cls(
-            baseline_name,
-            values,
-            fingerprints,
-            settings,
-            version,
-            model if isinstance(model, str) else None,
-        )
+        except (KeyError, TypeError, AttributeError, ValueError):
+            raise _refuse(name, f"must hold what qtm bench --json prints; {_HOW}") from None
+        if not any(values.get(PRIMARY, {}).values()):
+            raise _refuse(name, f"must hold judged questions; {_HOW}, with judgements in --data")
+        return baseline
 
     def check_dataset(self, dataset: Dataset) -> None:
-        """Raise `ConfigError` if the baseline was measured on data other than *dataset*."""
-        then, now = self.fingerprints, dataset.fingerprints
-        parts = [part for part in _PARTS if then.get(part) != now[part]]
-        if not parts:
-            return
-        raise _build_baseline_error(
-            self.name,
-            f"the baseline {self.name} was measured on other {join_names(parts)}, so it cannot be "
-            "compared. Use the same --function, --data, --split, --recordings, --questions and "
-            f"--seed, or {_HOW}",
-        )
-
-    def check_systems(self, systems: Collection[str], rule: Rule, *, is_deep: bool) -> None:
-        """Raise `ConfigError` if the baseline has none of *systems*, or lacks the rule's measure.
-
-        The rule's measure may be R@100 only if *is_deep* is true: only then are the systems asked
-        for a hundred passages.
-        """
-        if rule.measure in DEEP and not is_deep:
-            raise ConfigError(f"{_RULE} {rule.measure} needs --deep", path=_RULE, value=rule.text)
-        values_by_system = self.values.get(rule.measure)
-        if not values_by_system:
-            flag = " and --deep" if rule.measure in DEEP else ""
-            message = f"the baseline {self.name} has no {rule.measure}; {_HOW}{flag}"
-            raise _build_baseline_error(self.name, message)
-        if values_by_system.keys().isdisjoint(systems):
-            raise _build_baseline_error(
+        """Raise `ConfigError` if the baseline was measured on other data than *dataset*."""
+        now = dataset.fingerprints
+        parts = [part for part in now if self.fingerprints.get(part) != now[part]]
+        if parts:
+            raise _refuse(
                 self.name,
-                f"the baseline {self.name} must hold one of the systems {join_names(systems)}, not "
-                f"{join_names(values_by_system)}. Name the same ones with --systems or --config",
+                f"was measured on other {figures.join_names(parts)}, so it cannot be compared. Use"
+                f" the same --function, --data, --recordings, --questions and --seed, or {_HOW}",
+            )
+
+    def check_systems(self, systems: Collection[str], rule: Rule) -> None:
+        """Raise `ConfigError` if the baseline has none of *systems*, or not the measure."""
+        known = self.values.get(rule.measure)
+        if not known:
+            raise _refuse(self.name, f"has no {rule.measure}; {_HOW}")
+        if known.keys().isdisjoint(systems):
+            raise _refuse(
+                self.name,
+                f"must hold one of the systems {figures.join_names(systems)}, not"
+                f" {figures.join_names(known)}. Name the same ones with --systems or --config",
             )
 
 
-def _build_baseline_error(path: str | Path, message: str) -> ConfigError:
-    """Return a `ConfigError` with *message* for the baseline at *path*."""
-    return ConfigError(message, path=OPTION, value=str(path))
+def _refuse(path: str | Path, problem: str) -> ConfigError:
+    return ConfigError(f"the baseline {path} {problem}", path=OPTION, value=str(path))
 
 
-def _read_values(system_reports: Any) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the values in the *system_reports* of a report, by measure, system and question id.
-
-    Raises `KeyError`, `TypeError`, `AttributeError` or `ValueError` if a value is not valid.
-    """
-    values: dict[str, dict[str, dict[str, float]]] = {}
-    for system in system_reports:
-        (name,) = _require_text_values({"name": system["name"]}).values()
-        for measure, by_question in system["perQuery"].items():
-            by_system = values.setdefault(measure, {})
-            # Two systems with the same name cannot be told apart.
-            if name in by_system:
-                raise ValueError(name)
-            by_system[name] = {id_: _parse_value(value) for id_, value in by_question.items()}
-    return values
-
-
-def _parse_value(value: Any) -> float:
-    # A JSON true would count as 1. NaN fails the comparison, so it is not valid either.
+def _read_value(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ValueError(value)
     return float(value)
 
 
-def _require_text_values(mapping: Any) -> dict[str, str]:
+def _read_texts(mapping: Any) -> dict[str, str]:
     if not all(isinstance(text, str) for text in mapping.values()):
         raise TypeError
     return dict(mapping)
@@ -240,17 +191,16 @@ def _require_text_values(mapping: Any) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one system between the baseline and the new measurement.
+    """The change of one system since the baseline.
 
     Attributes:
         name: The system's name.
         before: The mean of the measure in the baseline.
-        after: The mean of the measure in the new measurement.
-        difference: *after* minus *before*, with its interval and corrected p-value.
-        gains: The gain of each question, by question id. A negative gain is a loss.
-        sign_p: The sign test's p-value for the counts of better and worse questions, corrected for
-            the number of tests.
-        verdict: ``worse``, ``not worse`` or ``inconclusive``.
+        after: The mean in this run.
+        difference: The mean change with its interval and p-values.
+        gains: The change of each question, by question id.
+        sign_p: The p-value of the sign test, after Holm's correction.
+        verdict: Whether the system got worse.
     """
 
     name: str
@@ -273,16 +223,16 @@ class Change:
 
     @property
     def has_significant_loss(self) -> bool:
-        """``True`` if the measure's mean fell significantly."""
+        """``True`` if the mean fell by more than chance."""
         return self.difference.is_significant and self.difference.gain < 0
 
     @property
     def has_mostly_losses(self) -> bool:
-        """``True`` if significantly more questions got worse than got better."""
+        """``True`` if more questions got worse than better, by more than chance."""
         return self.sign_p < SIGNIFICANT and self.worse_count > self.better_count
 
     def worst(self, count: int = 5) -> list[tuple[str, float]]:
-        """Return the ids and gains of the *count* questions that lost most, worst first."""
+        """Return the ids and the (negative) changes of the questions that lost most."""
         lost = sorted((gain, id_) for id_, gain in self.gains.items() if gain < 0)
         return [(id_, gain) for gain, id_ in lost[:count]]
 
@@ -302,85 +252,61 @@ class Change:
 
 
 def measure_changes(
-    baseline_values: Values,
-    new_values: Values,
-    rule: Rule | None = None,
-    *,
-    seed: int = 0,
+    before: Values, after: Values, rule: Rule | None = None, *, seed: int = 0
 ) -> tuple[Change, ...]:
-    """Return the change and the verdict of each system that is in both measurements.
+    """Return the change of each system that is in both *before* and *after*.
 
-    If *rule* has no bound, a system is worse in two cases:
-
-    - The mean fell significantly (paired randomisation test).
-    - Significantly more questions got worse than got better (sign test).
-
-    The p-values are corrected for the number of tests (Holm). A system is not tested if none of its
-    questions changed. With fewer than `FEW` questions, the verdict is ``inconclusive`` instead of
-    ``not worse``. A question that failed in one measurement counts as 0 there.
-
-    Raises `MissingExtra` if scipy is not installed.
+    A question that is missing in one of them failed there, and counts as 0.
     """
     changes = [
-        _measure_change(name, baseline_values[name], new_values[name], seed)
-        for name in new_values
-        if name in baseline_values
+        _measure_change(name, before[name], after[name], seed) for name in after if name in before
     ]
-    tests: dict[str, float] = {}
-    # Either test can make a system worse, so the correction counts both.
+    tests: dict[tuple[str, str], float] = {}
     for change in changes:
+        # A system that did not change at all is not tested.
         if change.worse_count or change.better_count:
-            tests[f"mean {change.name}"] = change.difference.p
-            tests[f"sign {change.name}"] = change.sign_p
-    corrected = holm(tests)
+            tests["mean", change.name] = change.difference.p
+            tests["sign", change.name] = change.sign_p
+    corrected = holm({"\0".join(key): p for key, p in tests.items()})
     return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
 
 
 def _measure_change(
-    system_name: str, baseline_scores: _Scores, new_scores: _Scores, seed: int
+    name: str, before: Mapping[str, float], after: Mapping[str, float], seed: int
 ) -> Change:
-    """Return the change of one system, with p-values that are not yet corrected."""
     gains: dict[str, float] = {}
-    # Sorted, because the result of resampling depends on the order of the gains.
-    for id_ in sorted(baseline_scores.keys() | new_scores.keys()):
-        gain = new_scores.get(id_, 0.0) - baseline_scores.get(id_, 0.0)
+    for id_ in sorted(before.keys() | after.keys()):
+        gain = after.get(id_, 0.0) - before.get(id_, 0.0)
         gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
-    then, now = (
-        fsum(values.values()) / max(1, len(gains)) for values in (baseline_scores, new_scores)
-    )
-    change = Change(system_name, then, now, difference(list(gains.values()), seed=seed), gains)
-    return replace(
-        change, sign_p=compute_sign_test_p_value(change.better_count, change.worse_count)
-    )
+    then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
+    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
+    p = compute_sign_test_p_value(change.better_count, change.worse_count)
+    return replace(change, sign_p=p)
 
 
 def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
-    """Return *change* with its verdict by *rule*, and with corrected p-values.
-
-    *p_values* has the corrected p-values. Their keys name the test and the system, such as
-    ``mean raw``.
-    """
-    p_mean, p_sign = (p_values.get(f"{test} {change.name}", 1.0) for test in ("mean", "sign"))
-    change = replace(change, difference=replace(change.difference, p_holm=p_mean), sign_p=p_sign)
+    mean_p, sign_p = (p_values.get(f"{test}\0{change.name}", 1.0) for test in ("mean", "sign"))
+    change = replace(change, difference=replace(change.difference, p_holm=mean_p), sign_p=sign_p)
     if rule.bound is not None:
         is_worse = change.difference.gain < rule.bound - TOLERANCE
-        return replace(change, verdict="worse" if is_worse else "not worse")
-    if change.has_significant_loss or change.has_mostly_losses:
-        return replace(change, verdict="worse")
-    return replace(change, verdict="inconclusive") if len(change.gains) < FEW else change
+    else:
+        is_worse = change.has_significant_loss or change.has_mostly_losses
+        if not is_worse and len(change.gains) < FEW:
+            return replace(change, verdict="inconclusive")
+    return replace(change, verdict="worse" if is_worse else "not worse")
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """The result of comparing a measurement with its baseline.
+    """The comparison of a run with its baseline.
 
     Attributes:
-        baseline: The baseline's name.
-        rule: The rule that decides whether a system is worse.
-        changes: The change of each system that is in both measurements.
-        missing: The names of the systems that are only in the baseline.
-        new: The names of the systems that are only in the new measurement.
-        notes: Sentences on other changes: version, model, settings, and failed questions.
+        baseline: The name of the baseline's file.
+        rule: The rule that decides.
+        changes: The change of each system that is in both runs.
+        missing: The systems that are only in the baseline.
+        new: The systems that are only in this run.
+        notes: Sentences on what else changed.
     """
 
     baseline: str
@@ -392,7 +318,7 @@ class GateResult:
 
     @property
     def verdict(self) -> Verdict:
-        """``worse`` if any system is worse, else ``inconclusive`` if any is, else ``not worse``."""
+        """``worse`` if a system is worse, otherwise ``inconclusive`` or ``not worse``."""
         verdicts = {change.verdict for change in self.changes}
         order: tuple[Verdict, ...] = ("worse", "inconclusive")
         return next((verdict for verdict in order if verdict in verdicts), "not worse")
@@ -401,6 +327,73 @@ class GateResult:
     def question_count(self) -> int:
         """The number of compared questions."""
         return max((len(change.gains) for change in self.changes), default=0)
+
+    @property
+    def headline(self) -> str:
+        """The verdict as a sentence."""
+        if self.verdict == "worse":
+            worse = [change.name for change in self.changes if change.verdict == "worse"]
+            return f"Retrieval got worse with {figures.join_names(map(figures.quote_name, worse))}."
+        if self.verdict == "inconclusive":
+            count = format_count(self.question_count, "question is", "questions are")
+            return f"{count} too few to tell whether retrieval got worse. Use at least {FEW}."
+        if self.rule.bound is not None:
+            allowed = figures.format_size(self.rule.bound)
+            return f"No system lost more than the allowed {allowed} points."
+        lowest = min(self.changes, key=lambda change: change.difference.low)
+        size = figures.format_size(lowest.difference.low)
+        text = "Found no loss that is more than chance."
+        if lowest.difference.low >= 0 or size == "0.0":
+            return text
+        name = figures.quote_name(lowest.name)
+        return f"{text} A loss of up to {size} points with {name} cannot be ruled out."
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The verdict, a sentence for each system, and what else changed."""
+        groups = (("Only in the baseline", self.missing), ("Not in the baseline", self.new))
+        return (
+            f"{self.headline} The baseline is {self.baseline}.",
+            *(
+                f"{figures.quote_name(change.name)}: {self._describe_change(change)}"
+                for change in self.changes
+            ),
+            *(
+                f"{label}: {figures.join_names(map(figures.quote_name, names))}."
+                for label, names in groups
+                if names
+            ),
+            *self.notes,
+        )
+
+    def _describe_change(self, change: Change) -> str:
+        total = format_count(len(change.gains), "question")
+        if not change.worse_count and not change.better_count:
+            return f"no change in {total}."
+        before, after = map(figures.format_measure, (change.before, change.after))
+        size = figures.format_size(change.difference.gain)
+        verb = "fell" if change.difference.gain < 0 else "rose"
+        moved = f"{verb} from {before} to {after}, by {size} points"
+        return (
+            f"of {total}, {change.worse_count:,} got worse and {change.better_count:,} got better."
+            f" {self.rule.measure} {f'stays at {after}' if size == '0.0' else moved}"
+            f" {figures.format_interval(change.difference)}. {self._describe_chance(change)}"
+        )
+
+    def _describe_chance(self, change: Change) -> str:
+        if self.rule.bound is not None:
+            over = "more than" if change.verdict == "worse" else "within"
+            allowed = figures.format_size(self.rule.bound)
+            return f"This is {over} the allowed loss of {allowed} points."
+        if change.has_significant_loss and change.has_mostly_losses:
+            return "Both are more than chance."
+        if change.has_significant_loss:
+            return "The loss is more than chance."
+        if change.has_mostly_losses:
+            return "So many worse questions are more than chance."
+        if change.difference.is_significant:
+            return "The gain is more than chance."
+        return "This may be chance."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
@@ -414,6 +407,7 @@ class GateResult:
             "missing": list(self.missing),
             "new": list(self.new),
             "notes": list(self.notes),
+            "sentences": list(self.sentences),
         }
 
 
@@ -424,42 +418,40 @@ def compare_with_baseline(
     *,
     model_name: str | None = None,
 ) -> GateResult:
-    """Compare the systems of *comparison* with *baseline*, and return the verdict by *rule*.
+    """Compare *comparison* with *baseline*, question by question.
 
-    Args:
-        baseline: The earlier measurement.
-        comparison: The new measurement.
-        rule: The rule that decides whether a system is worse. Default: a significant loss.
-        model_name: The name of the language model of the new measurement, if known.
-
-    Raises:
-        ConfigError: No system is in both measurements.
-        MissingExtra: scipy is not installed.
+    Raises `ConfigError` if the two cannot be compared, for example because the baseline has
+    questions that were not asked.
     """
     rule = rule or Rule()
-    values_by_system = {system.name: system.per_query.values for system in comparison.systems}
-    after = {
-        name: values[rule.measure]
-        for name, values in values_by_system.items()
-        if rule.measure in values
-    }
-    baseline.check_systems(values_by_system, rule, is_deep=bool(after))
+    after = {score.name: score.per_query.values[rule.measure] for score in comparison.systems}
+    baseline.check_systems(after, rule)
     before = baseline.values[rule.measure]
-    conditions = _describe_changed_conditions(baseline, comparison, model_name)
+    asked = comparison.asked or {id_ for values in after.values() for id_ in values}
+    if unknown := {id_ for values in before.values() for id_ in values} - asked:
+        raise _refuse(
+            baseline.name,
+            f"has {format_count(len(unknown), 'question')} that this run does not have, such as"
+            f" {min(unknown)[:60]!r}; {_HOW}",
+        )
     return GateResult(
         baseline.name,
         rule,
         measure_changes(before, after, rule, seed=comparison.seed),
         missing=tuple(name for name in before if name not in after),
         new=tuple(name for name in after if name not in before),
-        notes=(*conditions, *_describe_failures(before, after)),
+        notes=tuple(_list_changed_conditions(baseline, comparison, model_name, before, after)),
     )
 
 
-def _describe_changed_conditions(
-    baseline: Baseline, comparison: Comparison, model_name: str | None
+def _list_changed_conditions(
+    baseline: Baseline,
+    comparison: Comparison,
+    model_name: str | None,
+    before: Values,
+    after: Values,
 ) -> Iterator[str]:
-    """Yield a sentence for each change of the version, the language model or the settings."""
+    """Yield sentences on the version, the model, the settings and the failures."""
     current = version("qtmiddleware")
     if baseline.version != current:
         yield f"The baseline is from qtmiddleware {baseline.version}, this run from {current}."
@@ -470,24 +462,10 @@ def _describe_changed_conditions(
         )
     then, now = baseline.settings, comparison.settings
     if changed := [name for name in now if then.get(name, now[name]) != now[name]]:
-        yield f"The settings of {join_names(changed)} changed."
-
-
-def _describe_failures(baseline_values: Values, new_values: Values) -> Iterator[str]:
-    """Yield sentences on the questions that failed in one measurement, but not in the other."""
-    # A question that failed has no value.
-    systems = baseline_values.keys() & new_values.keys()
-    then, now = (
-        {id_ for name in systems for id_ in values[name]}
-        for values in (baseline_values, new_values)
-    )
-    for failed, where in ((then - now, "this run"), (now - then, "the baseline")):
+        yield f"The settings of {figures.join_names(changed)} changed."
+    systems = before.keys() & after.keys()
+    old, new = ({id_ for name in systems for id_ in values[name]} for values in (before, after))
+    for failed, where in ((old - new, "this run"), (new - old, "the baseline")):
         if failed:
             count = format_count(len(failed), "question")
             yield f"In {where}, {count} failed. A question that failed counts as 0."
-
-
-def join_names(names: Collection[str]) -> str:
-    """Return *names* as an English list, such as ``raw, rules and hyde``."""
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

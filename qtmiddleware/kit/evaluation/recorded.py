@@ -17,16 +17,23 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import ceil
 from pathlib import Path
 from typing import Any, Final
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation.lines import name_line_in_errors, parse_json_object, read_lines
-from qtmiddleware.kit.evaluation.prompts import parse_reply
+from qtmiddleware.kit.evaluation.asking import parse_reply
+from qtmiddleware.kit.evaluation.dataset import (
+    Dataset,
+    name_line_in_errors,
+    parse_json_object,
+    read_lines,
+)
 from qtmiddleware.kit.files import make_private_folders
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.prices import Prices
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.runtime.files import append_line
 from qtmiddleware.runtime.forking import make_lock
@@ -312,3 +319,101 @@ class RecordingModel:
         # Lone surrogates cannot be encoded in UTF-8, so they are escaped as in JSON.
         append_line(self._path, line.encode(errors="backslashreplace"))
         self._written.add((query_id, prompt.mode))
+
+
+class EstimatedModel:
+    """Adds estimates of tokens and cost to the replies of *inner*, which report none.
+
+    Tokens are estimated from the length of the texts: four characters each, OpenAI's rule of thumb
+    for English. The cost uses the prices of the model called *priced_model*, and is ``None`` if
+    they are not known. A reply that reports tokens keeps its tokens and cost.
+    """
+
+    def __init__(
+        self,
+        inner: LanguageModel,
+        priced_model: str,
+        *,
+        input_price: float | None = None,
+        output_price: float | None = None,
+    ) -> None:
+        """Wrap *inner*. Prices in US dollars per million tokens override the known prices."""
+        self._inner = inner
+        self._priced_model = priced_model
+        self._prices = Prices(priced_model, input_price, output_price)
+        self.can_async: bool = getattr(inner, "can_async", True)
+
+    def __repr__(self) -> str:
+        return f"EstimatedModel({self._inner!r}, {self._priced_model!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the inner model."""
+        return self._inner.name
+
+    @property
+    def note(self) -> str:
+        """A sentence for the report on how tokens and costs are estimated."""
+        money = (
+            f"costs use the prices of {self._priced_model}"
+            if self._prices.compute_cost(1, 1) is not None
+            else f"the prices of {self._priced_model} are not known"
+        )
+        return f"Tokens are estimated, four characters each; {money}."
+
+    def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
+        return self._add_estimates(prompt, self._inner.complete(prompt, deadline))
+
+    async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
+        """Return the reply to *prompt* with estimates. Exceptions of the model pass through."""
+        return self._add_estimates(prompt, await self._inner.acomplete(prompt, deadline))
+
+    def _add_estimates(self, prompt: Prompt, reply: Reply) -> Reply:
+        if reply.input_tokens or reply.output_tokens:
+            return reply
+        read, written = ceil(len(prompt.system + prompt.user) / 4), ceil(len(reply.text) / 4)
+        return replace(
+            reply,
+            input_tokens=read,
+            output_tokens=written,
+            cost_usd=self._prices.compute_cost(read, written),
+        )
+
+
+def load_recording(dataset: Dataset, path: Path) -> tuple[RecordedModel, Dataset, frozenset[str]]:
+    """Return the recording at *path* as a model, and the questions of *dataset* that it contains.
+
+    The names of the recorded reply fields come third. Raises `ConfigError` if the recording cannot
+    be read, or has no question of *dataset*.
+    """
+    lines = list(read_records(path))
+    # Two questions may have the same text. If the recording has ids, the id decides.
+    ids = {str(line.get("_id")) for line in lines}
+    by_id = dataset.only(ids)
+    queries = {_normalise(line.get("query")) for line in lines}
+    data = (
+        by_id
+        if by_id.questions
+        else dataset.only(
+            {question.id for question in dataset.questions if _normalise(question.text) in queries}
+        )
+    )
+    if not data.questions:
+        raise ConfigError(
+            f"none of the {len(dataset.questions)} questions of {dataset.name} is in the recording"
+            f" {path}; name the recording of this data set",
+            path="recordings",
+        )
+    records = [question.to_record() for question in data.questions]
+    asked = {question.id for question in data.questions}
+    texts = {_normalise(question.text) for question in data.questions}
+    fields = {
+        name
+        for line in lines
+        if str(line.get("_id")) in asked or _normalise(line.get("query")) in texts
+        for name, value in line.items()
+        if value and name not in ("_id", "query", "history", "mode")
+    }
+    model = RecordedModel(lines, records, name=f"recorded:{path.stem}")
+    return model, data, frozenset(fields)

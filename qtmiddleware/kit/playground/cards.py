@@ -8,7 +8,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
 from qtmiddleware.kit.documents.place import describe_chunk_location
-from qtmiddleware.kit.evaluation.reporting import figures
+from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.kit.playground import drawing
 from qtmiddleware.kit.playground.asked import PageState

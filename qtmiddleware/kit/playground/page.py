@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
+from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.reporting import figures
-from qtmiddleware.kit.evaluation.reporting.layout import build_environment
+from qtmiddleware.kit.evaluation.report import build_environment
 from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
 from qtmiddleware.kit.playground.cards import Card, build_card
 from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers

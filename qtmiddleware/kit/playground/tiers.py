@@ -12,9 +12,8 @@ from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.check import configure_function
-from qtmiddleware.kit.evaluation.compare import OWN
 from qtmiddleware.kit.evaluation.dataset import Question
-from qtmiddleware.kit.evaluation.systems import BASELINE, SYSTEMS, read_preset_settings
+from qtmiddleware.kit.evaluation.systems import BASELINE, OWN, SYSTEMS, read_preset_settings
 from qtmiddleware.kit.playground.asked import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.types import Message, Retrieval

@@ -20,7 +20,7 @@ import pytest
 from qtmiddleware.config import Config
 from qtmiddleware.kit.cli import bench
 from qtmiddleware.kit.evaluation import FREE
-from qtmiddleware.kit.evaluation.bench.bench import CACHE
+from qtmiddleware.kit.evaluation.bench import CACHE
 from tests.support.bench_world import bridges_data, mode_of, reply, write_data, write_recording
 from tests.support.command_line import Ended
 from tests.support.model_server import ModelServer, Said, failure
@@ -67,8 +67,6 @@ def test_recorded_replies_are_compared_and_reported(
         recording,
         "--report",
         "out/report.json",
-        "--model-ms",
-        "300",
     )
     assert ended.code == 0, ended.err
     assert ended.out.startswith("set: 6 questions, 12 passages\n")
@@ -77,7 +75,6 @@ def test_recorded_replies_are_compared_and_reported(
     assert "…" not in ended.out
     assert "\x1b" not in ended.out + ended.err
     assert "the recording has no replies for them: keywords, multi_query." in ended.err
-    assert "300 ms are counted for each" in ended.err
     assert "The report is in out/report.json." in ended.err.replace(os.sep, "/")
     plain = json.loads((tmp_path / "out" / "report.json").read_text())
     assert "multi_query" not in names(plain)
@@ -85,7 +82,7 @@ def test_recorded_replies_are_compared_and_reported(
 
 
 def test_the_ending_of_a_report_is_its_format(qtm: Run, data: str, tmp_path: Path) -> None:
-    asked = ("bench", "--data", data, "--systems", "rules", "--no-deep", "--report")
+    asked = ("bench", "--data", data, "--systems", "rules", "--report")
     for name, start in (("r.md", "# "), ("r.html", "<!DOCTYPE html>")):
         assert qtm(*asked, name).code == 0
         assert (tmp_path / name).read_text("utf-8").startswith(start)
@@ -97,23 +94,23 @@ def test_the_ending_of_a_report_is_its_format(qtm: Run, data: str, tmp_path: Pat
 def test_systems_are_chosen_by_name_and_a_program_may_read_what_came_of_them(
     qtm: Run, data: str, recording: str
 ) -> None:
-    chosen = ("--systems", "rules,combined, auto", "--no-deep", "--json")
+    chosen = ("--systems", "rules,combined, auto", "--json")
     plain = json.loads(qtm("bench", "--data", data, "--recordings", recording, *chosen).out)
     assert names(plain) == ["raw", "rules", "combined, auto"]
-    assert "R@100" not in plain["systems"][0]["means"]
     assert set(plain["systems"][2]["perQuery"]["nDCG@10"]) == {
         question.id for question in DATA.questions
     }
-    assert (len(plain["dataHash"]), plain["model"]) == (64, "recorded:r")
+    assert (set(plain["fingerprints"]), plain["model"]) == (
+        {"questions", "judgements", "passages"},
+        "recorded:r",
+    )
     raw, _, gated = plain["systems"]
     assert raw["searchesPerQuestion"] == 1.0 <= gated["searchesPerQuestion"]
     assert raw["readUsdPerThousand"] is None
 
 
 def test_searches_cost_what_is_said_of_them(qtm: Run, data: str) -> None:
-    ended = qtm(
-        "bench", "--data", data, "--systems", "rules", "--no-deep", "--set", "store.readPrice=16"
-    )
+    ended = qtm("bench", "--data", data, "--systems", "rules", "--set", "store.readPrice=16")
     assert ended.code == 0, ended.err
     heading, rules = (
         next(it for it in ended.out.splitlines() if it.startswith(name))
@@ -140,7 +137,7 @@ def test_a_system_of_which_nothing_was_recorded_is_refused_and_not_told_to_be_fr
 
 
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, data: str) -> None:
-    ended = qtm("bench", "--data", data, "--json", "--questions", "3", "--seed", "5", "--no-deep")
+    ended = qtm("bench", "--data", data, "--json", "--questions", "3", "--seed", "5")
     plain = json.loads(ended.out)
     assert names(plain) == list(FREE)
     assert (plain["questions"], plain["model"]) == (3, None)
@@ -164,7 +161,6 @@ def test_config_files_are_systems_of_their_own(
         "--systems",
         "raw",
         "--json",
-        "--no-deep",
     )
     plain = json.loads(ended.out)
     assert names(plain) == ["raw", "mine", "preset off"]
@@ -200,8 +196,8 @@ def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None
 def test_what_a_service_replies_is_recorded_and_replayed(
     qtm: Run, data: str, chat: ModelServer
 ) -> None:
-    asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json", "--no-deep")
-    live = qtm(*asked, "--record", "new/r.jsonl", "--concurrency", "3", QTM_LLM_BASE_URL=chat.url)
+    asked = ("bench", "--data", data, "--systems", "multi_query,combined", "--json")
+    live = qtm(*asked, "--record", "new/r.jsonl", QTM_LLM_BASE_URL=chat.url)
     assert live.code == 0, live.err
     assert Counter(map(mode_of, chat.bodies)) == {"multi_query": 6, "combined": 6}
     replayed = qtm(*asked, "--recordings", "new/r.jsonl")
@@ -211,46 +207,23 @@ def test_what_a_service_replies_is_recorded_and_replayed(
     assert second[2]["costUsd"] > 0
 
 
-def test_a_test_set_is_written_benched_and_its_answers_are_judged(
-    qtm: Run, chat: ModelServer, tmp_path: Path
-) -> None:
+def test_a_test_set_is_written_and_benched(qtm: Run, chat: ModelServer, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     for passage in bridges(6):
         (tmp_path / "docs" / f"{passage.id[:-2]}.txt").write_text(passage.text)
-    generate = ("bench", "--data", "made", "--generate", "4", "--docs", "docs")
-    ended = qtm(
-        *generate,
-        "--systems",
-        "combined",
-        "--judge",
-        "3",
-        "--no-deep",
-        "--json",
-        QTM_LLM_BASE_URL=chat.url,
-    )
+    asked = ("testset", "docs", "--out", "made", "--count", "4")
+    ended = qtm(*asked, QTM_LLM_BASE_URL=chat.url)
     assert ended.code == 0, ended.err
-    plain = json.loads(ended.out)
+    assert "4 questions about 6 passages are in made" in ended.err
+    plain = json.loads(qtm("bench", "--data", "made", "--json").out)
     assert (plain["dataset"], plain["questions"]) == ("made", 4)
     assert any("synthetic" in note for note in plain["notes"])
-    judged = plain["judged"]
-    assert (judged["baseline"], judged["challenger"]) == ("raw", "combined")
-    assert judged["ties"] == 3
-    assert any("wins 0, loses 0 and ties 3" in note for note in plain["notes"])
-    assert "4 questions about 6 passages are in made" in ended.err
-    asked = len(chat.bodies)
-    again = qtm(*generate, QTM_LLM_BASE_URL=chat.url)
-    assert (again.code, len(chat.bodies)) == (2, asked)
+    calls = len(chat.bodies)
+    again = qtm(*asked, QTM_LLM_BASE_URL=chat.url)
+    assert (again.code, len(chat.bodies)) == (2, calls)
     assert "made already exists" in again.err
-
-
-def test_that_there_is_nothing_to_judge_is_told_before_anything_is_asked(
-    qtm: Run, data: str, chat: ModelServer
-) -> None:
-    ended = qtm(
-        "bench", "--data", data, "--systems", "raw", "--judge", "2", QTM_LLM_BASE_URL=chat.url
-    )
-    assert (ended.code, ended.out, len(chat.bodies)) == (2, "", 0)
-    assert "--judge needs a second system" in ended.err
+    for named, said in (("docs", "No language model"), ("none", "No language model")):
+        assert said in qtm("testset", named, "--out", "new").err
 
 
 def test_a_model_that_refuses_the_key_ends_it_at_once(
@@ -273,10 +246,6 @@ def test_a_model_that_refuses_the_key_ends_it_at_once(
         (("--systems", "raw,bm25"), "there is no system 'bm25'; the systems are: raw; "),
         (("--systems", "combined"), "a language model is needed for combined"),
         (("--recordings", "none.jsonl"), "none.jsonl cannot be read"),
-        (("--generate", "3"), "--generate needs --docs"),
-        (("--generate", "3", "--docs", "set"), "No language model is configured"),
-        (("--judge", "3"), "No language model is configured"),
-        (("--judge", "3", "--recordings", "others.jsonl"), "recordings hold no answers"),
         (("-c", "set/a.json", "-c", "a.json"), "two config files have the same name"),
         (("-c", "rules.json"), "has the name of a system"),
         (("-c", "a.json", "-c", "b.json"), "must have the same embeddingModel"),
@@ -348,7 +317,7 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
         "--data",
         data,
     ]
-    options = ["--systems", "rewrite", "--no-deep", "--json", "--concurrency", "2"]
+    options = ["--systems", "rewrite", "--json"]
     environ = {**os.environ, "QTM_LLM_BASE_URL": chat.url}
     running = subprocess.Popen(
         [*command, *options],
@@ -359,7 +328,7 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
         text=True,
     )
     wait_until(
-        lambda: len(chat.bodies) == 5 and count_kept_replies(tmp_path / CACHE / "cache.sqlite") == 3
+        lambda: len(chat.bodies) == 6 and count_kept_replies(tmp_path / CACHE / "cache.sqlite") == 3
     )
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=200)

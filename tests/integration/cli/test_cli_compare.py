@@ -123,10 +123,8 @@ def test_with_an_ideal_answer_the_answers_are_ranked_and_the_reasons_are_shown(
         "  1. rewrite: accuracy 10, completeness 10, relevance 10\n     + full\n  2. raw: "
     )
     assert "  why: " in judged
-    assert "said twice" in judged
     assert judged.endswith(
-        "“rewrite” answered best.\n"
-        "Ranked by gpt-6-luna on 1 question: rewrite > raw. Repeats agree on 100% of the pairs.\n"
+        "“rewrite” answered best.\nRanked by gpt-6-luna on 1 question: rewrite > raw.\n"
     )
 
 
@@ -155,10 +153,6 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
     assert [it["system"] for it in told["ranked"]["ranking"]] == ["raw", "rules"]
     assert all(row["ranking"]["error"] in ("", "equal") for row in told["questions"])
     assert "Question by question" in (folder / "out" / "ranked.html").read_text()
-    one = qtm(
-        "compare", "--questions", "val.json", "--limit", "1", "--json", QTM_LLM_BASE_URL=service.url
-    )
-    assert len(json.loads(one.out)["questions"]) == 1
     refused = qtm("bench", "--data", "val.json")
     assert refused.code == 2
     assert "qtm compare --questions val.json" in refused.err
@@ -171,11 +165,7 @@ def test_a_file_of_questions_and_ideal_answers_needs_no_judgements(
         ((QUESTION, "--questions", "some.json"), "a question or --questions"),
         ((QUESTION, "--report", "r.html"), "--report needs ideal answers"),
         ((QUESTION, "--reference", "None.", "--report", "r.txt"), "r.txt must end with .md"),
-        ((QUESTION, "--arg", "a=1"), "--arg needs --function"),
-        (
-            (QUESTION, "--function", "app:search", "--filter", "{}"),
-            "--filter cannot be used with --function",
-        ),
+        ((QUESTION, "--reference", "x", "--questions", "some.json"), "a question or --questions"),
         ((QUESTION, "--function", "nowhere:search"), "the module 'nowhere' was not found"),
         ((QUESTION, "--systems", "rewrite"), "rewrite cannot be compared. No language model"),
         ((QUESTION, "--systems", "rewritten"), "there is no system 'rewritten'"),
@@ -254,15 +244,14 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
     ("name", "words"),
     [
         ("raises", "qtm: app:raises raised KeyError: 'tenant'"),
-        ("hangs", "qtm: no answer from app:hangs within 1 seconds (--timeout)"),
         ("odd", "no list of passages was found"),
     ],
 )
-def test_a_function_that_fails_hangs_or_cannot_be_read_is_told_in_a_line(
+def test_a_function_that_fails_or_cannot_be_read_is_told_in_a_line(
     qtm: Run, tmp_path: Path, name: str, words: str
 ) -> None:
     (tmp_path / "app.py").write_text(APP)
-    ended = qtm("compare", QUESTION, "--function", f"app:{name}", "--timeout", "1")
+    ended = qtm("compare", QUESTION, "--function", f"app:{name}")
     assert ended.code == 1
     assert words in ended.err
     assert "Traceback" not in ended.err

@@ -1,4 +1,4 @@
-"""``qtm shadow report`` on the log of a middleware in shadow mode."""
+"""``qtm shadow`` on the log of a middleware in shadow mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from qtmiddleware import QueryMiddleware
 from tests.support.command_line import Ended
-from tests.support.model_server import ModelServer
 from tests.support.waiting import wait_until
 
 Run = Callable[..., Ended]
@@ -48,47 +47,23 @@ def log(tmp_path: Path) -> str:
 def test_it_says_how_often_lists_would_change_with_examples_and_what_it_costs(
     qtm: Run, log: str
 ) -> None:
-    ended = qtm("shadow", "report", log)
+    ended = qtm("shadow", log)
     assert ended.code == 0, ended.err
     assert ended.out.startswith(
-        "Another passage would come first for 2 of 2 questions; none would get the same list.\n\n"
-        "2 questions were retrieved in shadow mode.\n"
+        "Another passage would come first for 2 of 2 questions; none would get the same list.\n"
+        "2 questions retrieved in shadow mode.\n"
     )
     for said in (
         "would get other passages",
-        "searches      1.00 per question",
-        "model calls   0.00",
+        "Per question: 1.00 searches, 0.00 model calls",
         "About c",
     ):
         assert said in ended.out
     assert "What is Nike's strategy in Europe?" in ended.out
 
 
-def test_a_report_is_written_as_markdown_or_json(qtm: Run, log: str, tmp_path: Path) -> None:
-    ended = qtm("shadow", "report", log, "--report", "out/shadow.md", "--examples", "1")
-    assert ended.code == 0, ended.err
-    headline = ended.out.splitlines()[0]
-    text = (tmp_path / "out" / "shadow.md").read_text("utf-8")
-    assert text.startswith(f"# {headline}\n")
-    assert text.count("\n## ") == 1
-    assert qtm("shadow", "report", log, "--report", "shadow.json").code == 0
-    assert json.loads((tmp_path / "shadow.json").read_text("utf-8"))["questions"] == 2
-    ended = qtm("shadow", "report", log, "--report", "shadow.html")
-    assert ended.code == 2
-    assert "shadow.html must end with .md or .json" in ended.err
-
-
-def test_a_report_that_cannot_be_written_is_told_before_the_log_is_read(
-    qtm: Run, tmp_path: Path
-) -> None:
-    (tmp_path / "taken.md").mkdir()
-    ended = qtm("shadow", "report", "nothing.jsonl", "--report", "taken.md")
-    assert ended.code == 2
-    assert "name another place with --report" in ended.err
-
-
 def test_the_same_as_json(qtm: Run, log: str) -> None:
-    plain = json.loads(qtm("shadow", "report", log, "--json", "--examples", "1").out)
+    plain = json.loads(qtm("shadow", log, "--json", "--examples", "1").out)
     assert plain["questions"] == 2
     assert sum(plain["changed"].values()) == pytest.approx(1)
     (example,) = plain["examples"]
@@ -96,35 +71,17 @@ def test_the_same_as_json(qtm: Run, log: str) -> None:
     assert example["ours"] != example["plain"]
 
 
-def test_a_judge_says_which_list_answers_better(
-    qtm: Run, log: str, model_server: ModelServer
-) -> None:
-    def judge(body: dict[str, Any]) -> dict[str, str]:
-        lists = json.loads(body["messages"][-1]["content"])
-        return {
-            "reason": "it is there",
-            "ranking": "A > B" if TEXTS["c"] in lists["A"] else "B > A",
-        }
-
-    model_server.reply = judge
-    ended = qtm("shadow", "report", log, "--judge", "5", QTM_LLM_BASE_URL=model_server.url)
-    assert ended.code == 0, ended.err
-    assert "pairs in both orders" in ended.out
-    assert "the judge prefers ours" in ended.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("nothing.jsonl",), "cannot be read"),
         (("empty.jsonl",), "has no records of shadow mode"),
-        (("queries.jsonl", "--judge", "3"), "No language model is configured"),
     ],
 )
 def test_what_cannot_be_reported_is_said(
     qtm: Run, log: str, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     (tmp_path / "empty.jsonl").write_text('{"status": "full"}\n', "utf-8")
-    ended = qtm("shadow", "report", *arguments)
+    ended = qtm("shadow", *arguments)
     assert ended.code == 2
     assert said in ended.err

@@ -10,8 +10,15 @@ import pytest
 
 from qtmiddleware.kit.demo import load_dataset, load_recorded_model
 from qtmiddleware.kit.embedding import find_embedder
-from qtmiddleware.kit.evaluation import USUAL, Comparison, chosen
-from qtmiddleware.kit.evaluation.bench import Bench, build_index
+from qtmiddleware.kit.evaluation import (
+    TOP_K,
+    USUAL,
+    Comparison,
+    chosen,
+    index_system,
+    measure_systems,
+)
+from qtmiddleware.kit.evaluation.bench import open_index
 from qtmiddleware.protocols import Embedder
 from qtmiddleware.providers.embedding import CallableEmbedder
 
@@ -30,9 +37,9 @@ def embedding_once(embedder: Embedder) -> Embedder:
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     data = load_dataset()
     embedder = embedding_once(find_embedder("all-MiniLM-L6-v2"))
-    store = build_index(data, tmp_path_factory.mktemp("demo") / "index.sqlite", embedder)
-    with store:
-        return Bench(store, embedder, load_recorded_model()).measure(data, chosen(USUAL))
+    with open_index(data, tmp_path_factory.mktemp("demo"), embedder) as store:
+        system = index_system(store, embedder, load_recorded_model(), top_k=TOP_K)
+        return measure_systems(system, data, chosen(USUAL))
 
 
 def test_no_default_does_worse_than_the_raw_query(comparison: Comparison) -> None:
@@ -73,5 +80,5 @@ def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
         CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts]),
     )
     for _ in range(2):
-        with build_index(data, tmp_path / "index.sqlite", embedder) as store:
+        with open_index(data, tmp_path, embedder) as store:
             assert store.count() == len(data.passages)

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ModelError, StoreError
-from qtmiddleware.kit.evaluation.bench import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder, CachedModel
 from qtmiddleware.protocols import Prompt, Reply, ReplyField
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
@@ -283,7 +283,7 @@ def test_many_threads_share_one_cache(kept: Kept, path: Path) -> None:
 def test_many_processes_make_and_fill_one_cache_at_once(kept: Kept, path: Path) -> None:
     program = """
 import sys
-from qtmiddleware.kit.evaluation.bench import CachedEmbedder
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder
 from tests.support.bench_world import CountingEmbedder
 embedder = CachedEmbedder(CountingEmbedder(), sys.argv[1])
 for number in range(20):

@@ -14,17 +14,23 @@ from typing import Any
 
 import pytest
 
+import qtmiddleware as qtm
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, ModelError, WrapError
-from qtmiddleware.kit.evaluation import Dataset, Question, chosen
-from qtmiddleware.kit.evaluation.bench import (
-    Bench,
-    CachedEmbedder,
-    CachedModel,
-    ask_ahead,
-    open_index,
-    open_model,
+from qtmiddleware.kit.evaluation import (
+    FREE,
+    OWN,
+    SYSTEMS,
+    TOP_K,
+    Dataset,
+    Question,
+    chosen,
+    index_system,
+    measure_systems,
 )
+from qtmiddleware.kit.evaluation.bench import CONCURRENCY, FunctionSource, ask_ahead, open_index
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.systems import SEEDS
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline
@@ -83,11 +89,11 @@ class Slow(ScriptedModel):
 
 def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: Path) -> None:
     folder = write_data(tmp_path / "set", DATA)
-    with open_bench(folder, settings=SETTINGS, cache=cache) as opened:
-        found = opened.measure(chosen(["rules"]), deep=True)
+    with open_bench(folder, options=SETTINGS, cache=cache) as opened:
+        found = opened.measure(chosen(["rules"]))
     assert (found.dataset, found.questions, found.passages) == ("set", 6, 12)
-    assert found["rules"].means["R@100"] == 1.0
-    assert found.data_hash == replace(DATA, name="set").data_hash
+    assert found["rules"].means["R@10"] == 1.0
+    assert found.fingerprints == DATA.fingerprints
     assert "No language model was called" in found.notes[0]
     assert not opened.has_model
 
@@ -95,16 +101,16 @@ def test_a_folder_is_opened_and_its_systems_are_measured(tmp_path: Path, cache: 
 def test_a_second_run_embeds_and_asks_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     systems = chosen(["rewrite", "combined, auto"])
     model = Slow()
-    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
-        first = opened.measure(systems, deep=True)
+    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
+        first = opened.measure(systems)
     asked = len(model.prompts)
     assert asked >= 6
     inner = CountingEmbedder()
     monkeypatch.setattr(
-        "qtmiddleware.kit.evaluation.bench.bench.find_embedder", lambda *_, **__: Unused(inner)
+        "qtmiddleware.kit.evaluation.bench.find_embedder", lambda *_, **__: Unused(inner)
     )
-    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
-        second = opened.measure(systems, deep=True)
+    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
+        second = opened.measure(systems)
     assert (len(model.prompts), inner.texts) == (asked, [])
     for name in systems:
         assert second[name].per_query == first[name].per_query
@@ -126,18 +132,17 @@ class Unused(CountingEmbedder):
 
 
 def test_the_time_of_replies_that_were_asked_ahead_is_told(cache: Path) -> None:
-    with open_bench(DATA, settings=SETTINGS, client=Slow(0.2), cache=cache) as opened:
+    with open_bench(DATA, options=SETTINGS, client=Slow(0.2), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert found["rewrite"].added_ms.p50 >= 200
-    assert found["rewrite"].stages_ms["model, replayed"].p50 >= 200
-    assert "model, replayed" not in found["raw"].stages_ms
+    assert found["raw"].added_ms.p50 < 200
 
 
 def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QTM_HYBRID_ENABLED", "true")
     monkeypatch.setenv("QTM_TRANSFORMATION_TYPE", "rewrite")
     model = ScriptedModel({})
-    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache) as opened:
+    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
         found = opened.measure(chosen(["rules"]) | {"own": {"fusion": {"rrfK": 5}}})
     assert [score.llm_calls for score in found.systems] == [0, 0, 0]
     assert model.prompts == []
@@ -145,9 +150,9 @@ def test_the_environment_changes_no_system(cache: Path, monkeypatch: pytest.Monk
 
 def test_so_many_questions_are_asked_at_a_time(cache: Path) -> None:
     model = Slow(0.05)
-    with open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=3) as opened:
+    with open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened:
         opened.measure(chosen(["rewrite", "hyde"]))
-    assert model.most == 3
+    assert model.most == 6 < CONCURRENCY
     assert Counter(prompt.mode for prompt in model.prompts) == {"rewrite": 6, "hyde": 6}
 
 
@@ -179,30 +184,28 @@ async def test_asking_ahead_inside_a_running_loop_names_the_way_out() -> None:
 def test_a_model_that_is_not_there_is_noticed_at_once(cache: Path) -> None:
     model = ScriptedModel(ModelError("unauthorized"))
     with (
-        open_bench(DATA, settings=SETTINGS, client=model, cache=cache, concurrency=2) as opened,
-        pytest.raises(ModelError, match="replied to none of the first 2 questions") as caught,
+        open_bench(DATA, options=SETTINGS, client=model, cache=cache) as opened,
+        pytest.raises(ModelError, match="replied to none of the first 6 questions") as caught,
     ):
         opened.measure(chosen(["rewrite", "hyde"]))
     assert caught.value.reason == "unauthorized"
-    assert len(model.prompts) == 2
+    assert len(model.prompts) == 6
 
 
 def test_a_model_that_fails_now_and_then_is_asked_on(cache: Path) -> None:
     def moody(prompt: Prompt) -> Any:
         return ModelError("unavailable") if "Arlo" in prompt.query else rephrase(prompt)
 
-    with open_bench(DATA, settings=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
+    with open_bench(DATA, options=SETTINGS, client=ScriptedModel(moody), cache=cache) as opened:
         found = opened.measure(chosen(["rewrite"]))
     assert (found["rewrite"].degraded, found["rewrite"].llm_calls) == (1, 6)
 
 
-def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(
-    tmp_path: Path, cache: Path
-) -> None:
-    recording = write_recording(tmp_path / "r.jsonl", DATA.first(4), *RECORDED)
-    with open_bench(
-        DATA, settings=SETTINGS, recordings=recording, model_ms=250, cache=cache
-    ) as opened:
+def test_recorded_replies_are_replayed_with_estimated_costs(tmp_path: Path, cache: Path) -> None:
+    recording = write_recording(
+        tmp_path / "r.jsonl", DATA.only({it.id for it in DATA.questions[:4]}), *RECORDED
+    )
+    with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
         found = opened.measure(chosen(["combined"]))
     assert (found.questions, opened.has_model, opened.recorded_fields) == (
         4,
@@ -210,11 +213,14 @@ def test_recorded_replies_are_replayed_with_estimated_costs_and_the_time_given(
         frozenset(RECORDED),
     )
     assert found.notes == (
-        "Recorded replies of a language model (r.jsonl): no model was called, and 250 ms are counted for each.",
+        (
+            "Recorded replies of a language model (r.jsonl): no model was called, and the added milliseconds do not "
+            "include the model's time."
+        ),
+        "Tokens are estimated, four characters each; costs use the prices of gpt-6-luna.",
         "4 of 6 questions were recorded; the others are skipped.",
-        "Tokens are estimated, 4 characters each; costs use the prices of gpt-6-luna.",
     )
-    assert found["combined"].added_ms.p50 >= 250
+    assert not found.counts_model_time
     assert found["combined"].cost_usd is not None
     assert found["combined"].cost_usd > 0
     assert (found["combined"].llm_calls, found["combined"].degraded) == (4, 0)
@@ -231,15 +237,15 @@ def test_another_question_of_equal_text_is_not_taken_for_the_recorded_one(
         (first, twin),
         {it.id: DATA.qrels[first.id] for it in (first, twin)},
     )
-    recording = write_recording(tmp_path / "r.jsonl", DATA.first(1), *RECORDED)
-    with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+    recording = write_recording(tmp_path / "r.jsonl", DATA.only({DATA.questions[0].id}), *RECORDED)
+    with open_bench(data, options=SETTINGS, recordings=recording, cache=cache) as opened:
         assert [question.id for question in opened.dataset.questions] == [first.id]
 
 
 def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, cache: Path) -> None:
     recording = write_recording(tmp_path / "r.jsonl", DATA, "rewrite")
     lacks = {}
-    with open_bench(DATA, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+    with open_bench(DATA, options=SETTINGS, recordings=recording, cache=cache) as opened:
         lacks = {
             name: opened.list_missing_fields(it)
             for name, it in chosen(["rules", "rewrite", "multi_query", "combined"]).items()
@@ -256,7 +262,7 @@ def test_a_recording_tells_which_systems_it_holds_nothing_for(tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (DATA.first(0), "no judged questions"),
+        (DATA.only(()), "no judged questions"),
         (
             replace(
                 DATA, qrels={id_: dict.fromkeys(found, 0) for id_, found in DATA.qrels.items()}
@@ -273,14 +279,8 @@ def test_what_cannot_be_measured_is_not_even_embedded(
     cache: Path, data: Dataset, said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        open_bench(data, settings=SETTINGS, cache=cache).__enter__()
+        open_bench(data, options=SETTINGS, cache=cache).__enter__()
     assert not cache.exists()
-
-
-@pytest.mark.parametrize("model_ms", [-1.0, float("inf"), float("nan")])
-def test_a_reply_cannot_have_taken_an_impossible_time(cache: Path, model_ms: float) -> None:
-    with pytest.raises(ConfigError, match="--model-ms must be a time in milliseconds"):
-        open_bench(DATA, settings=SETTINGS, model_ms=model_ms, cache=cache).__enter__()
 
 
 def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> None:
@@ -297,12 +297,12 @@ def test_what_was_recorded_is_what_is_replayed(tmp_path: Path, cache: Path) -> N
         }
 
     with open_bench(
-        data, settings=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache
+        data, options=SETTINGS, client=ScriptedModel(said), record=recording, cache=cache
     ) as opened:
         live = opened.measure(systems)
     lines = [json.loads(line) for line in recording.read_text().splitlines()]
     assert Counter(line["mode"] for line in lines) == {"combined": 7, "rewrite": 7}
-    with open_bench(data, settings=SETTINGS, recordings=recording, cache=cache) as opened:
+    with open_bench(data, options=SETTINGS, recordings=recording, cache=cache) as opened:
         replayed = opened.measure(systems)
     for name in systems:
         assert replayed[name].per_query == live[name].per_query
@@ -315,7 +315,7 @@ def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: 
     model = ScriptedModel({"rewrite": "Since when is it open?"})
     for recording in (None, tmp_path / "r.jsonl"):
         with open_bench(
-            DATA, settings=SETTINGS, client=model, record=recording, cache=cache
+            DATA, options=SETTINGS, client=model, record=recording, cache=cache
         ) as opened:
             opened.measure(chosen(["rewrite"]))
     assert len(model.prompts) == 6
@@ -325,7 +325,7 @@ def test_replies_that_are_known_already_are_recorded_too(tmp_path: Path, cache: 
 def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
     drawn = []
     for seed in (1, 1, 2):
-        with open_bench(DATA, settings=SETTINGS, cache=cache, questions=3, seed=seed) as opened:
+        with open_bench(DATA, options=SETTINGS, cache=cache, questions=3, seed=seed) as opened:
             drawn.append([question.id for question in opened.dataset.questions])
             assert opened.notes[-1] == f"3 of 6 questions, drawn with seed {seed}."
     order = [question.id for question in DATA.questions]
@@ -336,7 +336,7 @@ def test_questions_are_drawn_by_seed_and_keep_their_order(cache: Path) -> None:
 def test_synthetic_questions_are_called_so(cache: Path) -> None:
     first, *rest = DATA.questions
     data = replace(DATA, questions=(replace(first, metadata={"synthetic": True}), *rest))
-    with open_bench(data, settings=SETTINGS, cache=cache) as opened:
+    with open_bench(data, options=SETTINGS, cache=cache) as opened:
         assert "synthetic" in opened.notes[-1]
 
 
@@ -351,7 +351,7 @@ def test_a_recording_of_another_set_is_refused(tmp_path: Path, cache: Path) -> N
         with pytest.raises(
             ConfigError, match=f"none of the 6 questions of bridges .*{number}.jsonl"
         ):
-            open_bench(DATA, settings=SETTINGS, recordings=path, cache=cache).__enter__()
+            open_bench(DATA, options=SETTINGS, recordings=path, cache=cache).__enter__()
 
 
 def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
@@ -361,32 +361,28 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
     model = ScriptedModel({})
     with pytest.raises(ConfigError, match="cannot be recorded in"):
         open_bench(
-            DATA, settings=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
+            DATA, options=SETTINGS, client=model, record=tmp_path / "file" / "r.jsonl", cache=cache
         ).__enter__()
     with pytest.raises(ConfigError, match="file line 1: is not JSON"):
         open_bench(
-            DATA, settings=SETTINGS, client=model, record=tmp_path / "file", cache=cache
+            DATA, options=SETTINGS, client=model, record=tmp_path / "file", cache=cache
         ).__enter__()
     with pytest.raises(ConfigError, match="--record needs a language model"):
-        open_bench(DATA, settings=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
+        open_bench(DATA, options=SETTINGS, record=tmp_path / "r.jsonl", cache=cache).__enter__()
     with pytest.raises(ConfigError, match="not both"):
         open_bench(
-            DATA, settings=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache
+            DATA, options=SETTINGS, recordings=tmp_path / "a", record=tmp_path / "b", cache=cache
         ).__enter__()
     assert model.prompts == []
 
 
-def test_an_asynchronous_client_is_taken(cache: Path) -> None:
-    async def model(messages: list[dict[str, str]]) -> str:
-        return "{}"
-
-    with open_model(SETTINGS, client=model, cache=cache) as asked:
-        assert asked.complete(Prompt("m", "1", "s", "u", (), "q"), Deadline()).text == "{}"
-
-
 def test_an_index_is_built_once_and_only_for_its_own_passages(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
-    for data in (DATA, DATA.first(2), replace(DATA, passages=DATA.passages[:9])):
+    for data in (
+        DATA,
+        DATA.only({it.id for it in DATA.questions[:2]}),
+        replace(DATA, passages=DATA.passages[:9]),
+    ):
         open_index(
             data, tmp_path, CountingEmbedder(), progress=lambda *step: told.append(step)
         ).close()
@@ -436,15 +432,66 @@ with open_index(bridges_data(), Path(sys.argv[1]), CountingEmbedder()) as store:
 def test_vectors_out_of_the_cache_count_with_their_time(tmp_path: Path) -> None:
     embedder = CachedEmbedder(CountingEmbedder(), tmp_path / "cache.sqlite")
     with open_index(DATA, tmp_path, embedder) as store:
-        bench = Bench(store, embedder, ScriptedModel(rephrase))
-        bench.measure(DATA, chosen(["rewrite"]))
+        system = index_system(store, embedder, ScriptedModel(rephrase), top_k=TOP_K)
+        measure_systems(system, DATA, chosen(["rewrite"]))
         with sqlite3.connect(tmp_path / "cache.sqlite") as run:
             rows = run.execute("SELECT key, value FROM cached").fetchall()
             slow = [(struct.pack("<d", 1000.0) + value[8:], key) for key, value in rows]
             run.executemany("UPDATE cached SET value = ? WHERE key = ?", slow)
         run.close()
-        found = bench.measure(DATA, chosen(["rewrite"]))
+        found = measure_systems(system, DATA, chosen(["rewrite"]))
     embedder.close()
     # The rewrite is embedded beside the question; the question itself in a plain search too.
     assert 1e6 <= found["rewrite"].added_ms.p95 < 2e6
     assert found["raw"].added_ms.p95 < 1e6
+
+
+# --- a function of ones own -----------------------------------------------------------------------
+
+
+def find(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+    return [{"id": it.id, "score": 0.5, "text": it.text} for it in DATA.passages][:top_k]
+
+
+@pytest.mark.parametrize(
+    "system", ["raw", "rules", "rewrite", "decompose", "all", "combined", SEEDS]
+)
+def test_no_question_makes_more_searches_than_were_told(cache: Path, system: str) -> None:
+    calls = 0
+
+    def counting(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        nonlocal calls
+        calls += 1
+        return find(query, 40)[:top_k]
+
+    source = FunctionSource(counting, "app:find")
+    model = ScriptedModel({"rewrite": "Who?", "sub_queries": ["Who?", "When?"], "hyde": "It is."})
+    data = bridges_data(history=True)
+    with open_bench(data, options=SETTINGS, function=source, client=model, cache=cache) as opened:
+        told = opened.count_searches({system: SYSTEMS[system]})
+        opened.measure({"raw": SYSTEMS["raw"], system: SYSTEMS[system]})
+        free = opened.count_searches(chosen(FREE))
+    assert 0 < calls <= told + len(data.questions)
+    assert free == 3 * len(data.questions)
+
+
+def test_a_wrapped_function_asks_its_own_model_and_takes_no_other(cache: Path) -> None:
+    model = ScriptedModel({"rewrite": "Since when is it open?"})
+    wrapped = qtm.QueryMiddleware({"transformationType": "rewrite"}, client=model).wrap(find)
+    source = FunctionSource(wrapped, "app:search")
+    with open_bench(DATA, options=SETTINGS, function=source, cache=cache) as opened:
+        found = opened.measure({**chosen([]), OWN: {}})
+    assert found[OWN].llm_calls == 6
+    assert found.notes[0] == "app:search uses its own model; its replies are not kept."
+    assert (opened.has_model, opened.model_name) == (True, None)
+    with pytest.raises(ConfigError, match="already wrapped"):
+        open_bench(DATA, options=SETTINGS, function=source, client=model, cache=cache).__enter__()
+
+
+def test_wrong_settings_are_no_failure_of_one_question(cache: Path) -> None:
+    source = FunctionSource(find, "app:find")
+    with (
+        open_bench(DATA, options=SETTINGS, function=source, cache=cache) as opened,
+        pytest.raises(ConfigError, match="hybrid"),
+    ):
+        opened.measure(chosen(["hybrid"]))

@@ -1,30 +1,32 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import openai
 import pytest
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.evaluation.judging import judge
-from qtmiddleware.protocols import LanguageModel, Prompt
+from qtmiddleware.kit.evaluation import Question, rank
+from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import make_language_model
-from tests.support.judging_world import QUESTIONS, by_length, long, short
+from tests.support.answering_service import rank_by_words
 from tests.support.model_server import ModelServer, Said, failure
 
 SECRET = "sk-verysecret0123456789"
+QUESTIONS = [
+    Question(f"q{n}", f"What is number {n}?", metadata={"answer": f"It is {n}."}) for n in range(8)
+]
+ANSWERS = {
+    "raw": {it.id: "No idea." for it in QUESTIONS},
+    "rules": {it.id: f"It is {it.id[1:]}, says the vet." for it in QUESTIONS},
+}
 
 
 def verdict(body: dict[str, Any]) -> Said:
-    """What a judge says who goes by the length of answers, and fails for one question."""
+    """What a judge says who goes by the number of words, and fails for one question."""
     user = body["messages"][1]["content"]
-    if "number 5" in user:
-        return failure(503)
-    # In the strict schema every value is a string.
-    return {
-        key: str(value) for key, value in by_length(Prompt("rank", "1", "", user, (), user)).items()
-    }
+    return failure(503) if "number 5" in user else rank_by_words(json.loads(user))
 
 
 @pytest.fixture
@@ -38,9 +40,9 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
     model_server: ModelServer, model: LanguageModel
 ) -> None:
     model_server.reply = verdict
-    result = judge(short, long, QUESTIONS, model, baseline_name="raw", challenger_name="combined")
-    assert (result.wins, result.losses, result.ties, result.failed) == (7, 0, 0, 1)
-    assert result.judge == "gpt-6-luna"
+    result = rank(QUESTIONS, ANSWERS, model)
+    assert [(it.system, it.firsts) for it in result.standings] == [("rules", 7), ("raw", 0)]
+    assert (result.judge, result.failed) == ("gpt-6-luna", 1)
     assert len(model_server.bodies) == 16
     assert result.cost_usd == pytest.approx(14 * (100 * 0.10 + 20 * 0.50) / 1e6)
     for body in model_server.bodies:
@@ -51,11 +53,11 @@ def test_a_real_client_judges_in_both_orders_and_says_what_it_cost(
         assert required[-2:] == ["reason", "ranking"]
 
 
-def test_a_refused_key_is_said_without_the_key(
-    model_server: ModelServer, model: LanguageModel
+def test_a_refused_key_ends_it_and_is_said_without_the_key(
+    model_server: ModelServer, model: LanguageModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     model_server.reply = failure(401, f"bad key {SECRET}")
-    with pytest.raises(ModelError) as caught:
-        judge(short, long, QUESTIONS, model, baseline_name="raw", challenger_name="combined")
-    assert caught.value.reason == "unauthorized"
-    assert SECRET not in str(caught.value)
+    result = rank(QUESTIONS, ANSWERS, model, concurrency=1)
+    assert [it.error for it in result.questions] == ["unauthorized", *["cancelled"] * 7]
+    assert len(model_server.bodies) == 2
+    assert SECRET not in caplog.text + str(result.to_dict())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from qtmiddleware.kit.evaluation.reporting import page, ranking_page
+from qtmiddleware.kit.evaluation import report_comparison, report_ranking
 from tests.support.judging_world import ranked_side_by_side
 from tests.support.report_world import Open, data, several
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.thorough
 
 PAGES = {
-    "bench": lambda: page(several(), data(several())),
-    "compare": lambda: ranking_page(ranked_side_by_side()),
+    "bench": lambda: report_comparison(several(), data(several())).to_html(),
+    "compare": lambda: report_ranking(ranked_side_by_side()).to_html(),
 }
 
 
@@ -35,9 +35,13 @@ def test_it_opens_quietly_from_a_file_and_asks_the_network_for_nothing(opened: O
 
 
 def test_the_policy_stops_what_is_not_the_pages_own(browser: Browser, tmp_path: Path) -> None:
-    text = page(several()).replace(
-        "</main>",
-        "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>",
+    text = (
+        report_comparison(several())
+        .to_html()
+        .replace(
+            "</main>",
+            "<script>hacked = 1</script><img src='http://localhost:9/x' onerror='hacked = 2'></main>",
+        )
     )
     file = tmp_path / "tampered.html"
     file.write_text(text, encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ModelError
-from qtmiddleware.kit.evaluation.testsets import generate
+from qtmiddleware.kit.evaluation.testset import generate
 from qtmiddleware.protocols import LanguageModel, Prompt
 from qtmiddleware.providers.llms import make_language_model
 from tests.support.model_server import ModelServer, Said, failure

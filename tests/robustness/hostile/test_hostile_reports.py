@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from qtmiddleware.kit.evaluation import Comparison
-from qtmiddleware.kit.evaluation.reporting import markdown, page, rows
+from qtmiddleware.kit.evaluation import Comparison, Dataset, report_comparison
+from qtmiddleware.kit.evaluation.report import rows
 from qtmiddleware.types import Message
 from tests.support.hostile_corpus import LONG, SHORT
 from tests.support.report_world import Open, comparison, data, run, score
@@ -22,10 +22,15 @@ def told(texts: list[str]) -> Comparison:
         for text in texts
     }
     gains = {text: -0.2 - at / 100 for at, text in enumerate(texts)}
-    stages = {text[:100]: (1.0, 2.0) for text in texts[:1]}
-    return comparison(
-        score(f"{texts[0]}!", gains, runs=runs, stages=stages), notes=texts[:2], name=texts[-1]
-    )
+    return comparison(score(f"{texts[0]}!", gains, runs=runs), notes=texts[:2], name=texts[-1])
+
+
+def page(found: Comparison, known: Dataset | None = None) -> str:
+    return report_comparison(found, known).to_html()
+
+
+def markdown(found: Comparison, known: Dataset | None = None) -> str:
+    return report_comparison(found, known).to_markdown()
 
 
 BATCH = 10
@@ -62,7 +67,9 @@ def test_a_page_of_hostile_texts_has_the_tags_of_one_of_plain_texts_and_no_other
 
 
 def test_markdown_of_hostile_texts_has_the_lines_of_one_of_plain_texts() -> None:
-    plain = markdown(told([f"plain words {number}" for number in range(BATCH)]))
+    plain_texts = [f"plain words {number}" for number in range(BATCH)]
+    found = told(plain_texts)
+    plain = markdown(found, data(found, words=plain_texts[0]))
     bars = [
         line.replace("\\|", "").count("|") for line in plain.splitlines() if line.startswith("|")
     ]

@@ -17,12 +17,11 @@ from qtmiddleware.kit.documents.converting import Read
 from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import read_text
-from qtmiddleware.kit.evaluation.ballots import parse_opinion
-from qtmiddleware.kit.evaluation.prompts import parse_reply
-from qtmiddleware.kit.evaluation.reporting.figures import shorten_start
-from qtmiddleware.kit.evaluation.reporting.markdown import escape_text
-from qtmiddleware.kit.evaluation.testsets.filtering import find_check_fault, find_fault
-from qtmiddleware.kit.evaluation.testsets.passages import is_prose
+from qtmiddleware.kit.evaluation.asking import parse_reply
+from qtmiddleware.kit.evaluation.figures import shorten_start
+from qtmiddleware.kit.evaluation.judge import parse_opinion
+from qtmiddleware.kit.evaluation.report import escape_text
+from qtmiddleware.kit.evaluation.testset import find_check_fault, find_fault, is_prose
 from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import (

@@ -17,7 +17,7 @@ import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
-from qtmiddleware.kit.evaluation.bench.caches import CacheFile
+from qtmiddleware.kit.evaluation.caches import CacheFile
 from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
 from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.stores import SQLiteStore
@@ -363,7 +363,7 @@ RUNS: Final = (
     ("ingest", "docs", "-c", "c.json"),
     ("ingest", "docs", "-c", "ledger.json"),
     ("config", "check", "broken.json"),
-    ("bench", "--data", "set", "--recordings", "recording.jsonl", "--cache", "bench"),
+    ("bench", "--data", "set", "--recordings", "recording.jsonl"),
 )
 SCRIPT: Final = """
 import json, sys

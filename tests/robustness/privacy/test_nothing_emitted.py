@@ -16,11 +16,10 @@ import qtmiddleware as qtm
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config.settings import Settings, StoreSettings
 from qtmiddleware.kit.embedding import OpenAIEmbedder
-from qtmiddleware.kit.evaluation import Question
-from qtmiddleware.kit.evaluation.bench import CachedModel
-from qtmiddleware.kit.evaluation.judging import judge
+from qtmiddleware.kit.evaluation import Question, rank
+from qtmiddleware.kit.evaluation.caches import CachedModel
 from qtmiddleware.kit.evaluation.recorded import RecordingModel
-from qtmiddleware.kit.evaluation.testsets import generate
+from qtmiddleware.kit.evaluation.testset import generate
 from qtmiddleware.kit.stores.pinecone import PineconeStore
 from qtmiddleware.protocols import Passage, Prompt, Reply
 from qtmiddleware.providers.llms import make_language_model
@@ -542,14 +541,7 @@ def test_generating_and_judging_bring_nothing_out(fails: Any, tmp_path: Path) ->
         emitted.show(kept)
         for call in (
             lambda: generate(passages, kept, count=3, name="set"),
-            lambda: judge(
-                lambda it: PASSAGE,
-                lambda it: ANSWER,
-                questions,
-                kept,
-                baseline_name="a",
-                challenger_name="b",
-            ),
+            lambda: rank(questions, {"a": {"q": PASSAGE}, "b": {"q": ANSWER}}, kept),
         ):
             try:
                 emitted.show(call())

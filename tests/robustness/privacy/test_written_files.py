@@ -15,12 +15,13 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.run import transform_file
-from qtmiddleware.kit.cli.reports import check_report, write_report
+from qtmiddleware.kit.cli.reports import check_file_writable, check_report, write_report
 from qtmiddleware.kit.cli.session import create_history_file
-from qtmiddleware.kit.evaluation.bench.bench import _require_writable
-from qtmiddleware.kit.evaluation.bench.caches import CachedModel, CacheFile
+from qtmiddleware.kit.evaluation import Report
+from qtmiddleware.kit.evaluation.bench import require_writable
+from qtmiddleware.kit.evaluation.caches import CachedModel, CacheFile
 from qtmiddleware.kit.evaluation.recorded import RecordingModel
-from qtmiddleware.kit.evaluation.testsets.writing import write
+from qtmiddleware.kit.evaluation.testset import write
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.testing import ScriptedModel
 from tests.support.bench_world import bridges_data
@@ -118,17 +119,18 @@ def transform(place: Path) -> None:
     transform_file(place.parent / "asked.txt", place, config=config, overwrite=True)
 
 
+REPORT = Report("A headline.", "", "a set", (), (), "")
 WRITERS: dict[str, Callable[[Path], object]] = {
     "sqlite": open_store,
     "ledger": ingest,
     "bench cache": CacheFile,
     "query log": write_log,
     "recording": record_reply,
-    "recording of a bench": _require_writable,
+    "recording of a bench": require_writable,
     "transformed questions": transform,
     "history of questions": lambda place: create_history_file(),
-    "report": lambda place: write_report(place, "text"),
-    "report, before anything is asked": lambda place: check_report(place, (place.suffix,)),
+    "report": lambda place: write_report(place, REPORT, {}),
+    "report, before anything is asked": lambda place: check_file_writable(place, "--report"),
     "test set": lambda place: write(bridges_data(), place),
 }
 
@@ -240,7 +242,7 @@ def test_a_generated_test_set_is_its_owners_alone(folder: Path) -> None:
 
 def test_a_report_is_as_readable_as_other_files(folder: Path, umask: int) -> None:
     check_report(folder / "new" / "report.md")
-    write_report(folder / "new" / "report.md", "text")
+    write_report(folder / "new" / "report.md", REPORT, {})
     modes = {it.name: stat.S_IMODE(it.stat().st_mode) for it in (folder / "new").iterdir()}
     assert modes == {"report.md": 0o666 & ~umask}
 

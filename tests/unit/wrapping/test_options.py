@@ -58,7 +58,7 @@ async def test_an_awaited_call_refuses_it_too() -> None:
         ("transform", "historyy", "history"),
         ("compare", "topk", "top_k"),
         ("compare of a wrapped one", "argumens", "arguments"),
-        ("ask_systems", "repeat", "repeats"),
+        ("ask_systems", "refrence", "reference"),
     ],
 )
 def test_the_nearest_option_is_named(taker: str, name: str, meant: str) -> None:

@@ -99,12 +99,8 @@ def test_an_asynchronous_function_is_awaited() -> None:
         await asyncio.sleep(0)
         return search(query, top_k)
 
-    found = compare(
-        awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True
-    )
-    plain = compare(
-        retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted), deep=True
-    )
+    found = compare(awaited, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted))
+    plain = compare(retrieve, QUERIES, QRELS, ["rules", "combined"], client=ScriptedModel(scripted))
     assert {score.name: score.means for score in found.systems} == {
         score.name: score.means for score in plain.systems
     }
@@ -226,34 +222,6 @@ def test_a_question_with_a_history_is_asked_with_it() -> None:
         "original",
         "hyde",
     ]
-
-
-def test_deep_asks_for_a_hundred_once_more_and_measures_nothing_else_by_it() -> None:
-    asked: list[int] = []
-
-    def long(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-        asked.append(top_k)
-        others = [
-            {"id": f"x{number}", "score": 0.5 - number / 1000, "text": "other"}
-            for number in range(20)
-        ]
-        last = {"id": "last", "score": 0.1, "text": "what is looked for"}
-        return [*others, last][:top_k]
-
-    plain, deep = (
-        compare(long, {"q": "what?"}, {"q": {"last": 1}}, [], deep=deep) for deep in (False, True)
-    )
-    assert asked == [10, 10, 100]
-    assert deep["raw"].means == {**plain["raw"].means, "R@100": 1.0}
-    assert plain["raw"].means["R@10"] == 0.0
-
-
-def test_what_the_gate_learned_from_the_first_ten_does_not_count_for_the_hundred() -> None:
-    model = ScriptedModel(scripted)
-    queries = {f"{number}": f"{text} {number}" for number in range(10) for text in QUERIES.values()}
-    qrels = {id_: {"food": 1} for id_ in queries}
-    found = compare(retrieve, queries, qrels, ["combined, auto"], client=model, deep=True)
-    assert len(model.prompts) == 2 * found["combined, auto"].llm_calls
 
 
 def test_the_index_of_a_real_client_is_compared() -> None:
@@ -421,8 +389,108 @@ def test_the_same_seed_is_the_same_outcome_and_nothing_given_is_changed() -> Non
 
 def test_every_step_is_told() -> None:
     told: list[tuple[str, int, int]] = []
-    compare(
-        retrieve, QUERIES, QRELS, ["rules"], deep=True, progress=lambda *step: told.append(step)
+    compare(retrieve, QUERIES, QRELS, ["rules"], progress=lambda *step: told.append(step))
+    assert told == [(name, done, 3) for name in ("raw", "rules") for done in (1, 2, 3)]
+
+
+# --- failures and ids -----------------------------------------------------------------------------
+
+EIGHT = {f"q{n}": text for n, text in enumerate([QUERIES["food"], "What is the fee?"] * 4)}
+JUDGED = {id_: {("food", "fees")[number % 2]: 1} for number, id_ in enumerate(EIGHT)}
+MANY = {f"{number}": f"What does Jaco eat on day {number}?" for number in range(60)}
+
+
+def failing_on(*numbers: int) -> Callable[..., list[dict[str, Any]]]:
+    """A function that fails on its calls of these *numbers*, from 1 on."""
+    calls = 0
+
+    def flaky(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        nonlocal calls
+        calls += 1
+        if calls in numbers:
+            raise TimeoutError("no answer\nfrom the index")
+        return search(query, top_k)
+
+    return flaky
+
+
+def test_questions_the_function_fails_on_are_counted_noted_and_left_out_of_every_system() -> None:
+    # The second question as it is, and another of the first system's seven that are left.
+    found = compare(failing_on(2, 9, 10), EIGHT, JUDGED, ["rules"])
+    assert [(score.name, score.failed, len(score.runs)) for score in found.systems] == [
+        ("raw", 1, 6),
+        ("rules", 1, 6),
+    ]
+    assert found.notes == (
+        (
+            "2 of 8 questions failed and are not counted: raw on 'q1' (TimeoutError: no answer from the "
+            "index); rules on 'q0' (TimeoutError: no answer from the index)."
+        ),
     )
-    names = ("raw", "rules", "raw, deep", "rules, deep")
-    assert told == [(name, done, 3) for name in names for done in (1, 2, 3)]
+    assert found.fingerprints == compare(retrieve, EIGHT, JUDGED, ["rules"]).fingerprints
+    assert found.asked == set(EIGHT)
+
+
+@pytest.mark.parametrize(("works", "asked"), [(0, 5), (10, 30)])
+def test_an_index_that_is_down_is_not_asked_all_questions(works: int, asked: int) -> None:
+    calls = 0
+
+    def dies(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        nonlocal calls
+        calls += 1
+        if calls > works:
+            raise ConnectionError("refused")
+        return search(query, top_k)
+
+    with pytest.raises(ConnectionError, match="refused") as caught:
+        compare(dies, MANY, {id_: {"food": 1} for id_ in MANY})
+    assert calls == asked
+    assert "questions in a row" in caught.value.__notes__[0]
+
+
+def test_a_function_that_fails_on_every_question_of_few_is_not_measured() -> None:
+    with pytest.raises(TimeoutError):
+        compare(failing_on(1, 2), {"a": "x", "b": "y"}, {"a": {"food": 1}, "b": {"food": 1}})
+
+
+def test_ids_that_no_judgement_knows_end_it_after_twenty_questions_with_one_of_each_side() -> None:
+    asked: list[str] = []
+
+    def other(query: str, top_k: int = 4) -> list[dict[str, Any]]:
+        asked.append(query)
+        return [{"id": "chunk-1", "score": 1.0, "text": "Jaco eats."}]
+
+    said = r"They name 'food', for example; the function returned 'chunk-1'"
+    with pytest.raises(ConfigError, match=said):
+        compare(other, MANY, {id_: {"food": 1} for id_ in MANY})
+    assert len(asked) == 20
+    # Few questions that find nothing relevant may still be hard ones.
+    found = compare(retrieve, {"q": "What does Jaco eat?"}, {"q": {"nowhere": 1}}, ["rules"])
+    assert found.notes[-1].startswith("No passage that a system found is judged")
+
+
+def test_passages_are_found_by_their_text_where_the_judgements_have_other_ids() -> None:
+    text = PASSAGES["food"]
+    questions = [
+        Question("a", QUERIES["food"], relevant_texts={"gold": text.upper() + " "}),
+        Question("b", QUERIES["food"], relevant_texts={"gold": f"More. {text} And more."}),
+        Question("c", QUERIES["food"], relevant_texts={"gold": "Another text of the same length."}),
+    ]
+    qrels = {question.id: {"gold": 1} for question in questions}
+    found = compare(retrieve, questions, qrels, [])["raw"].per_query.values["R@10"]
+    assert found == {"a": 1.0, "b": 1.0, "c": 0.0}
+
+    def nameless(query: str, top_k: int = 4) -> list[str]:
+        return [row["metadata"]["text"] for row in search(query, top_k)]
+
+    found = compare(nameless, questions[:1], {"a": {"gold": 1}}, [])["raw"].means
+    assert found["R@10"] == 1.0
+
+
+@pytest.mark.parametrize("odd", ["p\ud800", "p\0a", "\0", " ", "ä" * 5_000, "a\tb\nc"])
+def test_no_id_can_crash_the_measures_or_be_taken_for_another(odd: str) -> None:
+    rows = [{"id": f"{odd}{n}", "score": 1 - n / 10, "text": f"words {n}"} for n in range(3)]
+    queries = {odd: "which?", f"{odd}x": "which?"}
+    qrels = {odd: {f"{odd}2": 1}, f"{odd}x": {f"{odd}0": 1}}
+    found = compare(lambda query, top_k=10: rows[:top_k], queries, qrels, [])
+    assert found["raw"].per_query.values["MRR@10"] == pytest.approx({odd: 1 / 3, f"{odd}x": 1.0})

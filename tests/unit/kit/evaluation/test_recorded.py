@@ -14,7 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import ConfigError, ModelError
-from qtmiddleware.kit.evaluation.recorded import RecordedModel, RecordingModel
+from qtmiddleware.kit.evaluation.recorded import (
+    EstimatedModel,
+    RecordedModel,
+    RecordingModel,
+)
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Message
@@ -267,3 +271,30 @@ def test_any_query_and_reply_survive_a_recording(
     RecordingModel(ScriptedModel({"rewrite": said}), path).complete(prompt(query_text), NEVER)
     if said.strip() and query_text.strip():
         assert answer(RecordedModel.from_file(path), prompt(query_text)) == {"rewrite": said}
+
+
+# --- estimated ------------------------------------------------------------------------------------
+
+
+def test_what_a_replayed_reply_would_cost_is_estimated_by_the_prices_of_a_model() -> None:
+    inner = RecordedModel([{"query": "Is Rome big?", "rewrite": "x" * 40}])
+    priced = EstimatedModel(inner, "unknown", input_price=2.0, output_price=8.0)
+    reply = asyncio.run(priced.acomplete(prompt(), NEVER))
+    assert reply == priced.complete(prompt(), NEVER)
+    assert (reply.input_tokens, reply.output_tokens) == (8, 14)
+    assert reply.cost_usd == pytest.approx((8 * 2.0 + 14 * 8.0) / 1e6)
+    unknown = EstimatedModel(inner, "unknown")
+    assert unknown.complete(prompt(), NEVER).cost_usd is None
+    assert "the prices of unknown are not known" in unknown.note
+
+
+class Telling(ScriptedModel):
+    """A model that says what its replies cost."""
+
+    def complete(self, asked: Prompt, deadline: Deadline) -> Reply:
+        return Reply("x", input_tokens=7, cost_usd=0.5)
+
+
+def test_a_reply_that_tells_its_tokens_keeps_them() -> None:
+    live = EstimatedModel(Telling({}), "unknown", input_price=2.0, output_price=8.0)
+    assert live.complete(prompt(), NEVER) == Reply("x", input_tokens=7, cost_usd=0.5)

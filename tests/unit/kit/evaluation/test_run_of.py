@@ -7,7 +7,6 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation import Run, run_of
-from qtmiddleware.kit.evaluation.systems import REPLAYED
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.testing import ScriptedModel
 from qtmiddleware.types import Deadline, Retrieval
@@ -41,20 +40,11 @@ def test_what_searches_cost_is_known_with_their_price() -> None:
     assert run_of(middleware.wrap(search).retrieve(QUERY, 4)).read_cost_usd == pytest.approx(20e-6)
 
 
-def test_the_time_of_replayed_replies_is_part_of_what_was_added_and_a_stage_of_its_own() -> None:
+def test_the_time_of_replayed_replies_is_part_of_what_was_added() -> None:
     found = retrieved("all", Accounted(scripted))
     run = run_of(found)
     # Three prompts side by side.
     assert run.seconds_added == pytest.approx(3.0 + found.trace.added_ms / 1e3)
-    assert run.stages[REPLAYED] == 3_000
-    assert REPLAYED not in run_of(retrieved("all", ScriptedModel(scripted))).stages
-
-
-def test_stages_of_one_name_are_added_up() -> None:
-    found = retrieved("none", ScriptedModel({}))
-    found.trace.record_stage("again", 0.25)
-    found.trace.record_stage("again", 0.5)
-    assert run_of(found).stages["again"] == pytest.approx(750)
 
 
 def test_what_was_degraded_says_so() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
-from qtmiddleware.kit.evaluation import Question, ask_systems, load_questions
+from qtmiddleware.kit.evaluation import Question, ask_systems
 from qtmiddleware.protocols import Prompt
 from qtmiddleware.testing import ScriptedModel
 from tests.support.answering_service import rank_by_words
@@ -99,43 +98,6 @@ def test_what_cannot_be_asked_is_refused_before_anything_is() -> None:
     with pytest.raises(ConfigError, match="same id"):
         ask_systems(count, [Question("a", "What?"), Question("a", "Who?")])
     assert calls == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '[{"question": "What?", "ideal_answer": "That."}]',
-        '[\n  {"id": 1, "question": "What?",\n   "ideal_answer": "That.", "context": ["x"]}\n]\n',
-        '{"question": "What?", "answer": "That."}\n',
-        '{"_id": "1", "text": "What?", "metadata": {"answer": "That."}}\n',
-    ],
-)
-def test_questions_with_ideal_answers_are_read_as_they_are_usually_written(
-    tmp_path: Path, text: str
-) -> None:
-    (tmp_path / "val.json").write_text(text)
-    (question,) = load_questions(tmp_path / "val.json")
-    assert (question.id, question.text, question.reference) == ("1", "What?", "That.")
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "holds no questions"),
-        ("[]", "holds no questions"),
-        ('[{"question": "What?"}, {"ideal_answer": "That."}]', "question 2: must have a question"),
-        ('[{"question": "What?"', "is not JSON"),
-        ('{"question": "What?"}\nWho?\n', "line 2: is not JSON"),
-        ('[{"id": "a", "question": "What?"}, {"id": "a", "question": "Who?"}]', "a second time"),
-        ("[1]", "must be a JSON object"),
-    ],
-)
-def test_a_file_of_questions_that_is_wrong_is_named_with_the_place(
-    tmp_path: Path, text: str, words: str
-) -> None:
-    (tmp_path / "val.json").write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        load_questions(tmp_path / "val.json")
 
 
 @pytest.mark.parametrize(

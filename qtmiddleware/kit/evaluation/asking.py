@@ -1,0 +1,137 @@
+"""Ask a model prompts that are not part of retrieval: to judge answers, and to write questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from qtmiddleware.errors import (
+    ConfigError,
+    ModelError,
+    QtMiddlewareError,
+    build_safe_error,
+    convert_to_model_error,
+)
+from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
+from qtmiddleware.providers.llms.governed import is_builtin_model
+from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.services import ModelOnly, Services, run
+from qtmiddleware.transforms.json_reading import read_json
+from qtmiddleware.transforms.prompt import MAX_TOKENS, format_json_message
+from qtmiddleware.transforms.replies import READ_CHARS, strip_thoughts
+from qtmiddleware.types import Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A template for prompts.
+
+    Attributes:
+        mode: The prompt's mode.
+        version: The version of the wording.
+        instruction: What the model has to do.
+        data: What the user message contains.
+        rules: The rules to follow.
+        fields: The fields of the reply.
+    """
+
+    mode: str
+    version: str
+    instruction: str
+    data: str
+    rules: tuple[str, ...]
+    fields: tuple[ReplyField, ...]
+
+    def build_prompt(self, material: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Prompt:
+        """Return a prompt whose user message is *material* as JSON."""
+        user = format_json_message(material)
+        described = "\n".join(
+            f'- "{field.name}" (string): {field.description}' for field in self.fields
+        )
+        system = (
+            self.instruction,
+            self.data,
+            "\n".join(f"- {rule}" for rule in self.rules),
+            "Reply with one JSON object and nothing else (no code fence). Its keys:\n" + described,
+        )
+        return Prompt(
+            self.mode,
+            self.version,
+            "\n\n".join(system),
+            user,
+            self.fields,
+            user,
+            max_tokens=max_tokens,
+        )
+
+
+class PromptRunner:
+    """Asks a model many prompts, a few at a time, and adds up what the replies cost."""
+
+    def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
+        """Ask *model* at most *concurrency* prompts at a time, each for *timeout* seconds."""
+        if not 0 < timeout < float("inf"):
+            message = f"timeout must be a number of seconds above 0, not {timeout}"
+            raise ConfigError(message, path="timeout", value=timeout)
+        if concurrency < 1:
+            message = f"concurrency must be at least 1, not {concurrency}"
+            raise ConfigError(message, path="concurrency", value=concurrency)
+        self.cost_usd: float | None = 0.0
+        self._model = model
+        self._performer = ModelOnly(model)
+        self._timeout = timeout
+        self._concurrency = concurrency
+
+    def run_prompts(self, prompts: Sequence[Prompt]) -> list[Reply | ModelError]:
+        """Return the reply or the error of each prompt.
+
+        Errors of the setup, such as a missing package, are raised.
+        """
+        size = self._concurrency
+        batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+        return [
+            self._read_outcome(outcome)
+            for batch in batches
+            for outcome in run(partial(self._ask_concurrently, batch), self._performer)
+        ]
+
+    async def _ask_concurrently(
+        self, prompts: Sequence[Prompt], services: Services
+    ) -> list[Outcome[Reply]]:
+        deadline = Deadline.after(self._timeout)
+        asks = [partial(services.ask, prompt, deadline) for prompt in prompts]
+        return await services.io.gather(asks, deadline, len(asks))
+
+    def _read_outcome(self, outcome: Outcome[Reply]) -> Reply | ModelError:
+        if outcome.has_succeeded:
+            reply = outcome.get()
+            if not isinstance(reply.text, str):
+                return ModelError("empty", "the language model's answer is empty")
+            unknown = self.cost_usd is None or reply.cost_usd is None
+            self.cost_usd = None if unknown else (self.cost_usd or 0.0) + (reply.cost_usd or 0.0)
+            return reply
+        if outcome.late:
+            return ModelError(
+                "timeout", f"the language model did not answer within {self._timeout:g} seconds"
+            )
+        if isinstance(outcome.error, QtMiddlewareError) and not isinstance(
+            outcome.error, ModelError
+        ):
+            raise outcome.error
+        error = convert_to_model_error(outcome.error)
+        # The message of another model's error may quote the prompt.
+        return error if is_builtin_model(self._model) else build_safe_error(error, self._model.name)
+
+
+def parse_reply(reply: Reply, required_keys: Sequence[str]) -> dict[str, Any]:
+    """Return the first JSON object in *reply* that has *required_keys*; ``{}`` if there is none."""
+    text, _ = strip_thoughts(reply.text)
+    values, _ = read_json(text[:READ_CHARS])
+    for value in values:
+        if isinstance(value, dict):
+            members = {key.strip().casefold(): member for key, member in value.items()}
+            if members.keys() >= set(required_keys):
+                return members
+    return {}

@@ -1,0 +1,462 @@
+"""Open what ``qtm bench`` measures: a data set, an index or a function, and a model."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from qtmiddleware.catalogue import TEXT_FIELDS
+from qtmiddleware.config import Config
+from qtmiddleware.config.settings import Settings as Options
+from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder, CachedModel
+from qtmiddleware.kit.evaluation.compare import (
+    Comparison,
+    Progress,
+    measure_systems,
+    require_measurable,
+)
+from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged
+from qtmiddleware.kit.evaluation.measures import TOP_K
+from qtmiddleware.kit.evaluation.recorded import (
+    EstimatedModel,
+    RecordingModel,
+    load_recording,
+    read_records,
+)
+from qtmiddleware.kit.evaluation.system import (
+    System,
+    index_config,
+    index_system,
+    open_system,
+    refuse_running_loop,
+)
+from qtmiddleware.kit.evaluation.systems import Settings
+from qtmiddleware.kit.files import make_private_folders
+from qtmiddleware.kit.stores import SQLiteStore
+from qtmiddleware.protocols import Embedder, LanguageModel
+from qtmiddleware.providers.llms import has_language_model, make_language_model
+from qtmiddleware.providers.llms.openai import OpenAIModel
+from qtmiddleware.providers.openai_client import ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE
+from qtmiddleware.retrieval.call import Call
+from qtmiddleware.retrieval.learned import Learned
+from qtmiddleware.runtime.files import open_for_writing
+from qtmiddleware.transforms import build_prompts
+from qtmiddleware.types import Message
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.wrapped import Wrapped
+
+CACHE: Final = Path(".qtm/bench")
+"""The default folder of indexes, vectors and replies."""
+CONCURRENCY: Final = 8
+"""The number of questions that the model is asked at a time."""
+BATCH: Final = 64
+"""The number of passages that are embedded and stored at a time."""
+READING: Final = "keywordEvidence.fields"
+"""The key that says how to read results. All systems use the same value."""
+_CACHE_FILE: Final = "cache.sqlite"
+_NO_MODEL: Final = (
+    "No language model was called: there are no recorded replies, and neither OPENAI_API_KEY nor"
+    " QTM_LLM_BASE_URL is set."
+)
+
+
+def open_index(
+    dataset: Dataset, folder: Path, embedder: Embedder, *, progress: Progress | None = None
+) -> SQLiteStore:
+    """Open the index of *dataset* in *folder*. If it is missing or unfinished, build it.
+
+    The name of the file is a hash of the passages and the embedding model. Other questions about
+    the same passages use the same index.
+    """
+    passages = dataset.fingerprints["passages"]
+    head = f"{passages}\n{embedder.name}\n{embedder.dimension}"
+    path = folder / f"index-{hashlib.sha256(head.encode()).hexdigest()[:16]}.sqlite"
+    store = SQLiteStore(path, embedding_model=embedder.name, dimension=embedder.dimension)
+    try:
+        if store.count() != len(dataset.passages):
+            for start in range(0, len(dataset.passages), BATCH):
+                batch = dataset.passages[start : start + BATCH]
+                store.upsert(batch, embedder.embed([passage.text for passage in batch]))
+                if progress is not None:
+                    progress("embedding passages", start + len(batch), len(dataset.passages))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """Your own function, which is measured instead of an index.
+
+    Attributes:
+        fn: The function, wrapped or not. A wrapped function asks its own model.
+        name: Its name for messages, such as ``app:search``.
+        arguments: The arguments of every call, apart from the question.
+        options: Options for wrapping a plain function.
+    """
+
+    fn: Any = field(repr=False)
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    options: WrapOptions = field(default_factory=WrapOptions)
+
+    @property
+    def is_wrapped(self) -> bool:
+        """Whether the function is already wrapped."""
+        return isinstance(self.fn, Wrapped)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A search and a data set, ready to be measured.
+
+    Attributes:
+        system: The search: an index, or your own function.
+        dataset: The judged questions.
+        notes: Notes for the report, such as the number of questions without a recorded reply.
+        has_model: Whether a model can be asked, or recorded replies can be replayed.
+        model: The model to ask in advance; ``None`` if your function asks its own model.
+        recorded_fields: The reply fields in the recording, or ``None`` without a recording.
+    """
+
+    system: System
+    dataset: Dataset
+    notes: tuple[str, ...]
+    has_model: bool
+    model: LanguageModel | None
+    recorded_fields: frozenset[str] | None
+
+    @property
+    def model_name(self) -> str | None:
+        """The model's name, or ``None`` without a model or if your function asks its own model."""
+        return self.model.name if self.has_model and self.model is not None else None
+
+    def list_missing_fields(self, settings: Settings) -> frozenset[str]:
+        """Return the reply fields of a system if the recording has none of them."""
+        options = Config.load(settings, environ={}).settings
+        prompts = build_prompts(options, "?")
+        fields = {field.name for prompt in prompts for field in prompt.fields} - {"standalone"}
+        # A system with some of its fields can still be measured.
+        if self.recorded_fields is None or fields & self.recorded_fields:
+            return frozenset()
+        return frozenset(fields)
+
+    def measure(
+        self,
+        systems: Mapping[str, Settings],
+        *,
+        seed: int = 0,
+        progress: Progress | None = None,
+    ) -> Comparison:
+        """Measure each of *systems* on all questions, and compare them with the raw query.
+
+        Without a recording, the model is asked first, for several questions at a time, and the
+        replies are cached. The figures include the time of each reply.
+
+        Raises:
+            ModelError: The model does not answer.
+            Exception: Any exception that `compare.measure` raises.
+        """
+        if self.has_model and self.recorded_fields is None and self.model is not None:
+            ask_ahead(self.model, self.dataset, systems, progress=progress)
+        comparison = measure_systems(
+            self.system, self.dataset, systems, notes=self.notes, seed=seed, progress=progress
+        )
+        return replace(comparison, counts_model_time=self.recorded_fields is None)
+
+    def count_searches(self, systems: Mapping[str, Settings]) -> int:
+        """Return the largest number of searches that measuring *systems* can make."""
+        follow_ups = sum(bool(question.history) for question in self.dataset.questions)
+        counts = (len(self.dataset.questions) - follow_ups, follow_ups)
+        return sum(
+            count * _count_searches(self, settings, is_follow_up=is_follow_up)
+            for settings in systems.values()
+            for count, is_follow_up in zip(counts, (False, True), strict=True)
+        )
+
+
+def _count_searches(bench: Bench, settings: Settings, *, is_follow_up: bool) -> int:
+    """Return the largest number of searches for one question."""
+    if not bench.has_model:
+        return 1
+    engine = bench.system.configure(settings).middleware.engine
+    options = engine.settings
+    history = (Message("user", "?"),) if is_follow_up else ()
+    call = Call("?", history, options, Learned(), engine)
+    extra = int(call.keyword_search_skip_reason is None)
+    if options.escalation.mode == "never":
+        return 1 + extra
+    prompts = build_prompts(options, "?", history)
+    fields = {field.name: field for prompt in prompts for field in prompt.fields}
+    count = 1 + sum(max(1, it.max_items) for it in fields.values() if TEXT_FIELDS[it.name].variant)
+    if call.max_searches is not None:
+        # A follow-up question may take one search more than `limits.maxSearches`.
+        count = min(count, max(call.max_searches, 2 if is_follow_up else 1))
+    return count + extra
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The options of `open_bench`.
+
+    Attributes:
+        options: The settings that all systems share: the models, prices and fields of results.
+        function: Your own function, which the bench calls instead of searching an index.
+        client: A model to ask instead of the language model of *options*.
+        recordings: A file of recorded replies to use instead of asking the model. Only questions
+            with recorded replies are measured.
+        record: A file to write the model's replies to.
+        cache: The folder for the index, all vectors and all replies. A second run reuses them.
+        questions: The number of questions to measure, drawn with *seed*. Default: all questions.
+        seed: The seed that draws the questions.
+        progress: Receives the stage's name, the steps done and their total.
+        check: Receives the data set with the questions to measure, before any passage is embedded.
+    """
+
+    options: Options
+    function: FunctionSource | None = None
+    client: Any = None
+    recordings: Path | None = None
+    record: Path | None = None
+    cache: Path = CACHE
+    questions: int | None = None
+    seed: int = 0
+    progress: Progress | None = None
+    check: Callable[[Dataset], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` if two options exclude each other."""
+        if self.recordings is not None and self.record is not None:
+            raise ConfigError("pass --recordings or --record, not both", path="record")
+        models = (self.recordings, self.record, self.client)
+        if self.has_own_model and models != (None, None, None):
+            raise ConfigError(
+                "the function is already wrapped and uses its own model; name the plain function",
+                path="function",
+            )
+
+    @property
+    def has_own_model(self) -> bool:
+        """Whether the function is wrapped, and so asks its own model."""
+        return self.function is not None and self.function.is_wrapped
+
+
+@contextmanager
+def open_bench(data: str | Path | Dataset, options: BenchOptions) -> Iterator[Bench]:
+    """Yield the bench that measures *data*, and close what was opened.
+
+    Args:
+        data: A data set or its folder; for a function of your own, also a file of `load_judged`.
+        options: What to measure, and with which model.
+
+    Raises:
+        ConfigError: The data, the recording or an option cannot be used.
+        MissingExtra: A package is not installed.
+        WrapError: Your function cannot be wrapped.
+    """
+    with ExitStack() as stack:
+        if not isinstance(data, Dataset):
+            data = Dataset.load(data) if options.function is None else load_judged(data)
+        require_measurable(data)
+        model, has_model, notes = None, False, []
+        fields: frozenset[str] | None = None
+        if options.has_own_model and options.function is not None:
+            has_model = options.function.fn.middleware.has_model
+            own = f"{options.function.name} uses its own model; its replies are not kept."
+            notes.append(own if has_model else _NO_MODEL)
+        elif options.recordings is not None:
+            model, data, fields, recorded_notes = _open_recording(data, options)
+            has_model = True
+            notes += recorded_notes
+        else:
+            model = stack.enter_context(_open_model(options))
+            has_model = options.client is not None or has_language_model(options.options)
+            kept = (
+                f"Replies of {model.name}. They are kept: one that is used again costs nothing"
+                " more, and counts with the tokens, money and time it took at first."
+            )
+            notes.append(kept if has_model else _NO_MODEL)
+            if options.record is not None:
+                if not has_model:
+                    raise ConfigError(
+                        f"--record needs a language model. {_NO_MODEL}", path="record"
+                    )
+                model = RecordingModel(model, require_writable(options.record))
+        if options.questions is not None and options.questions < len(data.questions):
+            notes.append(
+                f"{options.questions} of {len(data.questions)} questions, drawn with seed"
+                f" {options.seed}."
+            )
+            data = data.sampled(options.questions, seed=options.seed)
+        if data.is_synthetic:
+            notes.append(
+                "The questions are synthetic: a language model wrote them from the passages that"
+                " answer them."
+            )
+        if options.check is not None:
+            options.check(data)
+        system = stack.enter_context(_open_search(data, model, options))
+        if options.function is not None and system.function.top_k_argument is None:
+            notes.append(
+                f"{options.function.name} has no parameter for the number of passages, so its own"
+                " number is used."
+            )
+        yield Bench(system, data, tuple(notes), has_model, model, fields)
+
+
+def _open_recording(
+    data: Dataset, options: BenchOptions
+) -> tuple[LanguageModel, Dataset, frozenset[str], list[str]]:
+    path, settings = options.recordings or Path(), options.options
+    replayed, recorded, fields = load_recording(data, path)
+    model = EstimatedModel(
+        replayed,
+        settings.transformation_model,
+        input_price=settings.llm.input_price,
+        output_price=settings.llm.output_price,
+    )
+    notes = [
+        (
+            f"Recorded replies of a language model ({path.name}): no model was called, and the"
+            " added milliseconds do not include the model's time."
+        ),
+        model.note,
+    ]
+    count, total = len(recorded.questions), len(data.questions)
+    if count < total:
+        notes.append(f"{count} of {total} questions were recorded; the others are skipped.")
+    return model, recorded, fields, notes
+
+
+@contextmanager
+def _open_model(options: BenchOptions) -> Iterator[LanguageModel]:
+    """Yield the model, with a cache of its replies."""
+    model = make_language_model(options.client, options.options)
+    llm = options.options.llm
+    variables = [os.environ.get(name) for name in (ADDRESS_VARIABLE, SDK_ADDRESS_VARIABLE)]
+    decisive: list[Any] = [llm.base_url or variables, llm.temperature, llm.max_tokens]
+    decisive += [llm.structured_output, llm.reasoning_effort]
+    decisive += [llm.temperatures] if llm.temperatures else []
+    cached = CachedModel(model, options.cache / _CACHE_FILE, options=json.dumps(decisive))
+    try:
+        yield cached
+    finally:
+        cached.close()
+        if options.client is None and isinstance(model, OpenAIModel):
+            model.close()
+
+
+@contextmanager
+def _open_search(
+    data: Dataset, model: LanguageModel | None, options: BenchOptions
+) -> Iterator[System]:
+    settings, source = options.options, options.function
+    if source is not None:
+        # The reading of results and the price of searches are those of all systems.
+        config: Any = {
+            "keywordEvidence": {"fields": settings.keyword_evidence.fields},
+            "store": {"readPrice": settings.store.read_price},
+            "breaker": {"failures": 0},
+        }
+        plain: dict[str, Any] = (
+            {}
+            if source.is_wrapped
+            else {"client": model, "config": Config.load(config, environ={})}
+        )
+        with open_system(
+            source.fn, arguments=source.arguments, top_k=TOP_K, **plain, **source.options
+        ) as system:
+            system.function.middleware.warm_up()
+            yield system
+        return
+    with ExitStack() as stack:
+        inner = find_embedder(settings.embedding_model, dimensions=settings.embedding_dimensions)
+        if isinstance(inner, OpenAIEmbedder):
+            stack.callback(inner.close)
+        embedder = CachedEmbedder(inner, options.cache / _CACHE_FILE)
+        stack.callback(embedder.close)
+        store = open_index(data, options.cache, embedder, progress=options.progress)
+        stack.enter_context(store)
+        price = settings.store.read_price
+        yield index_system(store, embedder, model, top_k=TOP_K, read_price=price)
+
+
+def require_writable(recording: Path) -> Path:
+    """Create the file *recording* if it is missing. Raises `ConfigError` if it cannot be used."""
+    try:
+        make_private_folders(recording.parent)
+        os.close(open_for_writing(recording, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
+    except OSError as error:
+        raise ConfigError(
+            f"the replies cannot be recorded in {recording}: {error.strerror}", path="record"
+        ) from error
+    for _ in read_records(recording):
+        pass
+    return recording
+
+
+def ask_ahead(
+    model: LanguageModel,
+    dataset: Dataset,
+    systems: Mapping[str, Settings],
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Ask *model* what *systems* will ask, for `CONCURRENCY` questions at a time.
+
+    *model* keeps its replies, so that measuring, which is sequential, does not wait for them.
+    Raises `ModelError` if the model replies to none of the first questions of a system.
+    """
+    with suppress(ImportError):
+        import_module("openai")  # Imported here, so that no deadline includes it.
+    refuse_running_loop()
+    asyncio.run(_ask_all(model, dataset.questions, systems, progress))
+
+
+async def _ask_all(
+    model: LanguageModel,
+    all_questions: Sequence[Question],
+    systems: Mapping[str, Settings],
+    progress: Progress | None,
+) -> None:
+    free = asyncio.Semaphore(CONCURRENCY)
+
+    async def ask(middleware: QueryMiddleware, question: Question) -> str:
+        """Return why there is no reply; ``""`` if there is one."""
+        async with free:
+            transformed = await middleware.atransform(question.text, history=question.history)
+        reasons = [reason for stage, reason in transformed.notes if stage.startswith("transform.")]
+        return reasons[0] if transformed.is_empty and reasons else ""
+
+    for name, settings in systems.items():
+        config = index_config(settings)
+        if config.settings.transformation_type == "none":
+            continue
+        # A gate decides by the results of the search. Only follow-up questions are surely asked.
+        is_gated = config.settings.escalation.mode == "auto"
+        questions = [it for it in all_questions if it.history or not is_gated]
+        middleware = QueryMiddleware(config, client=model)
+        failures: list[str] = []
+        for batch in (questions[:CONCURRENCY], questions[CONCURRENCY:]):
+            for reply in asyncio.as_completed([ask(middleware, it) for it in batch]):
+                failures.append(await reply)
+                if progress is not None:
+                    progress(f"asking: {name}", len(failures), len(questions))
+            if failures and all(failures):
+                raise ModelError(
+                    failures[0],
+                    f"{model.name} replied to none of the first {len(failures)} questions"
+                    f" ({failures[0]}); check the key, llm.baseUrl and the model's name, and see"
+                    " that the service is up",
+                )

@@ -1,0 +1,263 @@
+"""Open a search, a function or an index, and ask it questions with the settings of each system."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Unpack, cast
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError, MissingExtra, WrapError
+from qtmiddleware.kit.check import configure_function
+from qtmiddleware.kit.evaluation.caches import CachedEmbedder
+from qtmiddleware.kit.evaluation.dataset import Question
+from qtmiddleware.kit.evaluation.systems import MEASURED, Settings
+from qtmiddleware.protocols import Embedder, LanguageModel, Store
+from qtmiddleware.types import Answer, Match, Retrieval, Variant
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware, WrapOptions
+from qtmiddleware.wrapping.wrapped import Wrapped
+
+_PART_CHARS: Final = 40
+"""A text of at least this many characters identifies a passage that contains it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The result of a system for one question.
+
+    Attributes:
+        ids: The ids of the passages, best first.
+        seconds_added: The time that the system took beyond the plain search, in seconds.
+        llm_calls: The number of model calls.
+        degraded: Whether a step failed or was skipped.
+        input_tokens: The tokens that the model read.
+        output_tokens: The tokens that the model wrote.
+        cost_usd: The model's price in US dollars; ``None`` if it is not known.
+        variants: The queries that were searched.
+        searches: The number of searches; ``None`` if it is not known.
+        read_cost_usd: The price of the searches in US dollars; ``None`` if it is not known.
+        error: The exception if the system failed.
+    """
+
+    ids: tuple[str, ...]
+    seconds_added: float = 0.0
+    llm_calls: int = 0
+    degraded: bool = False
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = 0.0
+    variants: tuple[Variant, ...] = field(default=(), repr=False)
+    searches: int | None = None
+    read_cost_usd: float | None = None
+    error: Exception | None = None
+
+
+def run_of(retrieval: Retrieval, relevant_texts: Mapping[str, str] | None = None) -> Run:
+    """Return the result of *retrieval* for measuring.
+
+    A passage whose text is one of *relevant_texts* has the id of that text. Raises `ConfigError` if
+    the passages cannot be read, or have no ids and there are no *relevant_texts*.
+    """
+    for note in retrieval.degradations:
+        if (note.stage, note.reason) == ("response", "unreadable"):
+            raise ConfigError(
+                f"the function's results cannot be read as passages ({note.detail}); return a list"
+                ' of passages, each with an "id" that the judgements use',
+                path="fn",
+            )
+    if not relevant_texts and not all(match.id for match in retrieval.matches):
+        raise ConfigError(
+            "the function's results have no ids, so they cannot be compared with the judgements;"
+            ' return passages with an "id" that the judgements use, or set'
+            " keywordEvidence.fields.id to their field",
+            path="fn",
+        )
+    trace = retrieval.trace
+    wanted = {id_: _fold(text) for id_, text in (relevant_texts or {}).items()}
+    return Run(
+        ids=tuple(
+            _find_id(match, wanted, place) for place, match in enumerate(retrieval.matches, 1)
+        ),
+        seconds_added=(trace.added_ms + trace.replayed_ms) / 1e3,
+        llm_calls=trace.llm_calls,
+        degraded=retrieval.status == "degraded",
+        input_tokens=trace.input_tokens,
+        output_tokens=trace.output_tokens,
+        cost_usd=trace.cost_usd,
+        variants=retrieval.variants,
+        searches=trace.searches,
+        read_cost_usd=trace.read_cost_usd,
+    )
+
+
+def _fold(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _find_id(match: Match, wanted: Mapping[str, str], place: int) -> str:
+    """Return the id of the judged passage that *match* is, or else its own id."""
+    if match.id in wanted or not wanted:
+        return match.id or ""
+    text = _fold(match.text or "")
+    for id_, judged in wanted.items():
+        # An index may cut documents into smaller or larger passages than the judgements.
+        part, whole = sorted((text, judged), key=len)
+        if text == judged or (len(part) >= _PART_CHARS and part in whole):
+            return id_
+    return match.id or f"passage {place}"
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """A search with the settings of one system. Call it with a question to get a `Run`.
+
+    Attributes:
+        function: The wrapped function that searches.
+        configure: Returns a copy of the wrapped function with other settings.
+        arguments: The arguments of every call, apart from the question.
+        runner: Runs the function if it is asynchronous.
+        embedder: The embedder of an index, whose cached vectors count with their original time.
+    """
+
+    function: Any = field(repr=False)
+    configure: Callable[[Settings], Any] = field(repr=False)
+    arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    runner: asyncio.Runner | None = field(default=None, repr=False)
+    embedder: CachedEmbedder | None = field(default=None, repr=False)
+
+    def with_settings(self, settings: Settings) -> System:
+        """Return the search with *settings*. It has learned nothing from earlier calls."""
+        return replace(self, function=self.configure(settings))
+
+    def retrieve(self, question: Question) -> Retrieval:
+        """Search for *question*. Exceptions of the function pass through."""
+        retrieval: Retrieval = self._call("retrieve", question)
+        return retrieval
+
+    def answer(self, question: Question) -> Answer:
+        """Let the model answer *question*. Exceptions of both pass through."""
+        answer: Answer = self._call("answer", question)
+        return answer
+
+    def _call(self, method: str, question: Question) -> Any:
+        keywords = {"history": question.history, **self.arguments}
+        if self.runner is None:
+            return getattr(self.function, method)(question.text, **keywords)
+        return self.runner.run(getattr(self.function, f"a{method}")(question.text, **keywords))
+
+    def __call__(self, question: Question) -> Run:
+        """Return the result for *question*. An exception of the function becomes `Run.error`."""
+        replays: AbstractContextManager[Mapping[str, float]] = nullcontext({})
+        if self.embedder is not None:
+            replays = self.embedder.record_replays()
+        try:
+            with replays as replayed:
+                retrieval = self.retrieve(question)
+        except (ConfigError, MissingExtra, WrapError):
+            # Wrong settings would fail for every question.
+            raise
+        except Exception as error:
+            return Run((), error=error)
+        try:
+            run = run_of(retrieval, question.relevant_texts)
+        except ConfigError as error:
+            # The result for the next question may have ids.
+            return Run((), error=error)
+        # A plain search also embeds the question, so this time does not count as added.
+        question_seconds = replayed.get(question.text, 0.0)
+        return replace(
+            run, seconds_added=run.seconds_added + sum(replayed.values()) - question_seconds
+        )
+
+
+@contextmanager
+def open_system(
+    fn: Callable[..., Any],
+    *,
+    client: Any = None,
+    config: Config | Settings | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    top_k: int | None = None,
+    **options: Unpack[WrapOptions],
+) -> Iterator[System]:
+    """Yield a system that searches with *fn*, wrapped or not.
+
+    Args:
+        fn: A retrieval function. A wrapped function, or the retriever of an index, keeps its own
+            settings where a system does not set others.
+        client: The model client for a plain *fn*.
+        config: The settings of a plain *fn*.
+        arguments: Other arguments of every call.
+        top_k: The number of passages to ask for, if *fn* has a parameter for it.
+        options: Options for wrapping a plain *fn*.
+
+    Raises:
+        ConfigError: *fn* is wrapped, and *client*, *config* or *options* is given.
+        WrapError: *fn* cannot be wrapped, or is asynchronous while an event loop is running.
+    """
+    is_wrapped = isinstance(fn, Wrapped)
+    if is_wrapped and (client is not None or config is not None or options):
+        raise ConfigError(
+            "fn is already wrapped; set the client and the options where you wrap it", path="fn"
+        )
+    base: Any = fn
+    if not is_wrapped:
+        middleware = QueryMiddleware(config or {}, client=client)
+        base = middleware.wrap(fn, **cast(Any, options))
+    keywords = dict(arguments or {})
+    if top_k is not None and base.top_k_argument is not None:
+        keywords.setdefault(base.top_k_argument, top_k)
+    system = System(base, partial(configure_function, base, MEASURED), keywords)
+    if not base.is_async:
+        yield system
+        return
+    refuse_running_loop()
+    with asyncio.Runner() as runner:
+        yield replace(system, runner=runner)
+
+
+def index_system(
+    store: Store,
+    embedder: Embedder,
+    model: LanguageModel | None,
+    *,
+    top_k: int,
+    read_price: float | None = None,
+) -> System:
+    """Return a system that searches the index in *store* for *top_k* passages.
+
+    Environment variables are ignored.
+    """
+
+    def configure(settings: Settings) -> Any:
+        config = index_config(settings).overridden({"store": {"readPrice": read_price}})
+        return QueryMiddleware(config, client=model, store=store, embedder=embedder).retriever
+
+    return System(
+        configure({}),
+        configure,
+        {"top_k": top_k},
+        embedder=embedder if isinstance(embedder, CachedEmbedder) else None,
+    )
+
+
+def index_config(settings: Settings) -> Config:
+    """Return the config for measuring an index with *settings*."""
+    config = Config.load(MEASURED, environ={}).overridden(settings)
+    # Without a circuit breaker, a model's failure does not affect the next questions.
+    return config.overridden({"breaker": {"failures": 0}})
+
+
+def refuse_running_loop() -> None:
+    """Raise `WrapError` if an event loop is running, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WrapError(
+        "an event loop runs here already (as in a notebook), so nothing asynchronous can be waited"
+        " for; call this function with `await asyncio.to_thread(...)`"
+    )

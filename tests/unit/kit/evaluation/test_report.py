@@ -1,0 +1,283 @@
+"""The verdict on a comparison, and its report as Markdown and as a page."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from html import unescape
+from html.parser import HTMLParser
+
+import pytest
+
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.kit.evaluation import (
+    Difference,
+    PerQuery,
+    Run,
+    SideBySide,
+    figures,
+    report_comparison,
+    report_ranking,
+    verdict,
+)
+from qtmiddleware.kit.evaluation.gate import Baseline, compare_with_baseline
+from qtmiddleware.kit.evaluation.report import escape_text, headings, rows
+from qtmiddleware.types import Message
+from tests.support.judging_world import ranked_side_by_side
+from tests.support.report_world import comparison, data, run, score, several
+
+RULES = "The right passage comes first for 2 of 4 questions instead of 0; 1 of 4 gets worse. “rules” gains 5.0 points"
+GAINS = {"q1": 0.2, "q2": -0.1, "q3": 0.1, "q4": 0.0}
+MARKUP = "<script>hacked = 1</script>|`*_[x](http://a.b)\u202e\x1b[31m"
+
+
+def paid(gains: Mapping[str, float], cost: float | None, calls: int = 1) -> dict[str, Run]:
+    return {question: run(question, calls=calls, cost=cost) for question in gains}
+
+
+# --- the verdict ----------------------------------------------------------------------------------
+
+
+def test_the_verdict_names_the_best_its_price_what_is_free_and_what_may_be_as_good() -> None:
+    runs = paid(GAINS, 0.0005)
+    best = score("combined", dict.fromkeys(GAINS, 0.2), ms=(1240.0, 2300.0), runs=runs)
+    assert verdict(comparison(best, score("rules", GAINS))) == (
+        "The right passage comes first for 4 of 4 questions instead of 0; none gets worse. "
+        "“combined” gains 20.0 points of nDCG@10 over “raw” (95% interval +18.0 to +22.0). It adds 1.2 s (median) "
+        "and calls the model 1.00 times per question, for $0.50 per 1,000 questions. "
+        "Without a model, “rules” gains 5.0. "
+        "“rules” may be as good: the 15.0 points between them [+5.0, +25.0] may be chance."
+    )
+
+
+def test_what_is_gained_further_down_is_told_where_no_more_questions_have_it_first() -> None:
+    below = {"q1": 0.05, "q2": 0.05, "q3": -0.02, "q4": 0.0}
+    assert verdict(comparison(score("rules", below))).startswith(
+        "2 of 4 questions get better and 1 gets worse; "
+        "the right passage comes first for 0, as before. “rules” gains 2.0"
+    )
+    found = comparison(score("rules", {"q1": 0.05, "q2": 0.0}))
+    base = replace(found["raw"], per_query=PerQuery({"MRR@10": {"q1": 1.0, "q2": 0.5}}))
+    assert "none gets worse; the right passage comes first for 0 instead of 1." in verdict(
+        replace(found, systems=(base, *found.challengers))
+    )
+
+
+def test_the_verdict_says_how_many_searches_a_question_takes() -> None:
+    best = dict.fromkeys(GAINS, 0.2)
+    for calls, said in ((1, "makes 6.00 searches and calls"), (0, "6.00 searches per question")):
+        runs = {question: run(question, searches=6, calls=calls) for question in GAINS}
+        assert said in verdict(comparison(score("all", best, runs=runs)))
+
+
+def test_a_cheaper_system_that_may_be_as_good_is_named_before_the_second_best() -> None:
+    gains = {f"q{number}": 0.3 + number % 3 / 10 for number in range(30)}
+    slightly = {id_: gain + (-1) ** at * 0.1 for at, (id_, gain) in enumerate(gains.items())}
+    best = score("all", {id_: gain + 0.01 for id_, gain in gains.items()}, runs=paid(gains, 4e-4))
+    second = score("dear", dict(gains), runs=paid(gains, 5e-4))
+    cheap = score("cheap", slightly, runs=paid(gains, 4e-5))
+    assert verdict(comparison(best, second, cheap)).endswith(
+        "“cheap” ($0.040) may be as good: the 1.0 points between them [-2.3, +4.3] may be chance."
+    )
+    same = score("hyde", dict(gains), runs=paid(gains, 1e-4))
+    twin = score("all", dict(gains), runs=paid(gains, 2e-4))
+    assert verdict(comparison(same, twin)).endswith("“all” ($0.20) does as well.")
+
+
+def test_what_may_be_chance_does_not_win_and_the_reason_is_told_beside_an_interval_above_0() -> (
+    None
+):
+    lucky = score("lucky", dict.fromkeys(GAINS, 0.4), is_significant=False)
+    assert verdict(comparison(lucky, score("rules", GAINS))).startswith(RULES)
+    chance = Difference(0.05, 0.03, 0.07, 0.09, 0.18, tests=2)
+    worse = score("worse", dict.fromkeys(GAINS, -0.2))
+    found = comparison(replace(score("lucky", GAINS), difference=chance), worse)
+    assert verdict(found) == (
+        "No system is clearly better than “raw”, which has the right passage first for 0 of 4 questions. On these 4 "
+        "questions the largest gain, 5.0 points of nDCG@10 by “lucky” (95% interval +3.0 to +7.0), may be chance "
+        "(p = .18 after correction for 2 comparisons), and “worse” is significantly worse. With so few questions, "
+        "only a large difference can be seen."
+    )
+    below = replace(score("lucky", GAINS), difference=replace(chance, low=-0.01))
+    assert "to +7.0), may be chance. With" in verdict(comparison(below))
+
+
+def test_a_system_whose_every_answer_is_degraded_does_not_win() -> None:
+    broken = replace(score("combined", dict.fromkeys(GAINS, 0.4)), degraded=len(GAINS))
+    assert verdict(comparison(broken, score("rules", GAINS))).startswith(RULES)
+
+
+def test_the_verdict_says_when_a_price_is_not_known_and_what_is_free_may_be_chance() -> None:
+    best = score("combined", GAINS, runs=paid(GAINS, None))
+    said = verdict(comparison(best, score("rules", GAINS, is_significant=False)))
+    assert "unknown price. Without a model, “rules” gains +5.0 [+3.0, +7.0], which may be" in said
+    worse = score("rules", dict.fromkeys(GAINS, -0.1), is_significant=False)
+    assert "unknown price. No system gains without a model." in verdict(comparison(best, worse))
+
+
+def test_the_verdict_knows_when_there_is_nothing_to_tell() -> None:
+    equal = dict.fromkeys(GAINS, 0.0)
+    same = comparison(score("same", equal), score("too", equal))
+    assert "no system gained anything" in verdict(same)
+    assert verdict(comparison()) == (
+        "“raw” has the right passage first for 0 of 1 question. "
+        "Only the baseline was measured, so there is nothing to compare it with."
+    )
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("format_", "number", "text"),
+    [
+        (figures.format_points, 0.1234, "+12.3"), (figures.format_points, -0.0001, "0.0"), (figures.format_points, None, "–"),
+        (figures.format_measure, 0.71249, "0.712"), (figures.format_measure, float("nan"), "–"),
+        (figures.format_share, 0.001, "<1%"), (figures.format_share, 0.999, ">99%"), (figures.format_share, 0.25, "25%"),
+        (figures.format_milliseconds, 0.42, "0.4"), (figures.format_milliseconds, 1240.0, "1,240"),
+        (figures.format_duration, 999.6, "1.0 s"), (figures.format_duration, 310.0, "310 ms"),
+        (figures.format_dollars, 0.00411, "$0.0041"), (figures.format_dollars, 1204.0, "$1,204.00"),
+        (figures.format_dollars, 1e-9, "<$0.00001"), (figures.format_p, 0.18, "p = .18"), (figures.format_p, 1e-5, "p < .001"),
+    ],
+)  # fmt: skip
+def test_numbers_are_written_for_people(format_: object, number: object, text: str) -> None:
+    assert format_(number) == text  # type: ignore[operator]
+
+
+def test_the_table_has_the_figures_of_each_system_and_more_of_them_when_wide() -> None:
+    found = several()
+    narrow, wide = headings(found), headings(found, wide=True)
+    assert narrow == ["system", "nDCG@10", "gain [95%]", "R@10", "hurt", "+ms p50", "p95", "searches", "calls", "$/1k"]  # fmt: skip
+    assert set(wide) - set(narrow) == {"first", "MRR@10", "P@5", "MAP", "helped"}
+    assert {len(row) for row in rows(found, wide=True)} == {len(wide)}
+    gains = [row[2] for row in rows(found)]
+    assert (gains[0], gains[1][-1], gains[3][-1]) == ("–", " ", "*")
+    runs = {it: run(it, searches=1, reads=0.00002) for it in GAINS}
+    priced = comparison(score("rules", GAINS, runs=runs))
+    assert rows(priced)[1][headings(priced).index("reads $/1k")] == "$0.020"
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def test_a_report_shows_the_questions_that_got_worse_most_with_what_was_found_and_missed() -> None:
+    gains = {"q1": -0.2, "q2": 0.3, "q3": 0.3}
+    runs = {it: run(it, ids=("p2",), variants=[("rewrite", f"new {it}", 0.7)]) for it in gains}
+    found = comparison(score("rules", gains, runs=runs), notes=["A note."])
+    report = report_comparison(found, data(found, history=[Message("user", "Hello?")]))
+    text = report.to_markdown()
+    for said in (
+        verdict(found).partition(". ")[0],
+        "> **Note:** A note.",
+        "## a set: 3 questions, 97 passages",
+        "## Questions that get worse most with rules",
+        "### words of question q1",
+        "-20.0. q1: nDCG@10 0.500 to 0.300",
+        "* user Hello?",
+        "* rewrite new q1 weight 0.70",
+        "Relevant, but not among the first ten of rules:\n\n* p1 A title: words of passage p1",
+        "corrected for 1 comparison after Holm.",
+    ):
+        assert said.replace("_", "\\_") in text or said in text, said
+    assert (
+        text
+        in report_comparison(found, data(found, history=[Message("user", "Hello?")])).to_markdown()
+    )
+    # Without the data set there are no texts but the searched ones.
+    assert "what about q1?" in report_comparison(found).to_markdown()
+
+
+def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -> None:
+    before, after = ({f"q{n}": gain for n in range(40)} for gain in (0.2, 0.1))
+    old = Baseline.from_report(comparison(score("rules", before)).to_dict(), "base.json")
+    found = comparison(score("rules", after))
+    report = report_comparison(found, gate=compare_with_baseline(old, found))
+    assert report.headline == "Retrieval got worse with “rules”."
+    text = report.to_markdown()
+    assert "| rules | 0.700 | 0.600 | -10.0" in text
+    assert "| worse | q0 (-10.0), q1 (-10.0), q10 (-10.0) |" in text
+
+
+def test_a_ranking_is_reported_with_answers_marks_and_reasons() -> None:
+    side = ranked_side_by_side()
+    report = report_ranking(side)
+    assert report.headline.startswith("“rewrite” gives the best answer to 6 of 6 questions, “raw”")
+    text = report.to_markdown()
+    for said in ("## How the systems rank", "before raw", "Ideal answer:", "+ full", "Reasons:"):
+        assert said in text
+    with pytest.raises(ConfigError, match="needs a question with an ideal answer"):
+        report_ranking(SideBySide(side.questions))
+
+
+class Page(HTMLParser):
+    """The tags of a page, and what of it a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def test_the_page_is_one_file_that_loads_nothing_and_tells_what_markdown_tells() -> None:
+    found = several()
+    page = report_comparison(found, data(found)).to_html()
+    assert "default-src 'none'; style-src 'sha256-" in unescape(page)
+    parsed = Page(page)
+    assert parsed.tags.isdisjoint({"script", "img", "link", "iframe", "a"})
+    shown = " ".join(parsed.texts)
+    for said in (*verdict(found).split(". ")[:1], *headings(found, wide=True), "Replies are"):
+        assert said in shown
+    assert len(page) < 250_000
+
+
+def test_no_text_becomes_markup_and_none_turns_or_hides_the_others() -> None:
+    found = comparison(score(MARKUP, {"q": -0.2}), notes=[MARKUP], name=MARKUP)
+    report = report_comparison(found, data(found, words=MARKUP))
+    page, text = report.to_html(), report.to_markdown()
+    assert "script" not in Page(page).tags
+    assert "<script>" in "".join(Page(page).texts)
+    assert "\u202e" not in page + text
+    assert "\x1b" not in page + text
+    assert "<" not in text
+    assert not re.search(r"(?<!\\)[`*|]hacked|http:", text.replace("| ", "").replace(" |", ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("a_b _c_ `d` *e*", "a_b \\_c\\_ \\`d\\` \\*e\\*"),
+        ("# 1", "\\# 1"),
+        ("- x", "\\- x"),
+        ("1. x", "1\\. x"),
+        ("see https://a.b and www.c.d", "see https&#58;//a.b and www&#46;c.d"),
+        ("@team a@b", "\\@team a@b"),
+        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
+    ],
+)
+def test_markdown_shows_texts_as_they_are(text: str, escaped: str) -> None:
+    assert escape_text(text, 100) == escaped
+
+
+def test_a_missing_library_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qtmiddleware.kit.evaluation import report
+
+    report._load_template_and_style.cache_clear()
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtra, match=r"qtmiddleware\[eval\]"):
+        report_comparison(several()).to_html()
+
+
+def test_where_the_models_time_is_not_counted_the_report_says_so() -> None:
+    runs = paid(GAINS, 0.001)
+    found = replace(comparison(score("all", GAINS, runs=runs)), counts_model_time=False)
+    assert "without the model’s own time" in verdict(found)
+    assert "without the model’s own time" in report_comparison(found).to_markdown()
