@@ -15,17 +15,13 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.errors import StoreError
-from qtmiddleware.kit.stores.sqlite.files import (
-    BUSY_SECONDS,
-    connect_to_existing_file,
-    create_private_file,
-)
+from qtmiddleware.kit.stores.database import open_database
 from qtmiddleware.protocols import Embedder, LanguageModel, Prompt, Reply
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.types import Deadline
 
-_VERSION: Final = 2
+_VERSION: Final = 3
+_TABLES: Final = ("CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NULL)",)
 _log: Final = get_logger("qtmiddleware.bench")
 
 
@@ -40,22 +36,9 @@ class CacheFile:
         """Open or create the file. Raises `StoreError` if it cannot be used as a cache."""
         self._path = Path(path).expanduser()
         self._lock = Lock()
-        try:
-            create_private_file(self._path)
-            self._connection: sqlite3.Connection = connect_to_existing_file(
-                str(self._path), timeout=BUSY_SECONDS
-            )
-            try:
-                self._prepare_file()
-            except BaseException:
-                self._connection.close()
-                raise
-        except (OSError, sqlite3.Error) as error:
-            why = getattr(error, "strerror", None) or error
-            raise StoreError(
-                f"the cache {self._path} cannot be used ({why}); name another folder, or delete the"
-                " file"
-            ) from error
+        self._connection = open_database(
+            str(self._path), _TABLES, version=_VERSION, subject=f"the cache {self._path}"
+        )
 
     def __repr__(self) -> str:
         return f"CacheFile({str(self._path)!r})"
@@ -82,17 +65,6 @@ class CacheFile:
         """Close the file."""
         with self._lock:
             self._connection.close()
-
-    def _prepare_file(self) -> None:
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            if not self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                self._connection.execute(
-                    "CREATE TABLE cached (key BLOB PRIMARY KEY, value BLOB NOT NULL)"
-                )
-                self._connection.execute(f"PRAGMA user_version = {_VERSION}")
-        if self._connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
-            raise sqlite3.DatabaseError("it is not a cache of this version of qtmiddleware")
 
     @contextmanager
     def _tolerate_failures(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -20,11 +21,13 @@ from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, MissingExtra, ModelError, UnreadableDocument
-from qtmiddleware.kit.documents import Converter, cut_document, find_documents
+from qtmiddleware.kit.documents import Converter
 from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.files import make_private_folders, open_privately
-from qtmiddleware.kit.index.ingestion.reading import Root, build_document_name
+from qtmiddleware.kit.index.ledger import Ledger
+from qtmiddleware.kit.index.sources import DocumentReader, Root
+from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.preprocessing import preprocess
 from qtmiddleware.preprocessing.text import clean_text, is_blank, split_tokens
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
@@ -381,26 +384,21 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
     """
     passages: dict[str, Passage] = {}
     problem = ""
-    with Converter() as converter:
+    with closing(Ledger(MEMORY)) as ledger, Converter() as converter:
         for path in paths:
             root = Root.from_data_path(path)
-            for document in find_documents(path):
-                source = root.build_relative_path(document)
+            reader = DocumentReader(ledger, settings, root, converter)
+            for file in root.find_documents(path, all_files=False):
                 try:
-                    for cut in cut_document(
-                        document,
-                        size=settings.chunk_size,
-                        overlap=settings.chunk_overlap,
-                        boundary=settings.chunk_boundary,
-                        converter=converter,
-                    ):
-                        id_ = f"{build_document_name(source)}#{cut.chunk.index}"
-                        passages[id_] = Passage(id_, cut.chunk.text, {"source": source})
+                    document = reader.read(file)
                 except (UnreadableDocument, MissingExtra) as error:
                     if isinstance(error, MissingExtra) and root.is_file:
                         raise
                     logger.warning("%s", error, event="document_unreadable")
                     problem = problem or f": {error}"
+                    continue
+                read = () if document is None else document.passages
+                passages |= {passage.id: passage for passage in read}
     if not passages:
         raise ConfigError(f"there are no passages to write questions about{problem}", path="paths")
     return tuple(passages.values())

@@ -236,7 +236,7 @@ def test_the_database_of_another_program_is_left_as_it_is(kept: Kept, tmp_path: 
         run.execute("CREATE TABLE theirs (x)")
     run.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match="it is not a cache of this version"):
+    with pytest.raises(StoreError, match="cannot be used: it is damaged, or not of this version"):
         kept(CachedEmbedder, CountingEmbedder(), path)
     assert path.read_bytes() == before
 

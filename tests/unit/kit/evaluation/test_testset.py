@@ -205,7 +205,7 @@ def test_documents_are_cut_into_the_passages_that_ingest_makes(tmp_path: Path) -
     (folder / "c.txt").write_bytes(b"\xff\xfe\x00")
     passages = passages_of([folder], Settings())
     assert passages[0].id == "a.md#0"
-    assert passages[0].metadata == {"source": "a.md"}
+    assert passages[0].metadata["source"].endswith("a.md")
     assert passages[-1].id.endswith("b.txt#0")
     with pytest.raises(ConfigError, match="there are no passages to write questions about"):
         passages_of([tmp_path / "docs" / "c.txt"], Settings())
