@@ -23,7 +23,7 @@ from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.mcp.server import SECONDS, build_server, require_mcp
+from qtmiddleware.kit.mcp.server import SECONDS, build_server, refuse_streams, require_mcp
 from qtmiddleware.kit.mcp.stdio import Stdio, reserve_stdio, serve_stdio
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _serve_http(server: Server[Any], port: int | None, stdio: Stdio, close: Clos
 
         async def serve_and_close() -> None:
             try:
-                await serve_app(application, listener)
+                await serve_app(refuse_streams(application), listener)
             finally:
                 await close()
 

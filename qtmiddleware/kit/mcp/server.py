@@ -17,6 +17,7 @@ from qtmiddleware.tools.search_tool import ToolFailure
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 SECONDS: Final = 30.0
 """The default time limit per tool call, in seconds. It stops a call that hangs."""
@@ -106,6 +107,22 @@ def build_server(
     )
 
 
+def refuse_streams(app: ASGIApp) -> ASGIApp:
+    """Return *app* with the answer 405 to GET, which asks for a stream of messages.
+
+    A server without sessions has nothing to say on a stream, and each one would hold a connection.
+    """
+    from starlette.responses import PlainTextResponse
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        respond = app
+        if scope["type"] == "http" and scope["method"] == "GET":
+            respond = PlainTextResponse("Use POST.", 405, {"allow": "POST, DELETE"})
+        await respond(scope, receive, send)
+
+    return answer
+
+
 _running: Final[set[asyncio.Task[str]]] = set()
 
 
@@ -118,7 +135,7 @@ async def _call_tool(
     """
     # The call runs in a new task. The SDK cancels the current task again and again until the task
     # ends, so a search that cleans up could never finish in it.
-    task = asyncio.create_task(tool.call(arguments))
+    task = asyncio.create_task(_call_without_exit(tool, arguments))
     _running.add(task)
     task.add_done_callback(_running.discard)
     try:
@@ -134,3 +151,14 @@ async def _call_tool(
         return task.result(), False
     except ToolFailure as failure:
         return build_failure_result(str(failure)), True
+
+
+async def _call_without_exit(tool: AgentTool, arguments: Mapping[str, Any]) -> str:
+    """Call *tool*. If its function ends the process, raise `RuntimeError` instead.
+
+    An exit in a task would end the event loop, and with it the server for all clients.
+    """
+    try:
+        return await tool.call(arguments)
+    except SystemExit as error:
+        raise RuntimeError("the function called sys.exit()") from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Any
 
+import pytest
 from mcp import Client
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.mcp.fetch_tool import FetchTool
-from qtmiddleware.kit.mcp.server import build_server
+from qtmiddleware.kit.mcp.server import build_server, refuse_streams
 from tests.support.waiting import await_until
 
 ROWS = [{"id": "a", "text": "Jaco is healthy."}]
@@ -72,3 +74,37 @@ async def test_fetch_takes_functions_of_every_kind() -> None:
     assert "no document" in (await call(server, "fetch", {"id": "none"}))[0]["error"]
     assert "KeyError" in (await call(server, "fetch", {"id": "other"}))[0]["error"]
     assert "id must be" in (await call(server, "fetch", {}))[0]["error"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_exits_ends_nothing(is_async: bool) -> None:
+    def search(query: str) -> list[Any]:
+        if "boom" in query:
+            sys.exit("a bad query")
+        return ROWS
+
+    async def search_async(query: str) -> list[Any]:
+        return search(query)
+
+    tool = qtm.middleware(search_async if is_async else search).as_tool()
+    server = build_server([tool], name="x")
+    async with Client(server) as client:
+        for query, is_failure in (("note", False), ("boom", True), ("note", False)):
+            result = await client.call_tool("search", {"query": query})
+            assert result.is_error is is_failure
+            assert "a bad query" not in result.content[0].text
+
+
+async def test_a_stream_without_messages_is_refused_and_a_call_is_passed_on() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        sent.append("passed on")
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status"))
+
+    for method, answer in (("GET", 405), ("POST", "passed on")):
+        sent.clear()
+        await refuse_streams(app)({"type": "http", "method": method}, None, send)  # type: ignore[arg-type]
+        assert sent[0] == answer
