@@ -1,32 +1,38 @@
-"""Find documents, read them piece by piece, and split them into chunks.
+"""Find documents, read them, and split them into chunks.
 
 Each chunk records its location in the document, such as the page number.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Final
 
 from qtmiddleware.config.settings import ChunkBoundary
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.bounds import TextBound
-from qtmiddleware.kit.documents.chunking import Chunk, cut_into_chunks
+from qtmiddleware.kit.documents.chunking import Chunk, check_sizes, cut_into_chunks
 from qtmiddleware.kit.documents.converting import READERS, Converter
 from qtmiddleware.kit.documents.finding import (
     count_unsupported_files_by_extension,
     find_documents,
     format_file_counts,
 )
-from qtmiddleware.kit.documents.own_reader import Reader, call_reader
-from qtmiddleware.kit.documents.pdf import read_pdf
-from qtmiddleware.kit.documents.text import Piece, read_text
+from qtmiddleware.kit.documents.records import RECORD_READERS
+from qtmiddleware.kit.documents.text import (
+    Location,
+    Piece,
+    Reader,
+    call_reader,
+    check_size,
+    limit_text,
+    read_text,
+)
 from qtmiddleware.kit.files import open_regular_file
 
 # The libraries read only the newer formats.
@@ -46,15 +52,14 @@ def read_document(
     follow_link: bool = True,
     reader: Reader | None = None,
     converter: Converter | None = None,
-    bound: TextBound | None = None,
-) -> Iterator[Piece]:
-    r"""Yield the text of the document at *path* in pieces, with few pieces in memory at once.
+) -> list[Piece]:
+    r"""Return the text of the document at *path*, in pieces such as pages or paragraphs.
 
     Uses the first of these readers that supports the file:
 
-    - *reader*, the user's own function;
-    - the PDF reader, for PDF files;
+    - *reader*, the user's own function, whose text has no limit;
     - *converter*, for the file extensions in `READERS`;
+    - the readers of tables and JSON;
     - the text reader, for text in UTF-8, or in UTF-16 with a byte order mark.
 
     In text files, byte order marks are dropped, and every line break becomes ``\n``. Otherwise the
@@ -65,34 +70,31 @@ def read_document(
         follow_link: whether to follow a symbolic link; if false, a link raises an error.
         reader: the user's own reader, if any.
         converter: the converter to use. By default, one is started for this file only.
-        bound: the limit for the total text of all documents in a run. Text from *reader* is not
-            limited.
 
     Raises:
-        UnreadableDocument: if the reader fails, possibly after some pieces.
+        UnreadableDocument: if the document cannot be read, or is too large.
         MissingExtra: if a package for this file type is not installed.
     """
     own_pieces = None if reader is None else call_reader(reader, path)
     if own_pieces is not None:
-        yield from own_pieces
-        return
+        return own_pieces
     extension = path.suffix.casefold()
     if extension in _OLD:
         raise UnreadableDocument(
             path, "an old Office format", f"save it as {_OLD[extension]} first"
         )
-    bound = bound or TextBound()
     try:
         if extension in READERS:
-            with nullcontext(converter) if converter is not None else Converter() as open_converter:
-                yield from bound.limit_text(
-                    path, open_converter.read_pieces(path, follow_link=follow_link)
-                )
-            return
+            with nullcontext(converter) if converter is not None else Converter() as opened:
+                return opened.read(path, follow_link=follow_link)
         with open_regular_file(path, follow_link=follow_link) as file:
-            yield from bound.limit_text(
-                path, (read_pdf if extension == ".pdf" else read_text)(path, file)
-            )
+            size = check_size(path, file)
+            text = read_text(path, file)
+            if extension not in RECORD_READERS:
+                return [Piece(text)]
+            return limit_text(path, RECORD_READERS[extension](path, text), size)
+    except RecursionError:
+        raise UnreadableDocument(path, "damaged", "it is nested too deeply") from None
     except (OSError, ValueError) as error:
         raise UnreadableDocument(
             path, "cannot be opened", getattr(error, "strerror", None) or ""
@@ -110,7 +112,7 @@ class DocumentChunk:
     """
 
     chunk: Chunk
-    location: Mapping[str, str | int | float] = field(default_factory=dict)
+    location: Location = field(default_factory=dict)
 
 
 def cut_document(
@@ -122,91 +124,47 @@ def cut_document(
     follow_link: bool = True,
     reader: Reader | None = None,
     converter: Converter | None = None,
-    bound: TextBound | None = None,
 ) -> Iterator[DocumentChunk]:
-    """Yield the chunks of the document at *path* while the document is read.
+    """Yield the chunks of the document at *path*.
 
     See `cut_into_chunks` for *size*, *overlap* and *boundary*, and `read_document` for the other
-    parameters. A chunk of only white space has an empty location.
-
-    Raises:
-        ConfigError: at the call, if *size* or *overlap* is invalid.
-        UnreadableDocument: while reading, possibly after the last chunk.
-        MissingExtra: while reading, if a package for this file type is not installed.
+    parameters and errors. A chunk of only white space has an empty location. The text of a record
+    (a piece with ``stands_alone``) shares no chunk with other texts.
     """
-    pieces = read_document(
-        path, follow_link=follow_link, reader=reader, converter=converter, bound=bound
+    # Raises now for invalid sizes, not at the first chunk.
+    check_sizes(size, overlap)
+    return _cut_pieces(
+        lambda: read_document(path, follow_link=follow_link, reader=reader, converter=converter),
+        partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary),
     )
-    cut_texts = partial(cut_into_chunks, size=size, overlap=overlap, boundary=boundary)
-    cut_texts(())  # Raises now for invalid sizes, not at the first chunk.
-    return _cut_pieces(pieces, cut_texts)
 
 
 def _cut_pieces(
-    pieces: Iterator[Piece], cut_texts: Callable[[Iterable[str]], Iterator[Chunk]]
+    read: Callable[[], list[Piece]], cut_texts: Callable[[Iterable[str]], Iterator[Chunk]]
 ) -> Iterator[DocumentChunk]:
-    """Join the texts of *pieces*, split the result with *cut_texts*, and yield the chunks.
-
-    The text of a record (a piece with ``stands_alone``) is not joined with other texts.
-    """
     index = start = 0
     # A record's location contains its number, so two consecutive records are two groups.
-    for _, group in groupby(pieces, lambda piece: piece.location if piece.stands_alone else None):
-        finder, chunk = _LocationFinder(group), Chunk(index - 1, start, start, "")
-        for chunk_of_group in cut_texts(finder.read_texts()):
-            chunk = Chunk(
-                index + chunk_of_group.index,
-                start + chunk_of_group.start,
-                start + chunk_of_group.end,
-                chunk_of_group.text,
-            )
-            yield DocumentChunk(chunk, finder.find_location(chunk_of_group))
-        index, start = chunk.index + 1, chunk.end
+    for _, group in groupby(read(), lambda piece: piece.location if piece.stands_alone else None):
+        parts = list(group)
+        starts = list(accumulate((len(piece.text) for piece in parts), initial=0))
+        for cut in cut_texts(piece.text for piece in parts):
+            chunk = Chunk(index, start + cut.start, start + cut.end, cut.text)
+            yield DocumentChunk(chunk, _find_location(cut, parts, starts))
+            index += 1
+        start += starts[-1]
 
 
-class _LocationFinder:
-    """Finds the location of each chunk, such as its page, while the document is read."""
-
-    def __init__(self, pieces: Iterator[Piece]) -> None:
-        self._pieces = pieces
-        self._location_starts: deque[tuple[int, Mapping[str, str | int | float]]] = deque()
-
-    def read_texts(self) -> Iterator[str]:
-        """Yield the text of each piece, and record where each page, row or heading begins."""
-        position = 0
-        for piece in self._pieces:
-            if not self._location_starts or self._location_starts[-1][1] != piece.location:
-                self._location_starts.append((position, piece.location))
-            position += len(piece.text)
-            yield piece.text
-
-    def find_location(self, chunk: Chunk) -> Mapping[str, str | int | float]:
-        """Return the location of the first word of *chunk*, such as ``{"page": 3}``.
-
-        If the chunk ends at another location, the values that differ are added, such as
-        ``{"last_page": 4}``. Call this method for the chunks in document order.
-        """
-        # The location is that of the words: a page break in the white space around them is ignored.
-        first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
-        last_char = chunk.start + len(chunk.text.rstrip()) - 1
-        # Later chunks begin here or after, so earlier locations are not needed any more.
-        while len(self._location_starts) > 1 and self._location_starts[1][0] <= chunk.start:
-            self._location_starts.popleft()
-        if first_char > last_char:
-            return {}
-        locations = [location for begin, location in self._location_starts if begin <= last_char]
-        later_locations = [
-            location for begin, location in self._location_starts if first_char < begin <= last_char
-        ]
-        first_location, last_location = locations[-len(later_locations) - 1], locations[-1]
-        return {
-            **first_location,
-            **{
-                f"last_{name}": value
-                for name, value in last_location.items()
-                if first_location.get(name) != value
-            },
-        }
+def _find_location(chunk: Chunk, pieces: list[Piece], starts: list[int]) -> Location:
+    """Return the location of *chunk*, which is a part of *pieces* that begin at *starts*."""
+    # The location is that of the words: a page break in the white space around them is ignored.
+    first_char = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
+    last_char = chunk.start + len(chunk.text.rstrip()) - 1
+    if first_char > last_char:
+        return {}
+    first = pieces[bisect_right(starts, first_char, hi=len(pieces)) - 1].location
+    last = pieces[bisect_right(starts, last_char, hi=len(pieces)) - 1].location
+    changed = {f"last_{name}": value for name, value in last.items() if first.get(name) != value}
+    return {**first, **changed}
 
 
 __all__ = [
@@ -215,7 +173,6 @@ __all__ = [
     "NotTaken",
     "Piece",
     "Reader",
-    "TextBound",
     "count_unsupported_files_by_extension",
     "cut_document",
     "find_documents",

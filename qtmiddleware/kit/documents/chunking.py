@@ -1,4 +1,4 @@
-"""Split a document into overlapping chunks while it is read."""
+"""Split a document into overlapping chunks."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Chunk:
 def cut_into_chunks(
     pieces: Iterable[str], *, size: int, overlap: int, boundary: ChunkBoundary = "sentence"
 ) -> Iterator[Chunk]:
-    """Split a document into chunks of at most *size* characters while the document is read.
+    """Split a document into chunks of at most *size* characters.
 
     The chunks cover the whole document. Each chunk begins inside the previous chunk or right after
-    it. The chunks do not depend on the lengths of *pieces*. Only one piece and a few chunks are in
-    memory at once. A document of only white space has no chunks.
+    it. The chunks do not depend on the lengths of *pieces*. A document of only white space has no
+    chunks.
 
     With the boundary ``"sentence"``:
 
@@ -83,6 +83,20 @@ def cut_into_chunks(
     Raises:
         ConfigError: if *size* is below 1, or *overlap* is negative or not less than *size*.
     """
+    check_sizes(size, overlap)
+    text = "".join(pieces)
+    if not text or text.isspace():
+        return iter(())
+    if boundary == "character":
+        return (
+            Chunk(index, start, min(start + size, len(text)), text[start : start + size])
+            for index, start in enumerate(range(0, len(text), size - overlap))
+        )
+    return _cut_at_boundaries(text, size, overlap)
+
+
+def check_sizes(size: int, overlap: int) -> None:
+    """Raise `ConfigError` unless *size* is at least 1 and *overlap* is from 0 to below *size*."""
     if size < 1:
         raise ConfigError(
             f"chunkSize must be 1 or more, not {size}",
@@ -98,68 +112,15 @@ def cut_into_chunks(
             value=overlap,
             allowed=allowed,
         )
-    text = _TextWindow(_drop_pieces_if_blank(pieces))
-    return (
-        _cut_at_fixed_positions(text, size, overlap)
-        if boundary == "character"
-        else _cut_at_boundaries(text, size, overlap)
-    )
 
 
-class _TextWindow:
-    """Reads a document's text through a window that only moves forward."""
-
-    def __init__(self, pieces: Iterator[str]) -> None:
-        self._pieces = pieces
-        self._text = ""
-        self._text_start = 0
-
-    def read_window(self, start: int, length: int) -> str:
-        """Return *length* characters from position *start*, or fewer at the end of the text.
-
-        Text before *start* is dropped, and cannot be read again.
-        """
-        missing = start + length - self._text_start - len(self._text)
-        new_pieces: list[str] = []
-        while missing > 0 and (piece := next(self._pieces, None)) is not None:
-            new_pieces.append(piece)
-            missing -= len(piece)
-        if new_pieces:
-            self._text = "".join([self._text[start - self._text_start :], *new_pieces])
-            self._text_start = start
-        return self._text[start - self._text_start : start - self._text_start + length]
-
-
-def _drop_pieces_if_blank(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield all *pieces*, or nothing if all of them contain only white space."""
-    iterator = iter(pieces)
-    blank: list[str] = []
-    for piece in iterator:
-        blank.append(piece)
-        if piece and not piece.isspace():
-            yield from blank
-            blank.clear()
-            yield from iterator
-
-
-def _cut_at_fixed_positions(text_window: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Split *text_window* into chunks of *size* characters that overlap by *overlap* characters.
-
-    Near the end of the text, chunks may be shorter.
-    """
-    index = 0
-    while window := text_window.read_window(start := index * (size - overlap), size):
-        yield Chunk(index, start, start + len(window), window)
-        index += 1
-
-
-def _cut_at_boundaries(text_window: _TextWindow, size: int, overlap: int) -> Iterator[Chunk]:
-    """Split *text_window* into chunks that end at boundaries, such as sentence ends."""
+def _cut_at_boundaries(text: str, size: int, overlap: int) -> Iterator[Chunk]:
+    """Split *text* into chunks that end at boundaries, such as sentence ends."""
     index = start = shared_chars = 0
     # Each chunk has at least half of the new characters that fit. Otherwise very short sentences
     # would produce a chunk for every few characters.
     min_new_chars = max(1, (size - overlap) // 2)
-    while len(window := text_window.read_window(start, size + _LOOK_AHEAD)) > size:
+    while len(window := text[start : start + size + _LOOK_AHEAD]) > size:
         chunk_end = _find_chunk_end(window, size, shared_chars + min_new_chars - 1)
         yield Chunk(index, start, start + chunk_end, window[:chunk_end])
         step = _find_next_start(window, chunk_end, overlap)

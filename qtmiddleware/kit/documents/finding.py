@@ -12,8 +12,9 @@ from typing import Final
 
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.documents.converting import READERS
+from qtmiddleware.kit.documents.records import RECORD_READERS
 
-EXTENSIONS: Final = (".txt", ".md", ".rst", ".pdf", *READERS)
+EXTENSIONS: Final = (".txt", ".md", ".rst", *READERS, *RECORD_READERS)
 """The file extensions of documents in folders and patterns; upper and lower case are equal."""
 _MOST_ENDINGS: Final = 8
 _WILD: Final = frozenset("*?[")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +9,6 @@ from typing import BinaryIO, Final
 
 from qtmiddleware.errors import MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents.text import Piece
-
-MOST_BYTES: Final = 1 << 26
-"""The maximum size of a page, in bytes. A page is read into memory as a whole."""
 
 _SKIPPED: Final = frozenset(
     (
@@ -27,15 +23,7 @@ _BLOCKS: Final = _HEADINGS.union(
     ("p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead", "title", "tr", "ul"),
 )
 _CELLS: Final = frozenset(("td", "th"))
-_CHARSET: Final = re.compile(
-    rb"""<(?:meta|\?xml)[^>]{1,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""",
-    re.IGNORECASE,
-)
-_MARKS: Final = {
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+_DECLARED: Final = re.compile(rb"charset|encoding|^(?:\xff\xfe|\xfe\xff)", re.IGNORECASE)
 
 
 class _Page:
@@ -106,47 +94,28 @@ class _Page:
 def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     """Yield the paragraphs of an HTML page, without navigation, scripts and styles.
 
-    The location of a paragraph is the page's title and the last heading above it. See
-    `_decode_page` for the encoding. Raises `UnreadableDocument` if the page is empty or too large,
+    The location of a paragraph is the page's title and the last heading above it. A page that is
+    not UTF-8 has the encoding that it declares. Raises `UnreadableDocument` if the page is empty,
     and `MissingExtra` if lxml is not installed.
     """
     try:
         from lxml import etree
     except ImportError as error:
         raise MissingExtra("lxml", "documents") from error
-    content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise UnreadableDocument(path, "too large", f"a page of more than {MOST_BYTES >> 20} MB")
+    content = file.read()
     if not content.strip():
         raise UnreadableDocument(path, "empty")
+    try:
+        content.decode("utf-8")
+        encoding: str | None = "utf-8"
+    except UnicodeDecodeError:
+        encoding = None if _DECLARED.search(content[:2048]) else "cp1252"
     page = _Page()
     # The page's events are enough: a tree of deeply nested elements would take much memory.
     # huge_tree allows long texts and attributes, such as embedded images.
-    parser = etree.HTMLParser(target=page, encoding="utf-8", huge_tree=True)
-    parser.feed(_decode_page(content).encode("utf-8", "replace"))
+    parser = etree.HTMLParser(target=page, encoding=encoding, huge_tree=True)
+    parser.feed(content)
     parser.close()
     for paragraph, heading in page.paragraphs:
         location = {"title": page.title, "heading": heading}
         yield Piece(paragraph + "\n\n", {name: value for name, value in location.items() if value})
-
-
-def _decode_page(content: bytes) -> str:
-    """Decode the bytes of an HTML page, and return the text.
-
-    Uses the first encoding that fits, in the order of browsers: the encoding of the byte order
-    mark, the encoding that the page declares, UTF-8, and Windows-1252.
-    """
-    for mark, encoding in _MARKS.items():
-        if content.startswith(mark):
-            return content.decode(encoding, "replace")
-    declaration = _CHARSET.search(content[:2048])
-    # A page may declare an encoding that does not exist, or that its bytes do not have.
-    for encoding in (declaration.group(1).decode() if declaration else "utf-8", "utf-8"):
-        try:
-            # On the web, Latin-1 means Windows-1252.
-            return content.decode(
-                "cp1252" if encoding.lower() in ("iso-8859-1", "latin-1", "latin1") else encoding
-            )
-        except (LookupError, ValueError):
-            continue
-    return content.decode("cp1252", "replace")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from datetime import date, datetime, time, timedelta
-from importlib import import_module
+from datetime import date, datetime, time
 from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -140,12 +138,6 @@ def read_xlsx(_path: Path, file: BinaryIO) -> Iterator[Piece]:
         import openpyxl
     except ImportError:
         raise MissingExtra("openpyxl", "documents") from None
-    with suppress(ImportError):
-        # If a sheet does not state its size, openpyxl reads the whole sheet to find out, which
-        # takes a minute for a million rows. Nothing else in this process reads workbooks, so the
-        # patch is safe.
-        sheets: Any = import_module("openpyxl.worksheet._read_only")
-        sheets.ReadOnlyWorksheet._get_size = lambda _: None
     book = openpyxl.load_workbook(file, read_only=True, data_only=True)
     for sheet in book.worksheets:
         # Some programs write a wrong size, and cells outside of it would be skipped.
@@ -159,27 +151,15 @@ def _format_excel_cell(cell: Any) -> str:
     value = cell.value
     if value is None or isinstance(value, str):
         return value or ""
-    # In Python, a boolean is also an int.
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, int | float):
-        percent = "%" in cell.number_format
-        return (
-            f"{value * 100:.10g}%"
-            if percent
-            else str(value)
-            if isinstance(value, int)
-            else f"{value:.15g}"
-        )
-    # Excel stores a date as a time at midnight.
-    if isinstance(value, datetime) and value.time() == time.min:
-        return value.date().isoformat()
+        if "%" in cell.number_format:
+            return f"{value * 100:.10g}%"
+        return str(value) if isinstance(value, int) else f"{value:.15g}"
     if isinstance(value, datetime):
+        # Excel stores a date as a time at midnight.
+        if value.time() == time.min:
+            return value.date().isoformat()
         return value.isoformat(" ", "minutes" if not value.second else "seconds")
-    return (
-        value.isoformat()
-        if isinstance(value, date | time)
-        else str(value)
-        if isinstance(value, timedelta)
-        else ""
-    )
+    return value.isoformat() if isinstance(value, date | time) else str(value)

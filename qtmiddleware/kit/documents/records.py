@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents.text import OWN, PLACE_CHARS, Piece, read_text
+from qtmiddleware.kit.documents.text import OWN, PLACE_CHARS, Piece
 from qtmiddleware.retrieval.responses import read_passage
 
-_MOST_LINE: Final = 1 << 20
-_MOST_RECORD: Final = 1 << 26
-"""The maximum length of a JSON record, in characters; `_MOST_LINE` limits a line of a CSV file."""
 _NAME_CHARS: Final = 100
 _NUMBER: Final = re.compile(r"[-+(]?[^\w\s]{0,3}\d[\d.,:/%)\s-]*")
-_SPACE: Final = re.compile(r"[\s,]*")
 TEXTS: Final = ("text", "contents", "content", "passage", "body")
 """The names of fields that may contain a record's text. The first field with a text is used."""
 _NO_METADATA: Final = OWN | {"id", "_id", "title", "metadata", "record", "record_id", *TEXTS}
@@ -70,19 +67,19 @@ def format_rows(
         yield Piece(" | ".join(texts) + "\n", {**location, "row": number})
 
 
-def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
+def read_csv(path: Path, text: str) -> Iterator[Piece]:
     """Yield one line of text per row of a CSV file, such as ``Item: Pump | Price: 7``.
 
     Each line's location is the row's number, from 1. The separator is the comma, semicolon, tab or
-    ``|`` that splits the first line into the most cells. See `read_text` for the encoding.
+    ``|`` that splits the first line into the most cells.
     """
-    lines = _split_lines(path, read_text(path, file))
-    first_line, rows = next(lines), None
+    first_line = text.partition("\n")[0]
+    rows = None
     try:
         separator = max(
-            ",;\t|", key=lambda separator: _build_separator_sort_key(first_line, separator)
+            ",;\t|", key=lambda mark: len(next(csv.reader([first_line], delimiter=mark), []))
         )
-        rows = csv.reader(_prepend_line(first_line, lines), delimiter=separator)
+        rows = csv.reader(io.StringIO(text), delimiter=separator)
         yield from format_rows(enumerate(rows, 1))
     except csv.Error as error:
         line = 1 if rows is None else rows.line_num
@@ -91,60 +88,55 @@ def read_csv(path: Path, file: BinaryIO) -> Iterator[Piece]:
         ) from error
 
 
-def _build_separator_sort_key(line: str, separator: str) -> tuple[bool, int]:
-    """Return a sort key for *separator*; the best separator for *line* has the greatest key.
-
-    The key consists of two values: whether the quotation marks are valid, and the number of cells.
-    """
-    cell_count = len(next(csv.reader([line], delimiter=separator), []))
-    try:
-        next(csv.reader([line], delimiter=separator, strict=True), None)
-    except csv.Error as error:
-        # A quoted cell may continue on the next line.
-        return "end of data" in str(error), cell_count
-    return True, cell_count
-
-
-def _prepend_line(line: str, lines: Iterator[str]) -> Iterator[str]:
-    yield line
-    yield from lines
-
-
-def _split_lines(path: Path, pieces: Iterable[Piece]) -> Iterator[str]:
-    """Join the texts of *pieces*, and yield the lines.
-
-    Yields one empty line for an empty text. Raises `UnreadableDocument` if a line is too long.
-    """
-    unfinished = ""
-    for piece in pieces:
-        *lines, unfinished = (unfinished + piece.text).split("\n")
-        yield from (line + "\n" for line in lines)
-        if len(unfinished) > _MOST_LINE:
-            raise UnreadableDocument(
-                path, "too large", f"a line of more than {_MOST_LINE:,} characters"
-            )
-    yield unfinished
-
-
-def read_json(path: Path, file: BinaryIO) -> Iterator[Piece]:
+def read_json(path: Path, text: str) -> Iterator[Piece]:
     """Yield one line of text per value in a JSON file, such as ``address.city: Oslo``.
 
-    If the file contains a list, each item of the list is a record. Otherwise each JSON value in the
-    file is a record. Records are numbered from 1, and a blank line follows each record. Numbers
-    have the digits of the file. Only one record is in memory at a time.
+    If the file contains a list, each item of the list is a record. Otherwise the file is one
+    record, or has a record in each line. Records are numbered from 1, and a blank line follows each
+    record. Numbers have the digits of the file.
     """
-    for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
+    try:
+        value = _parse_json(text)
+    except ValueError:
+        records = _parse_lines(path, text)
+    else:
+        records = iter(value if isinstance(value, list) else [value])
+    for number, record in enumerate(records, 1):
         yield from _format_record(record, number)
 
 
-def read_json_lines(path: Path, file: BinaryIO) -> Iterator[Piece]:
+def read_json_lines(path: Path, text: str) -> Iterator[Piece]:
     """Yield the text of each record in a JSON Lines file, with the other fields as metadata.
 
     See `_convert_record_to_pieces` for the fields. If a record has no text, yields one line per
     value, like `read_json`.
     """
-    for number, record in enumerate(_decode_records(path, read_text(path, file)), 1):
+    for number, record in enumerate(_parse_lines(path, text), 1):
         yield from _convert_record_to_pieces(record, number)
+
+
+def _parse_lines(path: Path, text: str) -> Iterator[Any]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line and not line.isspace():
+            try:
+                yield _parse_json(line)
+            except ValueError:
+                raise UnreadableDocument(path, "damaged", f"not JSON in line {number}") from None
+
+
+def _parse_json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+RECORD_READERS: Final[dict[str, Callable[[Path, str], Iterator[Piece]]]] = {
+    **dict.fromkeys((".csv", ".tsv"), read_csv),
+    ".json": read_json,
+    ".jsonl": read_json_lines,
+}
+"""The reader per file extension of tables and JSON."""
 
 
 def _convert_record_to_pieces(record: Any, record_number: int) -> Iterator[Piece]:
@@ -246,50 +238,3 @@ def _format_nested_value(value: Any, value_name: str = "") -> Iterator[str]:
 
 def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _decode_records(path: Path, pieces: Iterator[Piece]) -> Iterator[Any]:
-    """Parse the JSON text in *pieces*, and yield its records one by one.
-
-    Raises `UnreadableDocument` if the text is not JSON, or if a record is too long.
-    """
-    decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_Number)
-    buffer, position, passed_chars, in_list = "", 0, 0, False
-    has_more = True
-    while True:
-        position = _SPACE.match(buffer, position).end()  # type: ignore[union-attr]
-        # A list at the very beginning contains the records. A later list is itself a record.
-        if not passed_chars and not position and buffer[:1] == "[":
-            in_list, position = True, 1
-            continue
-        if in_list and buffer[position : position + 1] == "]":
-            in_list, position = False, position + 1
-            continue
-        try:
-            record, end = decoder.raw_decode(buffer, position)
-        except ValueError as error:
-            end, error_position = -1, passed_chars + getattr(error, "pos", position)
-        # A number may continue in the next piece.
-        if end >= 0 and (end < len(buffer) or not has_more):
-            yield record
-            position = end
-            continue
-        if not has_more:
-            if position < len(buffer) or in_list:
-                raise UnreadableDocument(
-                    path, "damaged", f"not JSON near character {error_position}"
-                )
-            return
-        if len(buffer) - position > _MOST_RECORD:
-            raise UnreadableDocument(
-                path, "too large", f"a record of more than {_MOST_RECORD:,} characters"
-            )
-        # The buffer doubles each time. Otherwise a long record would be parsed again after each
-        # piece.
-        wanted_chars, texts = max(1, len(buffer) - position), []
-        while wanted_chars > 0 and (piece := next(pieces, None)) is not None:
-            texts.append(piece.text)
-            wanted_chars -= len(piece.text)
-        has_more = wanted_chars <= 0
-        passed_chars += position
-        buffer, position = buffer[position:] + "".join(texts), 0

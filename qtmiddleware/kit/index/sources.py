@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import UnreadableDocument
-from qtmiddleware.kit.documents import Converter, NotTaken, TextBound, cut_document, find_documents
+from qtmiddleware.kit.documents import Converter, NotTaken, cut_document, find_documents
 from qtmiddleware.kit.documents import Reader as ReadDocument
 from qtmiddleware.kit.documents.finding import is_document
 from qtmiddleware.kit.documents.text import PLACE_CHARS
@@ -150,7 +150,6 @@ class DocumentReader:
     ) -> None:
         self._ledger, self._settings, self._root = ledger, settings, root
         self._converter, self._own_reader = converter, own_reader
-        self._bound = TextBound()
         # An object that is called has no name of its own, so its class's name counts.
         named: Any = own_reader if hasattr(own_reader, "__qualname__") else type(own_reader)
         self._versions = [
@@ -214,7 +213,6 @@ class DocumentReader:
             follow_link=self._root.is_file,
             reader=None if self._own_reader is None else self._call_own_reader,
             converter=self._converter,
-            bound=self._bound,
         ):
             chunk = located.chunk
             text = replace_surrogates(chunk.text)

@@ -13,7 +13,6 @@ from qtmiddleware.answering.reading import AnswerReader
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import QtMiddlewareError
 from qtmiddleware.kit.documents.chunking import cut_into_chunks
-from qtmiddleware.kit.documents.converting import Read
 from qtmiddleware.kit.documents.html_page import read_html
 from qtmiddleware.kit.documents.records import read_csv, read_json, read_json_lines
 from qtmiddleware.kit.documents.text import read_text
@@ -110,11 +109,20 @@ def _chunked(text: str) -> None:
         pass
 
 
-def _as_document(read: Read) -> Callable[[str], None]:
+def _as_document(read: Callable[[Path, Any], Any]) -> Callable[[str], None]:
     def run(text: str) -> None:
-        # What is nested too deeply is damaged, as the process that reads documents says.
+        # What is nested too deeply is damaged, as `read_document` says.
         with suppress(QtMiddlewareError, RecursionError):
             for _ in read(Path("a"), io.BytesIO(text.encode("utf-8", "replace"))):
+                pass
+
+    return run
+
+
+def _as_records(read: Callable[[Path, str], Any]) -> Callable[[str], None]:
+    def run(text: str) -> None:
+        with suppress(QtMiddlewareError, RecursionError):
+            for _ in read(Path("a"), text):
                 pass
 
     return run
@@ -155,7 +163,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "a terminal's JSON": _quietly(escape_json),
     "a text": _as_document(read_text),
     "a page": _as_document(read_html),
-    "a table": _as_document(read_csv),
-    "JSON": _as_document(read_json),
-    "JSON lines": _as_document(read_json_lines),
+    "a table": _as_records(read_csv),
+    "JSON": _as_records(read_json),
+    "JSON lines": _as_records(read_json_lines),
 }

@@ -126,12 +126,12 @@ def test_an_interrupt_in_a_reader_ends_the_run(world: World) -> None:
 
 
 def write_bomb(path: Path) -> None:
-    """A Word file of some 150 kB whose text takes 150 MB."""
+    """A Word file of some 600 kB whose text takes 600 MB."""
     with (
         zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed,
         packed.open("word/document.xml", "w") as part,
     ):
-        for _ in range(150):
+        for _ in range(600):
             part.write(b" " * (1 << 20))
 
 

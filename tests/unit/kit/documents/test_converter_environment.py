@@ -38,9 +38,9 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> None:
     sys.platform != "linux", reason="elsewhere a process's environment cannot be looked into"
 )
 def test_the_reader_of_documents_is_started_without_secrets(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("Item,Price\nPump,7\n")
+    (tmp_path / "a.html").write_text("<p>Pump")
     with Converter() as converter:
-        assert len(list(read_document(tmp_path / "a.csv", converter=converter))) == 2
+        assert len(read_document(tmp_path / "a.html", converter=converter)) == 1
         assert converter._process is not None
         found = Path(f"/proc/{converter._process.pid}/environ").read_bytes().decode().split("\0")
     names = {line.partition("=")[0] for line in found}

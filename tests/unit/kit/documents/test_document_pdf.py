@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import sys
 from difflib import SequenceMatcher
 from io import BytesIO
@@ -15,7 +14,6 @@ from pypdf import PdfReader, PdfWriter
 
 from qtmiddleware.errors import ConfigError, MissingExtra, UnreadableDocument
 from qtmiddleware.kit.documents import DocumentChunk, cut_document, read_document
-from qtmiddleware.kit.documents import pdf as reading
 from tests.support.pdf_files import HELVETICA, content, pdf, stream
 from tests.support.shared_data import SHARED, needs_shared_data
 
@@ -160,56 +158,15 @@ def test_a_damaged_page_is_left_out_and_logged(
         assert list(texts(path)) == [1, 3]
     logged = [it.getMessage() for it in caplog.records if it.name == "qtmiddleware.documents"]
     assert len(logged) == 1
-    assert logged[0].startswith(f"page 2 of {path} is damaged and was skipped")
-
-
-def test_pypdf_writes_its_warnings_to_its_logger_alone(path: Path) -> None:
-    path.write_bytes(pdf([ONE]).replace(b"startxref\n", b"startxref\n1"))
-    read = "list(read_document(Path(sys.argv[1])))"
-    script = f"import sys\nfrom pathlib import Path\nfrom qtmiddleware.kit.documents import read_document\n{read}"
-    command = [sys.executable, "-c", script, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    assert (done.stdout, done.stderr) == ("", "")
-
-
-def nested_forms(first: int, each: int, levels: int) -> bytes:
-    """One page that draws a form *first* times, which draws the next one *each* times, *levels* deep."""
-    forms = [
-        stream(
-            b"/X Do " * each if level < levels - 1 else b"BT (deep) Tj ET " * each,
-            b"/Type /XObject /Subtype /Form /BBox [0 0 9 9] /Resources << /XObject << /X %d 0 R >> >>"
-            % (7 + level),
-        )
-        for level in range(levels)
-    ]
-    return pdf([ONE + b" /X Do" * first], more=forms, resources=b"/XObject << /X 6 0 R >>")
-
-
-# An error inside a form is swallowed there; where the form comes last on the page nothing else
-# would tell of it.
-@pytest.mark.parametrize("first", [1, 40])
-def test_a_page_that_takes_too_long_is_left_out(
-    path: Path, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    monkeypatch.setattr(reading, "PAGE_SECONDS", 0.2)
-    path.write_bytes(nested_forms(first, 40, 12))
-    assert reason(path) == "damaged"
-
-
-def test_a_document_of_pages_that_take_too_long_is_given_up(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reading, "PAGE_SECONDS", -1.0)
-    path.write_bytes(pdf([ONE] * 50))
-    with pytest.raises(UnreadableDocument, match="page 3 takes too long"):
-        list(read_document(path))
+    assert logged[0].startswith(f"{path}: page 2 is damaged and was skipped")
 
 
 def test_without_pypdf_the_error_says_what_to_install(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path.write_bytes(pdf([ONE]))
-    monkeypatch.setitem(sys.modules, "pypdf", None)
+    (path.parent / "pypdf.py").write_text("raise ImportError")
+    monkeypatch.setattr(sys, "path", [str(path.parent), *sys.path])
     with pytest.raises(MissingExtra, match=r'pip install "qtmiddleware\[documents\]"'):
         list(read_document(path))
 

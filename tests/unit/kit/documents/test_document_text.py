@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtmiddleware.errors import QtMiddlewareError, UnreadableDocument
-from qtmiddleware.kit.documents import Piece, cut_document, read_document
+from qtmiddleware.kit.documents import Piece, read_document
 
 PRINTED = st.text(
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff"), min_size=1
@@ -103,18 +102,6 @@ def test_a_stray_control_character_spoils_no_text(tmp_path: Path) -> None:
     assert text_of(tmp_path / "a.txt") == text
 
 
-def test_a_file_may_turn_out_unreadable_behind_its_first_chunks(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"Good words. " * 20_000 + b"\xff")
-    chunks = cut_document(path, size=800, overlap=200)
-    assert next(chunks).chunk.text.startswith("Good words.")
-    with pytest.raises(
-        UnreadableDocument,
-        match=r"not text in UTF-8 \(near byte 240000; convert it, for example: iconv",
-    ):
-        list(chunks)
-
-
 def test_folders_pipes_and_dangling_links_cannot_be_opened_and_do_not_hang(tmp_path: Path) -> None:
     (tmp_path / "folder.txt").mkdir()
     os.mkfifo(tmp_path / "pipe.txt")
@@ -146,22 +133,3 @@ def test_the_error_holds_nothing_of_the_text_and_can_be_sent_to_another_process(
     sent = pickle.loads(pickle.dumps(caught.value))
     assert (sent.path, sent.reason, str(sent)) == (path, "not text in UTF-8", str(caught.value))
     assert repr(Piece("secret", {"page": 3})) == "Piece(location={'page': 3})"
-
-
-def test_a_file_larger_than_memory_would_do_is_read_in_little(tmp_path: Path) -> None:
-    path = tmp_path / "large.txt"
-    with path.open("wb") as file:
-        for number in range(300):
-            file.write(
-                f"{number}: the quick brown fox jumps over the lazy dog. \n".encode() * 2_000
-            )
-    size = path.stat().st_size
-    assert size > 30_000_000
-    tracemalloc.start()
-    try:
-        read = sum(len(it.chunk.text) for it in cut_document(path, size=20_000, overlap=0))
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert read == size
-    assert peak < size / 20
