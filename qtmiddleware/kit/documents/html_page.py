@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,10 @@ _BLOCKS: Final = _HEADINGS.union(
     ("p", "pre", "section", "summary", "table", "tbody", "tfoot", "thead", "title", "tr", "ul"),
 )
 _CELLS: Final = frozenset(("td", "th"))
-_DECLARED: Final = re.compile(rb"charset|encoding|^(?:\xff\xfe|\xfe\xff)", re.IGNORECASE)
+_DECLARED: Final = re.compile(
+    rb"""<(?:meta|\?xml)[^>]{1,200}?(?:charset|encoding)\s*=\s*["']?\s*([\w.:-]{1,40})""",
+    re.IGNORECASE,
+)
 
 
 class _Page:
@@ -105,17 +109,29 @@ def read_html(path: Path, file: BinaryIO) -> Iterator[Piece]:
     content = file.read()
     if not content.strip():
         raise UnreadableDocument(path, "empty")
-    try:
-        content.decode("utf-8")
-        encoding: str | None = "utf-8"
-    except UnicodeDecodeError:
-        encoding = None if _DECLARED.search(content[:2048]) else "cp1252"
+    text = content.decode(_find_encoding(content), "replace")
     page = _Page()
     # The page's events are enough: a tree of deeply nested elements would take much memory.
     # huge_tree allows long texts and attributes, such as embedded images.
-    parser = etree.HTMLParser(target=page, encoding=encoding, huge_tree=True)
-    parser.feed(content)
+    parser = etree.HTMLParser(target=page, encoding="utf-8", huge_tree=True)
+    parser.feed(text.encode("utf-8", "replace"))
     parser.close()
     for paragraph, heading in page.paragraphs:
         location = {"title": page.title, "heading": heading}
         yield Piece(paragraph + "\n\n", {name: value for name, value in location.items() if value})
+
+
+def _find_encoding(content: bytes) -> str:
+    """Return the first encoding that fits: byte order mark, UTF-8, declared, Windows-1252."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    declared = _DECLARED.search(content[:2048])
+    for encoding in ("utf-8", declared.group(1).decode() if declared else ""):
+        try:
+            content.decode(encoding)
+        except (LookupError, ValueError):
+            continue
+        # On the web, Latin-1 means Windows-1252.
+        is_latin = encoding.lower() in ("iso-8859-1", "latin-1", "latin1")
+        return "cp1252" if is_latin else encoding
+    return "cp1252"

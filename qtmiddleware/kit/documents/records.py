@@ -76,9 +76,7 @@ def read_csv(path: Path, text: str) -> Iterator[Piece]:
     first_line = text.partition("\n")[0]
     rows = None
     try:
-        separator = max(
-            ",;\t|", key=lambda mark: len(next(csv.reader([first_line], delimiter=mark), []))
-        )
+        separator = max(",;\t|", key=lambda mark: _rate_separator(first_line, mark))
         rows = csv.reader(io.StringIO(text), delimiter=separator)
         yield from format_rows(enumerate(rows, 1))
     except csv.Error as error:
@@ -86,6 +84,17 @@ def read_csv(path: Path, text: str) -> Iterator[Piece]:
         raise UnreadableDocument(
             path, "damaged", f"near line {line}: is a quotation mark missing?"
         ) from error
+
+
+def _rate_separator(line: str, mark: str) -> tuple[bool, int]:
+    """Return whether the quotation marks in *line* fit to the separator, and the count of cells."""
+    cell_count = len(next(csv.reader([line], delimiter=mark), []))
+    try:
+        next(csv.reader([line], delimiter=mark, strict=True), None)
+    except csv.Error as error:
+        # A quoted cell may continue on the next line.
+        return "end of data" in str(error), cell_count
+    return True, cell_count
 
 
 def read_json(path: Path, text: str) -> Iterator[Piece]:

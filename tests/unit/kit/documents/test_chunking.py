@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -315,22 +313,3 @@ def test_monotonous_text_makes_no_more_chunks_than_other_text(unit: str) -> None
 def test_a_chunk_of_the_largest_size_takes_time_in_proportion_to_it(unit: str) -> None:
     text = "x" + unit * (1_200_000 // len(unit))
     assert "".join(texts_of(text, size=1_000_000, overlap=0)) == text
-
-
-def test_no_more_is_held_than_a_piece_and_a_few_chunks() -> None:
-    piece = "A sentence of some words, and then some more of them. " * 1_000
-
-    def pieces() -> Iterator[str]:
-        for number in range(60):
-            yield f"{number} {piece}"
-
-    tracemalloc.start()
-    try:
-        read = sum(
-            chunk.end - chunk.start for chunk in cut_into_chunks(pieces(), size=800, overlap=0)
-        )
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert read > 60 * len(piece)
-    assert peak < 8 * len(piece)
