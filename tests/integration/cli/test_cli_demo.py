@@ -22,7 +22,7 @@ def found(qtm: Run, tmp_path: Path) -> dict[str, Any]:
     ended = qtm("demo", "--questions", "6", "--json")
     assert ended.code == 0, ended.err
     assert "Replaying recorded replies" in ended.err
-    assert (tmp_path / ".tmp" / "demo" / "index.sqlite").exists()
+    assert list((tmp_path / ".tmp" / "demo").glob("index-*.sqlite"))
     return json.loads(ended.out)  # type: ignore[no-any-return]
 
 

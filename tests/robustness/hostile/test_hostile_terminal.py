@@ -16,6 +16,7 @@ from rich.table import Table
 from qtmiddleware.kit.cli.console import PlainConsole
 from qtmiddleware.kit.cli.reports import write_report
 from qtmiddleware.kit.cli.terminal import escape_line
+from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
 from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
@@ -185,7 +186,7 @@ def test_no_name_of_a_file_forges_a_line(qtm: Run, tmp_path: Path) -> None:
         (tmp_path / "docs" / name).write_bytes(b"")
     for arguments in (
         ("ingest", "docs"),
-        ("bench", "--generate", "3", "--docs", "docs", "--data", "set"),
+        ("testset", "docs", "--out", "set", "--count", "3"),
     ):
         ended = qtm(*arguments, OPENAI_API_KEY="none")
         nothing_acts(ended)
@@ -216,7 +217,7 @@ def test_files_of_any_name_are_ingested_or_named_harmlessly(qtm: Run, tmp_path: 
 
 def test_the_json_of_a_report_says_the_same_without_what_acts_on_a_terminal(tmp_path: Path) -> None:
     said = {"name": "a\x9b31m\u202egnp.exe\x1b]0;title\x07 \ud800"}
-    write_report(tmp_path / "report.json", json.dumps(said, ensure_ascii=False))
+    write_report(tmp_path / "report.json", Report("", "", "", (), (), ""), said)
     written = (tmp_path / "report.json").read_text(encoding="utf-8")
     assert not ACTS.search(written)
     assert json.loads(written) == said
