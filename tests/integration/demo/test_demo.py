@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -72,13 +71,3 @@ def test_the_means_are_those_of_the_questions(comparison: Comparison) -> None:
         assert score.means["nDCG@10"] == pytest.approx(
             mean(score.per_query.values["nDCG@10"].values())
         )
-
-
-def test_the_index_is_built_again_in_place(tmp_path: Path) -> None:
-    data, embedder = (
-        load_dataset().first(1),
-        CallableEmbedder(lambda texts: [[1.0, len(text)] for text in texts]),
-    )
-    for _ in range(2):
-        with open_index(data, tmp_path, embedder) as store:
-            assert store.count() == len(data.passages)
