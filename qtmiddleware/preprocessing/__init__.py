@@ -178,7 +178,13 @@ def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]
         else ""
     )
     # If the language is unclear, the English list still finds negations such as "not".
-    return find_spans(text, tokens, word_lists.lexicons[used_language or DEFAULT], is_all_caps)
+    return find_spans(
+        text,
+        tokens,
+        word_lists.lexicons[used_language or DEFAULT],
+        is_all_caps,
+        is_unknown_language=not used_language,
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cache
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import DEFAULT, load_lexicon
-from qtmiddleware.preprocessing.text import fold_accents
+from qtmiddleware.preprocessing.text import fold_text, split_terms
 
 Version = tuple[int, ...]
 """The numbers of a version: 4.2 is ``(4, 2)``."""
@@ -36,7 +35,6 @@ _DENIED_TOKENS: Final = 2
 """A negation applies to this many words after it."""
 
 _compile_pattern: Final = cache(re.compile)
-_TOKEN: Final = re.compile(r"[^\W_]+(?:[.\-/,](?=\d)[^\W_]+|-[^\W_]+)*")
 _YEAR: Final = r"(?:19|20)\d\d"
 _ISO: Final = r"((?:19|20)\d\d)[-/](\d\d?)(?:[-/](\d\d?))?"
 _DOTTED: Final = r"(\d\d?)[./](\d\d?)[./]((?:19|20)\d\d)"
@@ -206,7 +204,7 @@ def split_date_tokens(text: str) -> list[str]:
     A code, a version or a date is one word: zp-410, 4.2, 2025-03-01. Only the first `MOST_TOKENS`
     words are returned.
     """
-    return [match.group() for match in islice(_TOKEN.finditer(fold_accents(text)), MOST_TOKENS)]
+    return split_terms(text)[:MOST_TOKENS]
 
 
 def read_times(text: str, language: str, get_today: Today) -> Times:
@@ -314,12 +312,10 @@ def _load_date_words(language: str) -> _DateWords:
     units = {
         word: unit
         for unit, words in data.get("units", {}).items()
-        for word in map(fold_accents, words)
+        for word in map(fold_text, words)
     }
     counts = {
-        fold_accents(word): number
-        for number, words in enumerate(numbers, start=1)
-        for word in words
+        fold_text(word): number for number, words in enumerate(numbers, start=1) for word in words
     }
     months = {word: number for number, words in enumerate(names, start=1) for word in words}
     days = _group_phrases(
@@ -355,7 +351,7 @@ def _get_folded_words(date_data: Mapping[str, Any], json_key: str) -> list[str]:
 
 def _fold_words(words: Sequence[str]) -> list[str]:
     """Return all *words* in lower case and without accents."""
-    return list(map(fold_accents, words))
+    return list(map(fold_text, words))
 
 
 def _group_phrases(phrase_meanings: Iterator[tuple[str, str]] | Any) -> _Phrases:

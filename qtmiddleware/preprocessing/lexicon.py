@@ -6,6 +6,7 @@ Each language has one JSON file in `lexicons`. The README.md in that folder desc
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -78,6 +79,8 @@ class Lexicon:
     endings: tuple[str, ...] = ()
     denials: frozenset[str] = frozenset()
     denial_patterns: tuple[str, ...] = ()
+    negation_patterns: tuple[str, ...] = ()
+    no_negations: tuple[str, ...] = ()
     exclusions: frozenset[str] = frozenset()
     refusals: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
@@ -119,6 +122,8 @@ _WORD_KEYS = (
 _PATTERN_KEYS = (
     "chatter",
     "denial_patterns",
+    "negation_patterns",
+    "no_negations",
     "refusals",
     "labels",
     "unresolved",
@@ -142,6 +147,21 @@ def load_all_lexicons() -> tuple[Lexicon, ...]:
     """
     others = (_build_lexicon(code, data) for code, data in _read_json_file("others").items())
     return (*map(load_lexicon, LANGUAGES), *others)
+
+
+@cache
+def compile_other_negations() -> re.Pattern[str]:
+    """Return a pattern for negations in languages that cannot be detected, such as Japanese.
+
+    A match without a group only looks like a negation: "or not", "could you not tell me".
+    """
+    others = load_all_lexicons()[len(LANGUAGES) :]
+    words = "|".join(sorted(set().union(*(lexicon.denials for lexicon in others))))
+    negations, exceptions = (
+        "|".join(pattern for lexicon in others for pattern in getattr(lexicon, key))
+        for key in ("negation_patterns", "no_negations")
+    )
+    return re.compile(rf"{exceptions}|({negations}|(?<!\w)(?:{words})(?!\w))")
 
 
 def _read_json_file(name: str) -> dict[str, Any]:

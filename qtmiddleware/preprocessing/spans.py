@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from qtmiddleware.preprocessing.lexicon import Lexicon
+from qtmiddleware.preprocessing.lexicon import Lexicon, compile_other_negations
 from qtmiddleware.preprocessing.stripping import is_before_name, is_capitalised, is_title_case
+from qtmiddleware.preprocessing.text import fold_text
 from qtmiddleware.preprocessing.tokeniser import Token
 
 SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
@@ -37,7 +38,12 @@ class Span:
 
 
 def find_spans(
-    text: str, tokens: Sequence[Token], lexicon: Lexicon, is_all_caps: bool
+    text: str,
+    tokens: Sequence[Token],
+    lexicon: Lexicon,
+    is_all_caps: bool,
+    *,
+    is_unknown_language: bool = False,
 ) -> tuple[Span, ...]:
     """Return the spans of *text* that a rewrite must keep, from left to right.
 
@@ -47,8 +53,18 @@ def find_spans(
         lexicon: The word list of the query's language.
         is_all_caps: Whether the query is typed in capitals. No names are found in such a query, nor
             in a query that is capitalised like a title.
+        is_unknown_language: Whether to look for the negations of all languages without a word list.
     """
     spans = [span for token in tokens if (span := _find_token_span(text, token, lexicon))]
+    if is_unknown_language:
+        # Each character is folded alone, so that the offsets stay.
+        folded = "".join((fold_text(it) or it)[:1] for it in text)
+        spans += [
+            Span("negation", text[match.start(1) : match.end(1)], match.start(1), match.end(1))
+            for match in compile_other_negations().finditer(folded)
+            if match[1]
+            and not any(span.start < match.end(1) and match.start(1) < span.end for span in spans)
+        ]
     words = [(token.text, token.folded_text) for token in tokens if token.kind == "word"]
     if not (is_all_caps or is_title_case(words, lexicon)):
         spans += _find_names(text, tokens, lexicon)

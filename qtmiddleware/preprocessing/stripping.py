@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 from typing import NamedTuple
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, count_phrase_words
-from qtmiddleware.preprocessing.text import normalise_characters
+from qtmiddleware.preprocessing.text import lower_case, normalise_characters
 from qtmiddleware.preprocessing.tokeniser import Token
 
 LONGEST_ACRONYM = 5
@@ -224,7 +224,7 @@ def _strip_elision(word: str, folded_word: str, lexicon: Lexicon, is_all_caps: b
         return folded_word
     shown = normalise_characters(word)
     if not lexicon.elisions or "'" not in folded_word:
-        return shown.lower()
+        return lower_case(shown)
     elided, _, rest = folded_word.partition("'")
     while rest and elided in lexicon.elisions and folded_word not in lexicon.negations:
         folded_word = rest
@@ -234,7 +234,7 @@ def _strip_elision(word: str, folded_word: str, lexicon: Lexicon, is_all_caps: b
         if shown.isupper() and len(shown) > 1 and not is_all_caps:
             return shown
         elided, _, rest = folded_word.partition("'")
-    return shown.lower()
+    return lower_case(shown)
 
 
 def _find_kept_positions(

@@ -1,18 +1,19 @@
-"""Normalise texts, split them into words, and find their scripts."""
+"""Fold texts, split them into words, and find their scripts."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 """Maps all apostrophes to the straight apostrophe."""
 
-# These three are compiled when they are first used: most processes never meet such a character. The
+# These are compiled when they are first used: most processes never meet such a character. The
 # first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
-# not see them, but they can hide text.
+# not see them, but they can split words and hide text.
 _UNSEEN: Final = (
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f"
     "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
@@ -20,11 +21,34 @@ _UNSEEN: Final = (
 # Joiners belong to the spelling between letters of Arabic and Indic scripts. Everywhere else they
 # are invisible.
 _JOINER: Final = "(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])"
-_CJK_RUN: Final = "[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+"
-_ACCENT: Final = re.compile("[\u0300-\u036f]")
+# Accents; Hebrew points; the vowel signs, hamzas and tatweel of Arabic; joiners.
+_MARK: Final = re.compile(
+    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7\u0610-\u061a\u0640"
+    "\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u200c\u200d]"
+)
+# Letters that Arabic and Persian keyboards exchange, their digits, letters that people write
+# without their stroke, dot or ligature, hyphens, and apostrophes.
+_ALIKE: Final = dict(
+    zip(
+        "ٱىیةۀہھک٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹øØłŁđĐı‐‑‒–—−’ʼ＇‛",
+        "اييههههك01234567890123456789oOlLdDi------''''",
+        strict=True,
+    )
+) | {"œ": "oe", "Œ": "OE", "æ": "ae", "Æ": "AE"}
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
-_WORD: Final = re.compile(r"[^\W_]+(?:['’][^\W\d_]+)*")
+
+_UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
+    "\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"  # Kana, Han, Hangul
+)
+# A number with dots, a date, a time or a code is one word: 3.4.1, 2025-03-01, 10:30, ZP-410, 3.x.
+# A range of years is two words, and so is "30-day".
+_JOINT: Final = (
+    r"(?!(?<=[12]\d\d\d)[-/](?:19|20)\d\d(?!\d))"
+    r"(?:(?<=\d)[.,:](?=\d)|(?<=\d)\.(?=x(?!LETTER))"
+    r"|[-/](?=[^\W\d_]{0,3}\d)|(?<=\d)[-/](?=[^\W\d_]{1,2}(?!LETTER)))"
+)
 SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew",
     "Devanagari", "Bengali", "Gurmukhi", "Gujarati", "Oriya", "Tamil", "Telugu", "Kannada",
@@ -44,19 +68,50 @@ def normalise_characters(word: str) -> str:
     return unicodedata.normalize("NFC", word).translate(APOSTROPHES)
 
 
-def fold_case(word: str) -> str:
-    """Return *word* in lower case and composed form (NFC), with straight apostrophes."""
-    return normalise_characters(word).casefold()
+def lower_case(text: str) -> str:
+    """Return *text* in lower case and composed form (NFC), with straight apostrophes."""
+    # The lower case of the Turkish İ is an i with a second dot, which no other text has.
+    return normalise_characters(text).lower().replace("i\u0307", "i")
 
 
-def fold_accents(text: str) -> str:
-    """Return *text* in lower case, without accents, with straight apostrophes and plain hyphens."""
+def fold_case(text: str) -> str:
+    """Return *text* in lower case as the word lists have it: ß is ss."""
+    return lower_case(text).casefold()
+
+
+def fold_text(text: str) -> str:
+    """Return *text* as it is compared: in lower case, without accents, vowel signs and joiners.
+
+    Other invisible characters are removed too. Apostrophes are straight, and hyphens plain.
+    Spellings that people exchange in Arabic and Persian become the same.
+    """
     if text.isascii():
         return text.lower()
+    return remove_unseen(unify_letters(text).casefold())
+
+
+def unify_letters(text: str) -> str:
+    """Return *text* with one form of each letter that is written in several: no accents or points.
+
+    Capitals stay, so a regular expression keeps its meaning.
+    """
     # NFKD separates each accent from its letter, so that the accents can be removed.
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
-    composed = unicodedata.normalize("NFC", _ACCENT.sub("", decomposed))
-    return re.sub("[‐‑‒–—−]", "-", composed.translate(APOSTROPHES))
+    letters = _MARK.sub("", unicodedata.normalize("NFKD", text))
+    # A pattern skips a long text without such characters faster than a table.
+    return _compile_alike().sub(
+        lambda match: _ALIKE[match[0]], unicodedata.normalize("NFC", letters)
+    )
+
+
+@cache
+def _compile_alike() -> re.Pattern[str]:
+    """Return a pattern for one of the characters that `_ALIKE` replaces."""
+    return re.compile(f"[{''.join(_ALIKE)}]")
+
+
+def remove_unseen(text: str) -> str:
+    """Return *text* without characters that a reader does not see, except joiners."""
+    return re.sub(_UNSEEN, "", text)
 
 
 def clean_text(text: str) -> str:
@@ -69,7 +124,7 @@ def clean_text(text: str) -> str:
     # Removing a character may leave a joiner at an edge, where it is invisible.
     while previous != text:
         previous = text
-        text = re.sub(_JOINER, "", re.sub(_UNSEEN, "", text))
+        text = re.sub(_JOINER, "", remove_unseen(text))
     return " ".join(text.split())
 
 
@@ -97,11 +152,7 @@ def normalise_text(text: str) -> str:
     """
     line = clean_text(text)
     # NFKC turns some characters into a space and an accent, so spaces are joined once more.
-    folded = (
-        line.lower()
-        if line.isascii()
-        else " ".join(unicodedata.normalize("NFKC", line).casefold().split())
-    )
+    folded = " ".join(fold_case(unicodedata.normalize("NFKC", line)).split())
     return folded.lstrip(_OPENING).rstrip(_FINAL)
 
 
@@ -117,35 +168,79 @@ def cut_at_word(text: str, max_length: int) -> str:
     return at_word if len(at_word) > max_length // 2 else text[:max_length]
 
 
+@cache
+def _build_letter_pattern() -> str:
+    """Return a pattern for a letter or digit of a script that separates its words."""
+    # Vowel signs and other marks belong to their word, though \w does not match them.
+    codes = map(chr, range(0x300, 0x1A00))
+    marks = "".join(code for code in codes if unicodedata.category(code)[0] == "M")
+    return rf"(?:[^\W_{_UNSPACED}]|[{marks}])"
+
+
+@cache
+def _compile_word_pattern(is_ascii: bool) -> re.Pattern[str]:
+    """Return a pattern for one word, or for a run of characters in an unspaced script.
+
+    If *is_ascii* is true, the pattern is for ASCII texts alone, and quick to compile.
+    """
+    letter = r"[^\W_]" if is_ascii else _build_letter_pattern()
+    piece = rf"{letter}++(?:_++{letter}++)*+"
+    word = rf"{piece}(?:{_JOINT.replace('LETTER', letter)}{piece}|['’](?![\d_]){piece})*+"
+    return re.compile(word if is_ascii else rf"[{_UNSPACED}]++|{word}")
+
+
+def find_words(text: str) -> Iterator[re.Match[str]]:
+    """Return the words of *text*, in order. A code, a number or a date is one word."""
+    return _compile_word_pattern(text.isascii()).finditer(text)
+
+
 def split_words(text: str) -> list[str]:
     """Return the words of *text* in their order, with their capitals and accents."""
-    return _WORD.findall(text)
+    return [word.group() for word in find_words(text)]
 
 
 def fold_words(text: str) -> list[str]:
     """Return the words of *text* in their order, in lower case and without accents."""
-    return split_words(fold_accents(text))
+    return split_words(fold_text(text))
 
 
-def split_tokens(text: str) -> list[str]:
-    """Return the words of *text* in lower case, without accents and without a final 's.
+@cache
+def compile_term_pattern() -> re.Pattern[str]:
+    """Return a pattern for one run of characters of a folded text, as passages are searched.
 
-    Chinese and Japanese have no spaces between words, so a run of their characters becomes
-    overlapping pairs of characters.
+    Unlike a word, a run ends at a hyphen, a slash or an underscore. A script without spaces is a
+    run of its own.
     """
-    folded = fold_accents(text)
-    words = split_words(folded)
-    if folded.isascii() or not re.search(_CJK_RUN, folded):
-        return [word.removesuffix("'s") for word in words] if "'s" in folded else words
-    tokens = []
-    for word in words:
-        if not re.search(_CJK_RUN, word):
-            tokens.append(word.removesuffix("'s"))
-        elif len(word) == 1:
-            tokens.append(word)
-        else:
-            tokens.extend(word[start : start + 2] for start in range(len(word) - 1))
-    return tokens
+    letter = _build_letter_pattern()
+    return re.compile(rf"[{_UNSPACED}]++|{letter}++(?:(?<=\d)[.,:](?=\d){letter}++)*+")
+
+
+def split_scripts(text: str) -> list[str]:
+    """Return *text* cut where a script without spaces begins or ends: 2026|年の健康|ChatGPT."""
+    return [text] if text.isascii() else [*filter(None, re.split(f"([{_UNSPACED}]+)", text))]
+
+
+def is_unspaced(word: str) -> bool:
+    """Return whether *word* is of a script whose words are not separated, such as Chinese."""
+    return not word.isascii() and re.match(f"[{_UNSPACED}]", word) is not None
+
+
+def split_terms(text: str) -> list[str]:
+    """Return the words of *text* as they are compared: folded, and cut at apostrophes.
+
+    In scripts without spaces between words, every two neighbouring characters are a word.
+    """
+    terms: list[str] = []
+    for word in fold_words(text):
+        terms += word.split("'") if "'" in word else split_pairs(word)
+    return terms
+
+
+def split_pairs(word: str) -> Sequence[str]:
+    """Return every two neighbouring characters of *word*, if its script separates no words."""
+    if not is_unspaced(word):
+        return (word,)
+    return [word[at : at + 2] for at in range(max(1, len(word) - 1))]
 
 
 def is_blank(text: str) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
-from qtmiddleware.preprocessing.text import APOSTROPHES, fold_case
+from qtmiddleware.preprocessing.text import APOSTROPHES, fold_case, split_scripts
 
 TokenKind = Literal["word", "acronym", "identifier", "number", "url", "quote"]
 """The kinds of tokens. Tokens of all kinds except ``word`` are kept unchanged."""
@@ -292,6 +293,15 @@ def _locate_tokens(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
     # These consist of punctuation or begin with it, so they are checked before it is trimmed.
     if chunk in OPERATORS or TAG.fullmatch(chunk):
         return [("identifier", 0, len(chunk), False)]
+    pieces = split_scripts(chunk)
+    if len(pieces) > 1:
+        # Scripts without spaces join everything: "2026年の健康診断" has a number and a word.
+        starts = accumulate(map(len, pieces), initial=0)
+        return [
+            (kind, start + left, start + right, is_before_punctuation)
+            for start, piece in zip(starts, pieces, strict=False)
+            for kind, left, right, is_before_punctuation in _locate_tokens(piece)
+        ]
     left, right = _find_limits_without_punctuation(chunk)
     bare_text = chunk[left:right]
     kind = find_token_kind(bare_text)

@@ -152,31 +152,55 @@ def select_rankings(
 
 
 def make_chunk_keys_unique(rankings: Sequence[Ranking]) -> list[Ranking]:
-    """Return *rankings* with a different key for each chunk of a document.
+    """Return *rankings* with a different key for each passage that one list tells apart.
 
-    If passages with the same id in one list have different texts, each passage's text is added to
-    its key.
+    Chunks may share their document's id; then the text is added to the key. Documents may share
+    their text; then the metadata that says where the text comes from is added.
     """
-    texts: dict[Key, set[str | None]] = {}
+    with_texts = _split_shared_keys(rankings, lambda passage: passage.text or "")
+    return _split_shared_keys(with_texts, _describe_source)
+
+
+def _split_shared_keys(
+    rankings: Sequence[Ranking], describe: Callable[[Passage], str]
+) -> list[Ranking]:
+    """Return *rankings*; keys of passages that *describe* tells apart in one list get its text."""
+    descriptions: dict[Key, set[str]] = {}
     for ranking in rankings:
-        # Only a list that repeats an id shows that chunks of a document share the id.
+        # Only a list that repeats a key shows that passages share it.
         if len(set(ranking.keys)) == len(ranking.keys):
             continue
         repeated = {key for key, count in Counter(ranking.keys).items() if count > 1}
         for key, passage in zip(ranking.keys, ranking.passages, strict=True):
             if key in repeated:
-                texts.setdefault(key, set()).add(passage.text)
-    shared = {key for key, id_texts in texts.items() if len(id_texts) > 1}
+                descriptions.setdefault(key, set()).add(describe(passage))
+    shared = {key for key, described in descriptions.items() if len(described) > 1}
     if not shared:
         return list(rankings)
 
-    def add_text_to_key(key: Key, passage: Passage) -> Key:
-        return (key[0], f"{key[1]}\0{passage.text or ''}") if key in shared else key
+    def extend_key(key: Key, passage: Passage) -> Key:
+        return (key[0], f"{key[1]}\0{describe(passage)}") if key in shared else key
 
     return [
-        replace(ranking, keys=list(map(add_text_to_key, ranking.keys, ranking.passages)))
+        replace(ranking, keys=list(map(extend_key, ranking.keys, ranking.passages)))
         for ranking in rankings
     ]
+
+
+def _describe_source(passage: Passage) -> str:
+    """Return the metadata of *passage* that tells where its text comes from."""
+    try:
+        # Other values, such as a distance, may differ between two searches.
+        return str(
+            sorted(
+                (str(name), value)
+                for name, value in passage.metadata.items()
+                if isinstance(value, str)
+            )
+        )
+    except Exception:
+        # The mapping comes from the user's code, so reading it may raise anything.
+        return ""
 
 
 # --- reading scores -------------------------------------------------------------------------------

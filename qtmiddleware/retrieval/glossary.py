@@ -7,12 +7,11 @@ question is not changed. A glossary term is ignored if its meaning in the questi
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from qtmiddleware.preprocessing.text import fold_accents
+from qtmiddleware.preprocessing.text import fold_text
 from qtmiddleware.retrieval.bm25 import strip_plural
 from qtmiddleware.retrieval.question_words import find_matching_words, load_word_rules
 
@@ -61,11 +60,15 @@ class Glossary:
         self._forms: dict[str, list[tuple[str, Sequence[str]]]] = {}
         self._lengths: dict[str, tuple[int, ...]] = {}
         for forms, other_forms in rows:
-            shorts = _group_ambiguous_abbreviations(forms, other_forms)
+            # An abbreviation with two meanings needs an entry with at least three forms.
+            shorts = (
+                [form for form in forms if len(_list_meanings(form, other_forms)) > 1]
+                if len(other_forms) > 2
+                else []
+            )
             for form in forms:
                 # The other meanings of an abbreviation are not forms of this meaning.
-                letters = _list_initials(form) if shorts else ()
-                abbreviations = [short for it in letters for short in shorts.get(it, ())]
+                abbreviations = [short for short in shorts if _is_abbreviation_of(short, form)]
                 self._add_form_to_index(form, abbreviations or other_forms)
 
     def _add_form_to_index(self, form: str, other_forms: Sequence[str]) -> None:
@@ -151,7 +154,7 @@ def _build_term(spelling: str, form: str, other_forms: Sequence[str], language: 
     """Return the `Term` for *form*, which the question spells as *spelling*."""
     meanings = _list_meanings(form, other_forms)
     # "HOW" may be a term, but it is more often a common word.
-    is_word = fold_accents(form) in load_word_rules(language or "en").function_words
+    is_word = fold_text(form) in load_word_rules(language or "en").function_words
     return Term(spelling, form, meanings, len(meanings) == 1 and not is_word)
 
 
@@ -161,51 +164,31 @@ def _list_meanings(form: str, other_forms: Sequence[str]) -> tuple[tuple[str, ..
     If *form* abbreviates several of *other_forms*, each of these long forms is a separate meaning.
     Otherwise, *other_forms* together are one meaning.
     """
-    letters = _join_letters(form)
-    long_forms = [other for other in _drop_repeats(other_forms) if letters in _list_initials(other)]
-    if len(long_forms) < 2:
-        return (tuple(other_forms[:MOST_OTHERS]),)
-    return tuple((other,) for other in long_forms)
+    distinct = list(
+        {
+            " ".join(map(_fold_word, _WORD.findall(other))): other
+            for other in reversed(other_forms)
+        }.values()
+    )
+    long_forms = [other for other in reversed(distinct) if _is_abbreviation_of(form, other)]
+    return (
+        tuple((other,) for other in long_forms)
+        if len(long_forms) > 1
+        else (tuple(other_forms[:MOST_OTHERS]),)
+    )
 
 
-def _group_ambiguous_abbreviations(
-    forms: Sequence[str], other_forms: Sequence[str]
-) -> dict[str, list[str]]:
-    """Return those *forms* that abbreviate several of *other_forms*, by their letters."""
-    # An abbreviation with two meanings needs an entry with at least three forms.
-    if len(other_forms) < 3:
-        return {}
-    counts = Counter(it for other in _drop_repeats(other_forms) for it in _list_initials(other))
-    shorts: dict[str, list[str]] = {}
-    for form in forms:
-        if counts[letters := _join_letters(form)] > 1:
-            shorts.setdefault(letters, []).append(form)
-    return shorts
+def _is_abbreviation_of(short_form: str, long_form: str) -> bool:
+    """Return whether *short_form* consists of the initials of *long_form*.
 
-
-def _drop_repeats(forms: Sequence[str]) -> list[str]:
-    """Return the first of all *forms* with the same words."""
-    distinct = {" ".join(map(_fold_word, _WORD.findall(form))): form for form in reversed(forms)}
-    return list(distinct.values())[::-1]
-
-
-def _join_letters(form: str) -> str:
-    """Return the letters of *form* in lower case; ``""`` if it is no abbreviation."""
-    words = _WORD.findall(form)
-    return fold_accents("".join(words)) if any(map(_is_abbreviation, words)) else ""
-
-
-def _list_initials(form: str) -> Set[str]:
-    """Return the initials of *form* with and without those of short words such as "of".
-
-    There are none if *form* has one word.
+    The initials of short words, such as "of", may be missing.
     """
-    words = _WORD.findall(fold_accents(form))
-    if len(words) < 2:
-        return frozenset()
+    letters = fold_text("".join(_WORD.findall(short_form)))
+    words = _WORD.findall(fold_text(long_form))
+    if len(words) < 2 or not any(map(_is_abbreviation, _WORD.findall(short_form))):
+        return False
     main_words = [word for word in words if len(word) > _LONGEST_SMALL_WORD]
-    every, main = ("".join(word[0] for word in part) for part in (words, main_words))
-    return {every, main or every}
+    return letters in ("".join(word[0] for word in words), "".join(word[0] for word in main_words))
 
 
 def _choose_meaning_by_words(term: Term, question_words: Sequence[str]) -> Term:
@@ -256,13 +239,11 @@ def choose_term_meanings_and_notes(
             settled.append(term)
             continue
         other_keywords = _remove_term_words(keywords, term.written, language)
-        # Each meaning is searched in all texts, so a term with a great many of them is left out.
         counts = [
             _count_keywords_beside_forms(forms, texts, other_keywords, language)
             for forms in term.meanings
-            if len(term.meanings) <= MOST_OTHERS
         ]
-        best = max(counts, default=0)
+        best = max(counts)
         if is_common and word:
             best = max(
                 best,
@@ -500,4 +481,4 @@ def _fold_word(word: str) -> str:
     """Return *word* in lower case, without accents and without a plural ending."""
     if len(word) > 2 and word[-1] == "s" and word[:-1].isupper():
         word = word[:-1]
-    return _strip_plural_ending(fold_accents(word))
+    return _strip_plural_ending(fold_text(word))

@@ -20,8 +20,6 @@ from qtmiddleware.retrieval.bm25 import (
     TextTerms,
     compute_pair_gains,
     compute_term_gains,
-    count_terms,
-    list_terms_and_pairs,
     normalise_scores,
     sum_gains,
 )
@@ -33,6 +31,8 @@ from qtmiddleware.retrieval.question_words import (
     LEADING,
     LEAST_LEAD,
     WHOLE,
+    WordRules,
+    count_terms,
     find_words,
     load_word_rules,
     measure_coverage,
@@ -480,15 +480,15 @@ def _list_and_count_query_terms(
 
     Queries with weight 0 are left out.
     """
+    rules = WordRules()
     queries = [
-        _QueryTerms(*list_terms_and_pairs(words), weight)
-        for words, weight in keywords
+        _QueryTerms(words.terms, words.pairs, weight)
+        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
         if weight > 0
     ]
-    all_terms = frozenset[str]().union(*(query.terms for query in queries))
-    return queries, count_terms(
-        texts, all_terms, frozenset[Pair]().union(*(query.pairs for query in queries))
-    )
+    terms = list(dict.fromkeys(term for query in queries for term in query.terms))
+    pairs = frozenset(pair for query in queries for pair in query.pairs)
+    return queries, count_terms(texts, terms, pairs)
 
 
 def _score_texts(

@@ -37,7 +37,7 @@ from qtmiddleware.preprocessing.dates import (
 )
 from qtmiddleware.retrieval.question_words import WordRules, find_stem
 
-WEIGHT: Final = 1.0
+WEIGHT: Final = 2.0
 """The amount that a passage's score gains if the question names one of its metadata values.
 
 The unit is the typical gap between the function's high and low scores. Any weight from .5 to 4

@@ -16,7 +16,7 @@ benchmarks.evidence` repeats the measurements behind the constants.
 
 from __future__ import annotations
 
-import unicodedata
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
@@ -27,11 +27,16 @@ from typing import Final, NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.preprocessing.lexicon import load_lexicon
-from qtmiddleware.preprocessing.text import fold_accents
+from qtmiddleware.preprocessing.text import (
+    compile_term_pattern,
+    fold_text,
+    is_unspaced,
+    split_pairs,
+    split_terms,
+)
 from qtmiddleware.retrieval.bm25 import (
     Pair,
     TextTerms,
-    compile_patterns,
     compute_idf,
     compute_pair_gains,
     compute_term_gains,
@@ -77,27 +82,37 @@ _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
 
 
-def _build_folding_table() -> bytes:
+def _build_folding_table(kept: str) -> bytes:
     """Return a table for `bytes.translate` that folds Western European text (Windows-1252).
 
-    Letters become lower case without accents. All other characters except digits and ``_`` become
-    spaces.
+    Letters become lower case without accents. All other characters except digits and those in
+    *kept* become spaces.
     """
     table = bytearray(b" " * 256)
     for code in range(256):
-        folded = fold_accents(
-            unicodedata.normalize("NFKC", bytes([code]).decode("cp1252", "ignore"))
-        )
-        if len(folded) == 1 and ord(folded) < 256 and (folded.isalnum() or folded == "_"):
+        folded = fold_text(bytes([code]).decode("cp1252", "ignore"))
+        if len(folded) == 1 and ord(folded) < 256 and (folded.isalnum() or folded in kept):
             table[code] = ord(folded)
     return bytes(table)
 
 
 _folding_table: Final = cache(_build_folding_table)
-# The table maps one byte to one byte. It cannot fold œ (here in both cases), which Latin 1 lacks,
-# and ß, which becomes two letters.
-_LIGATURES: Final = (b"\x8c", b"\x9c")
-_SHARP_S: Final = b"\xdf"
+# The table maps one byte to one byte, so letters that become two are replaced before.
+_LONGER: Final = {b"\xdf": b"ss", b"\x8c": b"oe", b"\x9c": b"oe", b"\xc6": b"ae", b"\xe6": b"ae"}
+_SOFT_HYPHEN: Final = b"\xad"
+# Between two digits these belong to a number: 3.4.1, 8,90, 10:30.
+_NUMBER_JOINTS: Final = ".,:"
+_OTHER_JOINT: Final = re.compile(r"[.,:](?:(?!\d)|(?<!\d.))")
+_YEARS: Final = re.compile(r"(?:19|20)\d\d")
+_CODE_PIECE: Final = re.compile(r"\d+(?:[.,:]\d+)*(?:\.x\Z)?|[^\W\d_]+")
+# In Chinese, Japanese and Korean, two characters of these make no word with a topic.
+_FUNCTION_CHARACTERS: Final = frozenset(
+    (
+        *map(chr, range(0x3041, 0x3097)),
+        *"的了吗呢吧啊着过是在有和与或及什么怎样如何哪些里几多少谁为个这那何被把从到对于之其以将由",
+        *"은는이가을를에의로와과도만인무엇어떤언제디누요까니다습있나하했되입",
+    )
+)
 
 
 class WordRules(NamedTuple):
@@ -163,7 +178,7 @@ def load_word_rules(language: str) -> WordRules:
     )
     folded = {
         form
-        for word in map(fold_accents, words)
+        for word in map(fold_text, words)
         for form in (word, *word.split("'"), word.replace("'", ""))
     }
     return WordRules(frozenset(folded), tuple(sorted(lexicon.endings, key=len, reverse=True)))
@@ -204,13 +219,14 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
 
     If all keywords are function words, all of them count as content words.
     """
-    words = _split_words(keywords)
+    words = [part for word in split_terms(keywords) for part in _list_code_parts(word)]
     terms = [find_stem(word, rules.endings) for word in words]
     content = [
         term
         for word, term in zip(words, terms, strict=True)
         if word not in rules.function_words
         and (len(word) > 1 or not word.isascii() or word.isdigit())
+        and not (len(word) == 2 and _FUNCTION_CHARACTERS.issuperset(word))
     ] or terms
     return QuestionWords(
         terms=list(dict.fromkeys(terms)),
@@ -218,6 +234,47 @@ def parse_question(keywords: str, rules: WordRules) -> QuestionWords:
         content=list(dict.fromkeys(content)),
         neighbours=[pair for pair in dict.fromkeys(pairwise(content)) if pair[0] != pair[1]],
     )
+
+
+def _list_code_parts(word: str) -> list[str]:
+    """Return *word* and, if it is a code with a name before a hyphen, the name: ``covid``."""
+    head, _, number = word.partition("-")
+    return [head, word] if number and len(head) > 1 and head.isalpha() else [word]
+
+
+def is_code(term: str) -> bool:
+    """Return whether *term* is a code or a number, which a text may write in several ways."""
+    if term.isdigit():
+        return len(term) > 3 and not _YEARS.fullmatch(term)
+    return not term.isalpha() and ("_" in term or any(map(str.isdigit, term)))
+
+
+@lru_cache(maxsize=1_024)
+def _compile_code(code: str) -> re.Pattern[str]:
+    """Return a pattern for *code* in folded text, after a space.
+
+    The parts of a code may have a space or nothing between them: E-210, E 210 and E210 are equal.
+    A version includes its longer forms: 2.10 is also found in 2.10.1, and 3.x in 3.4. Thousands may
+    have separators.
+    """
+    pieces = _CODE_PIECE.findall(code)
+    is_version = pieces[0] == "v" and len(pieces) > 1
+    pieces = pieces[1:] if is_version and "." in pieces[1] else pieces
+    has_longer_forms = is_version or "." in pieces[-1]
+    patterns = []
+    for piece in pieces:
+        number = re.sub(r"[.,](?=\d{3}(?!\d))", "", piece) if piece.count(".") < 2 else piece
+        if number.isdigit() and len(number) > 3:
+            grouped = f"{int(number):,}" if number[0] != "0" else number
+            patterns.append(grouped.replace(",", "[.,]?"))
+        else:
+            patterns.append(re.sub("[.,]", "[.,]", piece.removesuffix(".x")))
+    body = " ?".join(patterns)
+    optional_v = "v?" if "." in pieces[0] else ""
+    if code.endswith(".x"):
+        return re.compile(rf" {optional_v}{body}(?=[. ])")
+    plural = "s?" if pieces[-1].isalpha() else ""
+    return re.compile(rf" {optional_v}{body}{plural}(?=[{' .:' if has_longer_forms else ' '}])")
 
 
 def find_words(
@@ -228,7 +285,8 @@ def find_words(
     Only excerpts of long texts are read (`bm25.MOST_READ`). The texts are joined and searched for
     the stems, which is faster than splitting them into words.
     """
-    folded = [_fold_text(text) for text in shorten_texts([text or "" for text in texts])]
+    joints = _choose_joints(question.terms)
+    folded = [_fold_words(text, joints) for text in shorten_texts([text or "" for text in texts])]
     lengths = list(map(len, folded))
     begins = list(accumulate([length + 2 for length in lengths], initial=1))
     joined_text = f" {'  '.join(folded)} "
@@ -257,7 +315,12 @@ def _find_offsets(
     offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in text_ends]
     forms: dict[str, str | None] = {}
     for term in terms:
-        is_spaced = _is_in_script_with_spaces(term)
+        if is_code(term):
+            for match in _compile_code(term).finditer(joined_text):
+                text = bisect_right(text_ends, match.start() + 1)
+                offsets_by_text[text].setdefault(term, []).append((match.start() + 1, match.end()))
+            continue
+        is_spaced = not is_unspaced(term)
         # Every form of a term begins with the term. A very short term has no other forms.
         beginning = (
             term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
@@ -310,49 +373,34 @@ def _is_pair_near(
     return False
 
 
-def _is_in_script_with_spaces(term: str) -> bool:
-    """Return whether the script of *term* separates words with spaces."""
-    return term.isascii() or len(term) > 2 or not compile_patterns().unspaced.fullmatch(term)
+def _choose_joints(terms: Sequence[str]) -> str:
+    """Return the characters that keep the numbers of texts together.
 
-
-def _fold_text(text: str) -> str:
-    """Return *text* in lower case and without accents. Punctuation becomes spaces."""
-    # Translating bytes is many times as fast as normalising characters.
-    if text.isascii():
-        return text.encode().translate(_folding_table()).decode()
-    try:
-        raw = text.encode("cp1252")
-    except UnicodeEncodeError:
-        # Most texts with a sign such as a narrow space have only letters of Windows-1252.
-        plain = compile_patterns().punctuation.sub(b" ", text.encode("utf-8", "surrogatepass"))
-        try:
-            raw = plain.decode("utf-8", "surrogatepass").encode("cp1252")
-        except UnicodeEncodeError:
-            raw = b""
-    if raw and not any(ligature in raw for ligature in _LIGATURES):
-        return raw.replace(_SHARP_S, b"ss").translate(_folding_table()).decode("latin-1")
-    return " ".join(
-        compile_patterns().word.findall(fold_accents(unicodedata.normalize("NFKC", text)))
-    )
-
-
-def _split_words(text: str) -> list[str]:
-    """Return the words of *text*, in lower case and without accents.
-
-    In a script that does not separate words with spaces, every two adjacent characters are a word.
+    Without a number among *terms*, it does not matter where a text's numbers end.
     """
-    patterns = compile_patterns()
-    words = list[str]()
-    for word in _fold_text(text).split():
-        if word.isascii() or not patterns.unspaced.search(word):
-            words.append(word)
-            continue
-        for piece in filter(None, patterns.runs.split(word)):
-            if patterns.unspaced.match(piece):
-                words += [piece[at : at + 2] for at in range(max(1, len(piece) - 1))]
-            else:
-                words.append(piece)
-    return words
+    is_needed = any(
+        term.isdigit() or not set(_NUMBER_JOINTS).isdisjoint(term)
+        for term in terms
+        if not term.isalpha()
+    )
+    return _NUMBER_JOINTS if is_needed else ""
+
+
+def _fold_words(text: str, joints: str) -> str:
+    """Return the words of *text*, folded and with spaces between them.
+
+    *joints* are the characters that stay between two digits.
+    """
+    # Translating bytes is many times as fast as normalising characters.
+    try:
+        raw = text.encode("ascii" if text.isascii() else "cp1252")
+    except UnicodeEncodeError:
+        return " ".join(compile_term_pattern().findall(fold_text(text)))
+    if not text.isascii():
+        for letter, letters in _LONGER.items():
+            raw = raw.replace(letter, letters)
+    folded = raw.translate(_folding_table(joints), _SOFT_HYPHEN).decode("latin-1")
+    return _OTHER_JOINT.sub(" ", folded) if joints else folded
 
 
 def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[str, ...]:
@@ -363,9 +411,10 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     """
     rules = load_word_rules(language)
     held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
-    words = _split_words(keywords)
-    terms = [find_stem(word, rules.endings) for word in words]
-    return tuple(words[terms.index(term)] for term in dict.fromkeys(terms) if term in held_terms)
+    words: dict[str, str] = {}
+    for word in split_terms(keywords):
+        words.setdefault(find_stem(word, rules.endings), word)
+    return tuple(word for term, word in words.items() if term in held_terms)
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
@@ -374,23 +423,25 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     The offsets are in ascending order and do not overlap. *language* is the code of the language of
     *text*; ``""`` if unknown.
     """
-    endings = load_word_rules(language).endings
-    terms = {find_stem(word, endings) for word in _split_words(keywords)}
+    rules = load_word_rules(language)
+    question = parse_question(keywords, rules)
+    # Each character is folded alone, to know where it stands in *text*.
+    places = [place for place, it in enumerate(text) for _ in fold_text(it)]
+    folded_text = "".join(map(fold_text, text))
+    joined, joined_places = " ", [0]
+    for match in compile_term_pattern().finditer(folded_text):
+        joined += f"{match.group()} "
+        joined_places += [*places[match.start() : match.end()], places[match.end() - 1]]
+    [offsets] = _find_offsets(question.terms, joined, [len(joined)], rules.endings)
     spans: list[tuple[int, int]] = []
-    patterns = compile_patterns()
-    for word in patterns.word.finditer(text):
-        start = word.start()
-        for piece in patterns.runs.split(word.group()):
-            # In scripts without spaces each pair of neighbouring characters is a word, as in
-            # `_split_words`.
-            size = 2 if patterns.unspaced.match(piece) else len(piece)
-            for place in range(start, start + max(1, len(piece) - size + 1) if piece else start):
-                if not terms.isdisjoint(
-                    find_stem(part, endings) for part in _split_words(text[place : place + size])
-                ):
-                    begins = spans.pop()[0] if spans and spans[-1][1] > place else place
-                    spans.append((begins, min(place + size, start + len(piece))))
-            start += len(piece)
+    for begin, end in sorted(span for term_spans in offsets.values() for span in term_spans):
+        last = end if is_unspaced(joined[begin]) and end + 1 < len(joined) else end - 1
+        span = joined_places[begin], joined_places[last] + 1
+        # In scripts without spaces, neighbouring pairs of characters overlap.
+        if spans and spans[-1][1] > span[0]:
+            previous = spans.pop()
+            span = previous[0], max(previous[1], span[1])
+        spans.append(span)
     return spans
 
 
@@ -423,6 +474,46 @@ class WordScores(NamedTuple):
     head: Sequence[float]
 
 
+def count_terms(
+    texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: Set[Pair]
+) -> list[TextTerms]:
+    """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
+
+    Only excerpts of long texts are read (`bm25.MOST_READ`). For the many words of a model, this is
+    faster than `find_words`, which knows all forms and positions of a question's few words.
+    """
+    forms = {
+        form: term
+        for term in query_terms
+        for form in (term, f"{term}s")
+        if strip_plural(form) == term
+    }
+    codes = {term: _compile_code(term) for term in query_terms if is_code(term)}
+    joints = _choose_joints(query_terms)
+    text_terms = []
+    for text in shorten_texts([text or "" for text in texts]):
+        folded = _fold_words(text, joints)
+        words = folded.split()
+        if not folded.isascii():
+            words = [part for word in words for part in split_pairs(word)]
+        counts: dict[str, int] = {}
+        neighbours: list[Pair] = []
+        previous_place, previous_term = -2, ""
+        for place, term in [
+            (place, forms[word]) for place, word in enumerate(words) if word in forms
+        ]:
+            counts[term] = counts.get(term, 0) + 1
+            if place == previous_place + 1:
+                neighbours.append((previous_term, term))
+            previous_place, previous_term = place, term
+        for term, pattern in codes.items():
+            if count := len(pattern.findall(f" {folded} ")):
+                counts[term] = count
+        pairs = query_pairs.intersection(neighbours) if neighbours else frozenset()
+        text_terms.append(TextTerms(counts, len(words), pairs))
+    return text_terms
+
+
 def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
     text_terms = [
@@ -434,11 +525,16 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
         for length, text_offsets in zip(found_words.lengths, found_words.offsets, strict=True)
     ]
     size = len(text_terms)
-    terms = sum_gains(question.terms, compute_term_gains(text_terms), size)
-    bm25 = normalise_scores(
-        list(map(add, terms, sum_gains(question.pairs, compute_pair_gains(text_terms), size)))
-    )
     content = frozenset(question.content)
+    terms = sum_gains(question.terms, compute_term_gains(text_terms), size)
+    pairs = sum_gains(question.pairs, compute_pair_gains(text_terms), size)
+    # Function words count only beside a content word.
+    bm25 = [
+        0.0 if content.isdisjoint(text_offsets) else score
+        for text_offsets, score in zip(
+            found_words.offsets, normalise_scores(list(map(add, terms, pairs))), strict=True
+        )
+    ]
     holders = Counter(
         [term for text_offsets in found_words.offsets for term in content & text_offsets.keys()]
     )

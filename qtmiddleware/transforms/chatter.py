@@ -16,10 +16,11 @@ from qtmiddleware.preprocessing import LANGUAGES, detect_language
 from qtmiddleware.preprocessing.lexicon import DEFAULT, load_all_lexicons, load_lexicon
 from qtmiddleware.preprocessing.text import (
     clean_text,
-    fold_accents,
+    fold_text,
     fold_words,
     is_blank,
-    split_tokens,
+    split_terms,
+    unify_letters,
 )
 
 _OPENING_CHARS: Final = 300
@@ -69,7 +70,7 @@ def is_off_topic_talk(text: str, query: str, context: str) -> bool:
     if not _FEWEST_WORDS <= len(words) <= _MOST_WORDS:
         return False
     languages = {detect_language(text), detect_language(query)} - {""} or LANGUAGES
-    talk = {fold_accents(word) for code in languages for word in load_lexicon(code).talk}
+    talk = {fold_text(word) for code in languages for word in load_lexicon(code).talk}
     own_words = talk.intersection(words).difference(fold_words(query))
     return bool(own_words) and not has_common_word(text, context, ignored=_cut_stems(talk))
 
@@ -96,7 +97,7 @@ def _find_stems(text: str, languages: tuple[str, ...]) -> frozenset[str]:
     """Return the beginnings of the words of *text*, without words that name no topic."""
     # Arabic writes the article and its noun as one word, Korean a noun and its particle. In Russian
     # even short words have endings.
-    words = {token.removeprefix("ال") for token in split_tokens(text)}
+    words = {token.removeprefix("ال") for token in split_terms(text)}
     stems = {
         word[:2] if "가" <= word[:1] <= "힣" else word[: 5 if word.isascii() else 4].rstrip("s")
         for word in words
@@ -112,7 +113,7 @@ def _load_common_stems(language: str) -> frozenset[str]:
 
 
 def _cut_stems(words: Set[str]) -> frozenset[str]:
-    return frozenset(fold_accents(word)[:5].rstrip("s") for word in words)
+    return frozenset(fold_text(word)[:5].rstrip("s") for word in words)
 
 
 def _begins_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
@@ -132,13 +133,13 @@ def compile_patterns(key: str) -> re.Pattern[str]:
     A model may reply in any language, whatever the language of the question.
     """
     patterns = (pattern for lexicon in load_all_lexicons() for pattern in getattr(lexicon, key))
-    return re.compile("|".join(_strip_marks(pattern) for pattern in patterns))
+    return re.compile("|".join(_strip_marks(unify_letters(pattern)) for pattern in patterns))
 
 
 @lru_cache(16)
 def _fold_opening(text: str) -> str:
     """Return the start of *text* in lower case, without accents, vowel signs and opening marks."""
-    return _strip_marks(fold_accents(clean_text(text[:_OPENING_CHARS]))).lstrip(_MARKS_BEFORE)
+    return _strip_marks(fold_text(clean_text(text[:_OPENING_CHARS]))).lstrip(_MARKS_BEFORE)
 
 
 def _strip_marks(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from qtmiddleware.preprocessing.text import fold_accents, normalise_text, split_tokens, split_words
+from qtmiddleware.preprocessing.text import fold_text, normalise_text, split_terms, split_words
 from qtmiddleware.transforms.span_matching import is_negated
 
 NEAR: Final = 0.9
@@ -45,14 +45,14 @@ class _ComparedText(NamedTuple):
     def exact_terms(self) -> frozenset[str]:
         """The numbers, identifiers and acronyms of the text, in lower case without accents."""
         return frozenset(
-            fold_accents(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
+            fold_text(term).strip(".:'()[]") for term in _MARKED_TERM.findall(self.text)
         )
 
     @property
     def names(self) -> frozenset[str]:
         """The capitalised words after the first word, in lower case without accents."""
         return frozenset(
-            fold_accents(word) for word in split_words(self.text)[1:] if word[0].isupper()
+            fold_text(word) for word in split_words(self.text)[1:] if word[0].isupper()
         )
 
 
@@ -84,7 +84,7 @@ def find_repeats(texts: Sequence[str], *, original: str) -> list[int | None]:
 
 def _prepare_comparison(text: str) -> _ComparedText:
     """Return *text* with its normal form and its tokens, for comparison with other texts."""
-    tokens = frozenset(split_tokens(text))
+    tokens = frozenset(split_terms(text))
     return _ComparedText(text, normalise_text(text), tokens - _LIGHT_WORDS or tokens)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS, TextField, Transformation
 from qtmiddleware.preprocessing import detect_language, find_dominant_script
-from qtmiddleware.preprocessing.text import split_tokens
+from qtmiddleware.preprocessing.text import split_terms
 from qtmiddleware.transforms.chatter import has_common_word
 from qtmiddleware.transforms.prompt import GlossaryTerms
 from qtmiddleware.transforms.replies import build_transformation
@@ -155,8 +155,8 @@ class _Guard:
         if not any(has_common_word(text, self.context) for text in texts):
             self.note_loss(field_name, lost_spans)
             return []
-        query_tokens = set(split_tokens(self.query))
-        counts = [len(query_tokens & set(split_tokens(text))) for text in texts]
+        query_tokens = set(split_terms(self.query))
+        counts = [len(query_tokens & set(split_terms(text))) for text in texts]
         place = counts.index(max(counts))
         repaired = self.append_spans(field_name, texts[place], lost_spans)
         if not repaired:

@@ -17,7 +17,7 @@ from qtmiddleware.errors import ModelError
 from qtmiddleware.preprocessing.text import (
     clean_text,
     cut_at_word,
-    fold_accents,
+    fold_text,
     normalise_text,
     split_words,
 )
@@ -397,9 +397,9 @@ def has_unresolved_reference(sub_query: str, query: str) -> bool:
 
     A reference is allowed if *query* contains it too, or if another clause precedes it.
     """
-    text = fold_accents(sub_query)
+    text = fold_text(sub_query)
     match = chatter.compile_patterns("unresolved").search(text)
-    if not match or match.group().strip() in fold_accents(query):
+    if not match or match.group().strip() in fold_text(query):
         return False
     return not re.search(r",| and | who ", text[: match.start()])
 
@@ -413,7 +413,7 @@ def _has_guard(field: ReplyField, guard: str) -> bool:
 
 
 def _fold_key(key: str) -> str:
-    return re.sub(r"[\W\d_]+", "", fold_accents(key[:80]))
+    return re.sub(r"[\W\d_]+", "", fold_text(key[:80]))
 
 
 def _keep_whole_sentences(text: str) -> str:
@@ -461,7 +461,7 @@ def _split_label(text: str, query: str) -> tuple[str, str]:
     match = _LABEL.match(f"{plain}:" if is_headline else plain)
     if not match or match[1].casefold() in query.casefold():
         return "", text
-    words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_accents(match[1]))
+    words = re.findall(r"[^\s()_/,*-]+(?:-\w+)*", fold_text(match[1]))
     if all(map(_is_label_word, words)):
         return " ".join(words), match[2]
     return "", text

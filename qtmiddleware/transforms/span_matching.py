@@ -13,7 +13,13 @@ from itertools import pairwise
 from typing import Final
 
 from qtmiddleware.preprocessing.lexicon import load_all_lexicons, load_lexicon
-from qtmiddleware.preprocessing.text import fold_accents, fold_words, normalise_text, split_words
+from qtmiddleware.preprocessing.text import (
+    fold_text,
+    fold_words,
+    normalise_text,
+    split_words,
+    unify_letters,
+)
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
@@ -118,7 +124,7 @@ def keeps_span(span_kind: str, span: str, text: str, *, query: str) -> bool:
     if span_kind == "quote":
         return _has_phrase(span.strip(_QUOTE_MARKS), text)
     if span_kind == "url":
-        return _SCHEME.sub("", fold_accents(span)).rstrip("/") in fold_accents(text)
+        return _SCHEME.sub("", fold_text(span)).rstrip("/") in fold_text(text)
     # A name may also be written like an identifier, such as "WiFi" for "Wi-Fi".
     if _has_identifier(span, text):
         return True
@@ -149,13 +155,13 @@ def _has_identifier(span: str, text: str) -> bool:
 
     "RTX 4090", "RTX-4090" and "rtx4090" are equal.
     """
-    return bool(_compile_identifier(span).search(fold_accents(text)))
+    return bool(_compile_identifier(span).search(fold_text(text)))
 
 
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
     """Return a pattern that matches the identifier *span* with any separators."""
-    folded_span = fold_accents(span).strip().removesuffix("'s").removesuffix("'")
+    folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'")
     parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
     pattern = r"[\s_-]*".join(parts)
     if not folded_span.isascii():
@@ -206,7 +212,7 @@ def _has_name(span: str, text: str) -> bool:
         return False
     initials = "".join(word[0] for word in name_words)
     short_forms = {initials, *fold_words(short_name)}
-    undotted = re.sub(r"(?<=\b\w)\.", "", fold_accents(text)).strip("?!.")
+    undotted = re.sub(r"(?<=\b\w)\.", "", fold_text(text)).strip("?!.")
     return not short_forms.isdisjoint(undotted.split())
 
 
@@ -214,7 +220,7 @@ def _is_title_or_initial(word: str) -> bool:
     """Return whether *word* is a title or an initial with a full stop, such as "Dr." or "J."."""
     if not word.endswith("."):
         return False
-    return len(word) == 2 or fold_accents(word[:-1]) in _load_words("titles")
+    return len(word) == 2 or fold_text(word[:-1]) in _load_words("titles")
 
 
 def _has_name_word(name_word: str, text_words: list[str]) -> bool:
@@ -242,7 +248,7 @@ def _has_numbers(span: str, text: str) -> bool:
     # A span such as "three" has no digits, so its number words are compared.
     required = _find_numbers(span) or [{value} for value in _find_spelled_numbers(span)]
     if not required:
-        return fold_accents(span) in fold_accents(text)
+        return fold_text(span) in fold_text(text)
     return all(values & text_values for values in required)
 
 
@@ -256,7 +262,7 @@ def _find_numbers(text: str) -> list[set[Decimal]]:
     Reads only numbers in digits.
     """
     numbers = []
-    for match in _WRITTEN_NUMBER.finditer(fold_accents(text)):
+    for match in _WRITTEN_NUMBER.finditer(fold_text(text)):
         digits = re.sub(r"[\s']", "", match[1])
         # "1,500.5" is written "1.500,5" in other languages. A number that can be read both ways has
         # two values.
@@ -272,19 +278,19 @@ def _find_numbers(text: str) -> list[set[Decimal]]:
 
 def _has_sign(sign: str, text: str) -> bool:
     """Return whether *text* contains *sign*, such as €, or one of its names, such as "euro"."""
-    folded_text = fold_accents(text)
+    folded_text = fold_text(text)
     names = _SIGN_NAMES[sign]
     if sign in folded_text:
         return True
     if not names.isdisjoint(split_words(folded_text)):
         return True
-    in_other_scripts = (fold_accents(name) for name in names if not name.isascii())
+    in_other_scripts = (fold_text(name) for name in names if not name.isascii())
     return any(name in folded_text for name in in_other_scripts)
 
 
 def is_negated(text: str) -> bool:
     """Return whether *text* contains a negation, such as "not", in any supported language."""
-    return bool(_find_denials(fold_accents(text)))
+    return bool(_find_denials(fold_text(text)))
 
 
 def _keeps_negation(text: str, query: str, span: str = "") -> bool:
@@ -300,8 +306,8 @@ def _keeps_negation(text: str, query: str, span: str = "") -> bool:
         query: The query, with at least one negation.
         span: One negation of *query*.
     """
-    folded_query = fold_accents(query)
-    folded_text = fold_accents(text)
+    folded_query = fold_text(query)
+    folded_text = fold_text(text)
     # "are non-stop" does not keep the negation of "aren't non-stop".
     for compound in _COMPOUND.findall(folded_query)[:_MOST_COMPOUNDS]:
         forms = (
@@ -375,7 +381,7 @@ def _load_words(kind: str) -> frozenset[str]:
     as "without".
     """
     return frozenset(
-        fold_accents(word) for lexicon in load_all_lexicons() for word in getattr(lexicon, kind)
+        fold_text(word) for lexicon in load_all_lexicons() for word in getattr(lexicon, kind)
     )
 
 
@@ -385,7 +391,5 @@ def _compile_denials() -> re.Pattern[str]:
 
     Examples are the "n't" in "isn't", and characters in scripts that do not separate words.
     """
-    patterns: list[str] = []
-    for lexicon in load_all_lexicons():
-        patterns += lexicon.denial_patterns
-    return re.compile("|".join(patterns))
+    patterns = [it for lexicon in load_all_lexicons() for it in lexicon.denial_patterns]
+    return re.compile("|".join(map(unify_letters, patterns)))

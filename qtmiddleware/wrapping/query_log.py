@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import zip_longest
@@ -12,6 +11,7 @@ from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.config.settings import LogTexts
+from qtmiddleware.preprocessing.text import split_terms
 from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
 
@@ -108,14 +108,10 @@ class TextWriter:
         Keywords are in lower case, and *redact* may miss a name in lower case.
         """
         if keywords and self._texts != "none" and (redacted := self.prepare_text(query)) != query:
-            words = {*_list_folded_words(redacted)}
-            kept = [it for it in keywords.split() if words.issuperset(_list_folded_words(it))]
+            words = {*split_terms(redacted)}
+            kept = [it for it in keywords.split() if words.issuperset(split_terms(it))]
             keywords = " ".join(kept)
         return self.prepare_text(keywords) if keywords else ""
-
-
-def _list_folded_words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
 
 
 def _list_keys(retrieval: Retrieval) -> list[Key]:

@@ -29,7 +29,7 @@ from qtmiddleware.kit.index.ledger import Ledger
 from qtmiddleware.kit.index.sources import DocumentReader, Root
 from qtmiddleware.kit.stores.database import MEMORY
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.preprocessing.text import clean_text, is_blank, split_tokens
+from qtmiddleware.preprocessing.text import clean_text, is_blank, split_terms
 from qtmiddleware.protocols import LanguageModel, Passage, Prompt, Reply, ReplyField
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.transforms.chatter import is_refusal
@@ -328,7 +328,7 @@ def find_fault(question: str, answer: str, passage_text: str) -> str:
         return "nothing_to_ask"
     if len(question) > MOST_QUESTION_CHARS:
         return "too_long"
-    words = split_tokens(question)
+    words = split_terms(question)
     if len(words) < 2 or not _ASKS.search(question):
         return "no_question"
     # A copied question is too easy, because users do not know the passage's words.
@@ -353,7 +353,7 @@ def find_check_fault(reply: Mapping[str, Any], passage_text: str) -> str:
 
 def normalize_words(text: str) -> str:
     """Return the folded words of *text*, with one space before, between and after them."""
-    return f" {' '.join(split_tokens(text))} "
+    return f" {' '.join(split_terms(text))} "
 
 
 def _split_quote(quote: str) -> list[str]:
@@ -433,7 +433,7 @@ def _is_storable(id_: str) -> bool:
 
 def is_prose(text: str) -> bool:
     """Return whether *text* has `MIN_WORDS` words in whole phrases, unlike a list of headings."""
-    lengths = [len(split_tokens(phrase)) for phrase in _PHRASE_END.split(text)]
+    lengths = [len(split_terms(phrase)) for phrase in _PHRASE_END.split(text)]
     return sum(length for length in lengths if length >= _PHRASE_WORDS) >= MIN_WORDS
 
 

@@ -29,7 +29,7 @@ from qtmiddleware.preprocessing import (
     find_protected_spans,
     preprocess,
 )
-from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_tokens
+from qtmiddleware.preprocessing.text import clean_text, normalise_text, shorten_text, split_terms
 from qtmiddleware.protocols import Prompt, Reply
 from qtmiddleware.retrieval.keyword_evidence import score_by_keywords
 from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
@@ -139,7 +139,7 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "strip_thoughts": _quietly(strip_thoughts),
     "clean": _quietly(clean_text),
     "normalise": _quietly(normalise_text),
-    "split_tokens": _quietly(split_tokens),
+    "split_terms": _quietly(split_terms),
     "guard, the text": _quietly(_guarded),
     "guard, the query": _quietly(_guarded_query),
     "find_repeats": _quietly(lambda text: find_repeats([text, text + "b"], original=text)),
