@@ -24,7 +24,7 @@ from qtmiddleware.config.reading import read_preset
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Dataset, Question, evaluate
 from qtmiddleware.kit.evaluation.recorded import RecordedModel
-from qtmiddleware.retrieval.glossary import Glossary, find_form_ends, insert_text_at_offsets
+from qtmiddleware.retrieval.glossary import Glossary, add_glossary_terms
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 FOLDER: Final = Path("small/acronyms")
@@ -37,9 +37,9 @@ HEAD: Final = """# Glossary
 Written by `python -m benchmarks.glossary --data ../shared/data`: 30 invented questions over 50 passages that use one
 form of a term where the answer has the other; vector search by the built-in model. *Better* and *worse* count questions
 beside the rules without a glossary. The ceiling is the rules over passages into which both forms of each term are
-written, which also changes their vectors; an abbreviation of two things stays as it is there. The recorded replies are
-those of a model that saw no glossary, so what the model gains by it is not in the figures. Two rules were decided
-here: case counts, and function words decide no meaning."""
+written, which also changes their vectors. The recorded replies are
+those of a model that saw no glossary, so what the model gains by it is not in the figures. One rule was decided
+here: case counts."""
 ABOUT_TERMS: Final = (
     "What the glossary was taken to say of each question, to be read for wrong substitutions."
 )
@@ -92,23 +92,14 @@ def measure(
 
 
 def write_both_forms(texts: Sequence[str], entries: Mapping[str, Any]) -> list[str]:
-    """Return *texts* with the other forms of a term in brackets behind the first one; abbreviations of several stay."""
-    glossary = Glossary([([term, *_as_list(forms)],) * 2 for term, forms in entries.items()])
-    written = list(texts)
+    """Return *texts* with the other forms of each term behind every form."""
+    written: list[str | None] = list(texts)
     for term, forms in entries.items():
-        meanings = (
-            [[it] for it in _as_list(forms)] if glossary.is_ambiguous(term) else [_as_list(forms)]
-        )
-        for meaning in meanings:
-            given = meaning if glossary.is_ambiguous(term) else [term, *meaning]
-            for place, text in enumerate(written):
-                held = [form for form in given if find_form_ends(form, text)]
-                missing = [form for form in (term, *meaning) if form not in held]
-                if held and missing:
-                    written[place] = insert_text_at_offsets(
-                        text, find_form_ends(held[0], text)[:1], f" ({', '.join(missing)})"
-                    )
-    return written
+        for form in (term, *_as_list(forms)):
+            others = [it for it in (term, *_as_list(forms)) if it != form]
+            found = Glossary([([form], others)]).find_terms(form)
+            written = add_glossary_terms(found, written)
+    return [text or "" for text in written]
 
 
 def _as_list(forms: str | list[str]) -> list[str]:
@@ -135,7 +126,8 @@ def main() -> None:
     model = RecordedModel(replies, [one.to_record() for one in data.questions])
     off, rules = read_preset("off")[1], read_preset("rules")[1]
     balanced = {**read_preset("balanced")[1], **ALWAYS}
-    with_glossary = {"glossary": {"path": str(path)}}
+    terms = {term: ", ".join(_as_list(forms)) for term, forms in entries.items()}
+    with_glossary = {"glossary": {"terms": terms}}
     found = {
         "raw search": measure(search, data, off),
         RULES: measure(search, data, rules),
@@ -159,10 +151,7 @@ def find_words_taken_for_terms(data: Dataset, entries: Mapping[str, Any]) -> lis
     for one in data.questions:
         right = {term.form.lower() for term in strict.find_terms(one.text, "en")}
         wrong = [term for term in lower.find_terms(one.text, "en") if term.form not in right]
-        taken += [
-            f"{one.id}: {term.written} = {' or '.join(map(', '.join, term.meanings))}"
-            for term in wrong
-        ]
+        taken += [f"{one.id}: {term.written} = {', '.join(term.others)}" for term in wrong]
     return taken
 
 

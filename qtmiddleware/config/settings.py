@@ -410,7 +410,7 @@ class GlossarySettings(SettingsGroup):
 
     shorthand: ClassVar = "path"
 
-    path: Annotated[Text | None, "File of terms: JSON, or Solr's synonyms.", NAMED] = None
+    path: Annotated[Text | None, "File of terms, in Solr's synonym format.", NAMED] = None
     terms: Annotated[
         Mapping[str, str],
         "Terms with their other forms, separated by commas.",

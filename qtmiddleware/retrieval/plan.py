@@ -103,9 +103,7 @@ class Plan:
             if is_new_topic(self.query, recent):
                 self.is_follow_up = False
                 trace.note("standalone", "not searched: the question starts a new topic")
-        facts = tuple(
-            (term.form, term.meanings[0]) for term in self._glossary_terms if term.is_certain
-        )
+        facts = tuple((term.form, term.others) for term in self._glossary_terms)
         self._anchors = self._find_date_anchors()
         question = Question(call.original, call.history, self.settings, facts, self._anchors)
         stage = TransformStage(self, question)
@@ -200,13 +198,9 @@ class Plan:
             self._record_failed_glossary(error)
         # With keyword evidence, passages may still decide against a term: noted later.
         if not call.uses_keyword_evidence:
-            self._add_glossary_notes(
-                [str(term) for term in self._glossary_terms if term.is_certain]
-            )
+            self._add_glossary_notes(self._glossary_terms)
 
-    def build_glossary_term_adder(
-        self, transformation: Transformation, question_keywords: str
-    ) -> AddTerms | None:
+    def build_glossary_term_adder(self, transformation: Transformation) -> AddTerms | None:
         """Return a function that adds a glossary term to each text with another form of this term.
 
         Returns ``None`` if the question has no glossary terms, or if the glossary fails.
@@ -214,8 +208,6 @@ class Plan:
         Args:
             transformation: The model's texts. In a conversation, its standalone form is searched
                 for glossary terms.
-            question_keywords: The keywords of the question or, in a conversation, of its standalone
-                form.
         """
         glossary, language, glossary_terms = (
             self.call.engine.glossary,
@@ -230,28 +222,22 @@ class Plan:
                 return None
         if glossary is None or not glossary_terms:
             return None
-        from qtmiddleware.retrieval.glossary import (
-            add_glossary_terms,
-            choose_term_meanings_and_notes,
-        )
+        from qtmiddleware.retrieval.glossary import add_glossary_terms
 
         def add_terms_to_texts(texts: list[str | None]) -> list[str | None]:
             try:
-                settled, undecided = choose_term_meanings_and_notes(
-                    glossary_terms, texts, question_keywords, language
-                )
-                written = add_glossary_terms(settled, texts, glossary, question_keywords, language)
+                written = add_glossary_terms(glossary_terms, texts)
             except Exception as error:
                 self._record_failed_glossary(error)
                 return texts
-            self._add_glossary_notes([*map(str, settled), *undecided])
+            self._add_glossary_notes(glossary_terms)
             return written
 
         return add_terms_to_texts
 
-    def _add_glossary_notes(self, sentences: Sequence[str]) -> None:
-        """Add *sentences* about glossary terms to the trace, except those that it already has."""
-        for sentence in sentences:
+    def _add_glossary_notes(self, terms: Sequence[Term]) -> None:
+        """Add notes on glossary *terms* to the trace, except those that it already has."""
+        for sentence in map(str, terms):
             if ("glossary", sentence) not in self.trace.notes:
                 self.trace.note("glossary", sentence)
 

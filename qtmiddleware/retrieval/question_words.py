@@ -475,7 +475,7 @@ class WordScores(NamedTuple):
 
 
 def count_terms(
-    texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: Set[Pair]
+    texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: frozenset[Pair]
 ) -> list[TextTerms]:
     """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
 

@@ -124,7 +124,7 @@ def weigh_words(plan: Plan, fusion_result: FusionResult, found: Found) -> FusedL
         language=plan.query.language,
         search_width=call.search_width or call.top_k,
         top_k=call.top_k,
-        add_terms=plan.build_glossary_term_adder(transformation, keywords),
+        add_terms=plan.build_glossary_term_adder(transformation),
         score_metadata=partial(plan.collect_metadata_evidence, times),
         date_words=times.words,
     )

@@ -210,7 +210,7 @@ class Engine:
         if base is not None and base.settings.glossary == settings.glossary:
             self.glossary = base.glossary
         elif settings.glossary.path is not None or settings.glossary.terms:
-            from qtmiddleware.retrieval.glossary_file import load_glossary
+            from qtmiddleware.retrieval.glossary import load_glossary
 
             self.glossary = load_glossary(settings.glossary)
         self.is_off = (

@@ -173,20 +173,20 @@ def test_a_text_without_any_form_of_a_term_is_still_repaired() -> None:
 
 
 def test_a_file_is_read_once_for_a_middleware_and_again_by_a_reload(tmp_path: Path) -> None:
-    path = tmp_path / "terms.json"
-    path.write_text('{"CR": "change request"}')
+    path = tmp_path / "terms.txt"
+    path.write_text("CR, change request")
     search = Search()
     middleware = qtm.QueryMiddleware({"glossary": str(path)})
     wrapped = middleware.wrap(search)
-    path.write_text('{"CR": "credit rating"}')
+    path.write_text("CR, credit rating")
     assert notes(wrapped.retrieve("Who approves a CR?")) == ["CR = change request"]
     middleware.reload({"glossary": str(path)})
     assert notes(wrapped.retrieve("Who approves a CR?")) == ["CR = credit rating"]
 
 
 def test_a_file_that_cannot_be_read_is_told_when_the_middleware_is_made(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"glossary file .*missing\.json does not exist"):
-        qtm.QueryMiddleware({"glossary": {"path": str(tmp_path / "missing.json")}})
+    with pytest.raises(ConfigError, match=r"glossary file .*missing.* cannot be read"):
+        qtm.QueryMiddleware({"glossary": {"path": str(tmp_path / "missing.txt")}})
 
 
 def test_no_word_of_the_user_is_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
