@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.errors import ResponseShapeError, remove_credentials
-from qtmiddleware.preprocessing.text import format_count, shorten_text
+from qtmiddleware.preprocessing.text import format_count, shorten_text, split_terms
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.call import PAGED, find_query_problem
 from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
+from qtmiddleware.retrieval.question_words import find_matching_words, is_code
 from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
 from qtmiddleware.wrapping import clauses
 from qtmiddleware.wrapping.binding import find_top_k_name, has_parameter
@@ -369,7 +370,14 @@ class _CheckRun:
             text += f"; {note}" if "candidates" in note else ""
         is_refused = "rejects" in text
         fix = "set keywordEvidence.candidates to a number that the function accepts"
-        self._add(OK, "passages", text, fix if is_refused else "", returned=count, asked=asked)
+        fix = fix if is_refused else ""
+        missing_codes = (
+            [] if asked is None or count < asked else _find_missing_codes(free, passages)
+        )
+        if missing_codes:
+            text += f"; none has {_quote(missing_codes)} in its text or metadata"
+            fix = f"raise keywordEvidence.candidates above {asked} to look further down"
+        self._add(OK, "passages", text, fix, returned=count, asked=asked)
         self._add_text_finding(passages)
         ids, fix = sum(passage.id is not None for passage in passages), ""
         text = f"{ids} of {count} have an id"
@@ -538,6 +546,23 @@ def _list_questions(value: Any) -> list[Any]:
         return [value]
     count = min(len(value), MOST_ASKED)
     return [value[index * len(value) // count] for index in range(count)]
+
+
+def _find_missing_codes(free: Retrieval, passages: Sequence[Passage]) -> list[str]:
+    """Return the codes and numbers of the question that no passage holds."""
+    codes = " ".join(filter(is_code, split_terms(free.keywords)))
+    texts = [
+        "\n".join(
+            (
+                passage.title,
+                passage.text or "",
+                *(str(value) for value in passage.metadata.values()),
+            )
+        )
+        for passage in passages
+    ]
+    held = {word for text in texts for word in find_matching_words(codes, text)} if codes else ()
+    return [code for code in codes.split() if code not in held]
 
 
 def _find_problem(retrieval: Retrieval, stage: str) -> Degradation | None:

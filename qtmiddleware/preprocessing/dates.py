@@ -40,6 +40,11 @@ _ISO: Final = r"((?:19|20)\d\d)[-/](\d\d?)(?:[-/](\d\d?))?"
 _DOTTED: Final = r"(\d\d?)[./](\d\d?)[./]((?:19|20)\d\d)"
 _QUARTER: Final = r"(?:((?:19|20)\d\d)-?)?[qt]([1-4])(?:[-/]((?:19|20)\d\d))?"
 _VERSION: Final = r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})"
+# 3.4.1, v2, 3.x, python3.11, release-3.4, 4.2-rc1. A path such as /api/v1 is no version.
+_VERSION_IN_QUESTION: Final = (
+    r"(?:[a-z]+-?)??v?(\d{1,6}(?:\.\d{1,6}){1,4})(?:\.x|-[a-z]+\d*|(?:a|b|rc)\d+)?"
+    r"|v?(\d{1,6})\.x|v(\d{1,6})"
+)
 _DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
 
@@ -465,14 +470,10 @@ class _TimeReader:
             if period is not None:
                 self._times.periods.append(self._apply_comparison(period, comparison))
             return size
-        # In a question only plain versions count, without a suffix such as -rc1.
-        version = (
-            read_version(self._tokens[token_index])
-            if _match_whole_text(_VERSION, self._tokens[token_index])
-            else None
-        )
-        if version is None:
+        match = _match_whole_text(_VERSION_IN_QUESTION, self._tokens[token_index])
+        if match is None:
             return 0
+        version = tuple(map(int, next(filter(None, match.groups())).split(".")))
         self._times.versions.append(
             {
                 "since": VersionRange(version, None),

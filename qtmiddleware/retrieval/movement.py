@@ -329,13 +329,7 @@ class _Explainer:
     def _find_keywords(self, text: str) -> tuple[str, ...]:
         evidence = self._retrieval.evidence
         words = " ".join(group for group, _ in evidence.keywords) if evidence else ""
-        found = find_matching_words(words, text, evidence.language if evidence else "")
-        # A code such as "l-15" is scored by its parts, but shown as it is written.
-        folded = text.casefold()
-        chunks = words.casefold().split()
-        codes = [chunk for chunk in chunks if not chunk.isalnum() and chunk in folded]
-        whole = {part: code for code in codes for part in find_matching_words(code, code)}
-        return tuple(dict.fromkeys(whole.get(word, word) for word in found))
+        return find_matching_words(words, text, evidence.language if evidence else "")
 
     def _list_overtaking_ranks(self, key: Key, place: int | None) -> Iterator[int]:
         """Yield the final ranks of the passages that are above a passage, but were not before."""
@@ -411,12 +405,13 @@ class _Explainer:
 
     def _list_evidence(self, movement: Movement) -> Iterator[str]:
         """Yield the keywords and the metadata that raised the passage."""
-        words = drop_function_words(movement.keywords, self._language)
+        words: Sequence[str] = drop_function_words(movement.keywords, self._language)
+        # A model's words are scored with their function words, which may be all that is held.
+        if not words and movement.evidence:
+            words = movement.keywords
         if words:
             quoted = (f"'{word}'" for word in words)
             yield f"holds {_join_texts(quoted)}"
-        elif movement.keywords and movement.evidence and movement.evidence > 0:
-            yield "holds common words of the question"
         if self._matched.get(movement.match.key, _NOWHERE)[1]:
             notes = [note for subject, note in self._retrieval.trace.notes if subject == "metadata"]
             yield f"its metadata match {_join_texts(notes or ['the question'])}"

@@ -413,8 +413,11 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
     words: dict[str, str] = {}
     for word in split_terms(keywords):
-        words.setdefault(find_stem(word, rules.endings), word)
-    return tuple(word for term, word in words.items() if term in held_terms)
+        # A passage with another number is named by the name in the code alone.
+        parts = [(find_stem(part, rules.endings), part) for part in _list_code_parts(word)]
+        held = [(term, part) for term, part in parts if term in held_terms]
+        words |= {term: part for term, part in held[-1:] if term not in words}
+    return tuple(words.values())
 
 
 def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int, int]]:
