@@ -15,16 +15,37 @@ APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
 # first matches control, zero-width, bidi, soft-hyphen, tag and surrogate characters. A reader does
 # not see them, but they can split words and hide text.
 _UNSEEN: Final = (
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f"
-    "\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+    "["
+    "\x00-\x08\x0e-\x1b"
+    "\x7f-\x84\x86-\x9f"
+    "\u00ad"
+    "\u061c\u180e"
+    "\u200b\u200e\u200f"
+    "\u202a-\u202e"
+    "\u2060-\u206f"
+    "\ufeff"
+    "\ufff9-\ufffb"
+    "\ud800-\udfff"
+    "\U000e0000-\U000e007f"
+    "]"
 )
 # Joiners belong to the spelling between letters of Arabic and Indic scripts. Everywhere else they
 # are invisible.
 _JOINER: Final = "(?<![\u0600-\u0dff])[\u200c\u200d]|[\u200c\u200d](?![\u0600-\u0dff])"
-# Accents; Hebrew points; the vowel signs, hamzas and tatweel of Arabic; joiners.
 _MARK: Final = re.compile(
-    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1-\u05c2\u05c4-\u05c5\u05c7\u0610-\u061a\u0640"
-    "\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e8\u06ea-\u06ed\u200c\u200d]"
+    "["
+    "\u0300-\u036f"  # accents
+    "\u0591-\u05bd\u05bf"  # points of Hebrew
+    "\u05c1\u05c2"
+    "\u05c4\u05c5\u05c7"
+    "\u0610-\u061a"  # vowel signs, hamzas and tatweel of Arabic
+    "\u0640"
+    "\u064b-\u065f\u0670"
+    "\u06d6-\u06dc"
+    "\u06df-\u06e8"
+    "\u06ea-\u06ed"
+    "\u200c\u200d"  # joiners
+    "]"
 )
 # Letters that Arabic and Persian keyboards exchange, their digits, letters that people write
 # without their stroke, dot or ligature, hyphens, and apostrophes.
@@ -34,20 +55,35 @@ _ALIKE: Final = dict(
         "اييههههك01234567890123456789oOlLdDi------''''",
         strict=True,
     )
-) | {"œ": "oe", "Œ": "OE", "æ": "ae", "Æ": "AE"}
+) | {
+    "œ": "oe",
+    "Œ": "OE",
+    "æ": "ae",
+    "Æ": "AE",
+}
 _OPENING: Final = "\"'“”‘’«»„`¿¡ "
 _FINAL: Final = "\"'“”‘’«»„`.?!。？！…,;:、 "
 
 _UNSPACED: Final = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
-    "\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff"  # Kana, Han, Hangul
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f"  # Burmese
+    "\u1780-\u17ff"  # Khmer
+    "\u3005-\u3007"
+    "\u3040-\u30ff"  # kana
+    "\u3400-\u9fff"  # Han
+    "\uac00-\ud7af"  # Hangul
+    "\uf900-\ufaff"
 )
 # A number with dots, a date, a time or a code is one word: 3.4.1, 2025-03-01, 10:30, ZP-410, 3.x.
 # A range of years is two words, and so is "30-day".
 _JOINT: Final = (
     r"(?!(?<=[12]\d\d\d)[-/](?:19|20)\d\d(?!\d))"
-    r"(?:(?<=\d)[.,:](?=\d)|(?<=\d)\.(?=x(?!LETTER))"
-    r"|[-/](?=[^\W\d_]{0,3}\d)|(?<=\d)[-/](?=[^\W\d_]{1,2}(?!LETTER)))"
+    r"(?:"
+    r"(?<=\d)[.,:](?=\d)"
+    r"|(?<=\d)\.(?=x(?!LETTER))"
+    r"|[-/](?=[^\W\d_]{0,3}\d)"
+    r"|(?<=\d)[-/](?=[^\W\d_]{1,2}(?!LETTER))"
+    r")"
 )
 SCRIPTS = (
     "Latin", "Cyrillic", "Greek", "Han", "Hiragana", "Katakana", "Hangul", "Arabic", "Hebrew",

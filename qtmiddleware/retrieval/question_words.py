@@ -98,7 +98,13 @@ def _build_folding_table(kept: str) -> bytes:
 
 _folding_table: Final = cache(_build_folding_table)
 # The table maps one byte to one byte, so letters that become two are replaced before.
-_LONGER: Final = {b"\xdf": b"ss", b"\x8c": b"oe", b"\x9c": b"oe", b"\xc6": b"ae", b"\xe6": b"ae"}
+_LONGER: Final = {
+    b"\xdf": b"ss",
+    b"\x8c": b"oe",
+    b"\x9c": b"oe",
+    b"\xc6": b"ae",
+    b"\xe6": b"ae",
+}
 _SOFT_HYPHEN: Final = b"\xad"
 # Between two digits these belong to a number: 3.4.1, 8,90, 10:30.
 _NUMBER_JOINTS: Final = ".,:"

@@ -95,7 +95,7 @@ def test_every_passage_that_moves_has_the_reason_that_everybody_gets_and_no_othe
         (
             (*FILLER[:2], "How much for that?"),
             "And how much for that?",
-            ["from 3rd to 1st: holds common words of the question"]
+            ["from 3rd to 1st: holds 'for' and 'that'"]
             + [f"from {old} to {new}: passed by the passage now 1st; holds no keyword"
                for old, new in (("1st", "2nd"), ("2nd", "3rd"))],
         ),

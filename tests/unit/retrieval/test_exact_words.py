@@ -1,0 +1,138 @@
+"""Codes, versions, scripts and sources in a whole retrieval: exact beats partial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import qtmiddleware as qtm
+from qtmiddleware.preprocessing import find_protected_spans
+
+FILLER = [f"Notes on garden {'abcdefghij'[number % 10]}" for number in range(60)]
+
+
+def wrap(
+    texts: Sequence[str], metadata: Sequence[dict[str, Any]] = (), client: Any = None, **config: Any
+) -> Any:
+    """A search that returns *texts* and sixty others in this order, whatever is asked."""
+    rows = [
+        {
+            "id": str(place),
+            "score": 0.9 - place / 100,
+            "text": text,
+            "metadata": metadata[place] if place < len(metadata) else {},
+        }
+        for place, text in enumerate((*texts, *FILLER))
+    ]
+    middleware = qtm.QueryMiddleware(config, client=client)
+    return middleware.wrap(lambda query, top_k=4: rows[:top_k])
+
+
+@pytest.mark.parametrize(
+    ("question", "wrong", "right"),
+    [
+        ("What does clause 3.2 say?", "Clause 2.3: each quarter.", "Clause 3.2: the customer."),
+        ("Upgrade to 2.10", "Upgrade to 10.2: new database.", "Upgrade to 2.10: new login."),
+        ("10.0.0.12 is down", "Host 12.0.0.10 is the printer.", "Host 10.0.0.12 is the database."),
+        ("screw 3.5 x 30", "Screw 3 x 30, 5 pieces", "Screw 3.5 x 30"),
+        ("price 8.90", "Drill 8 x 160. Price 5.90", "Bolt. Price 8.90"),
+        ("error E-210", "Error E-230 after 210 hours", "Error E210"),
+        ("departure 10:30", "Departure 11:30, gate 10", "Departure at 10:30"),
+        ("meeting of 2025-03-01", "Meeting of 2025-01-03", "Meeting of 2025-03-01"),
+        ("CVE-2023-51177 fixed?", "CVE-2023-51771 is fixed", "CVE-2023-51177 is fixed"),
+        ("Wie lange ist die Kündigungsfrist?", "Etwas", "Die Kündi\u00adgungs\u200bfrist"),
+        ("ما هي احكام الايجار؟", "نص آخر", "أحكام الإيجار في القانون"),
+        ("휴가는 며칠인가요?", "급여일은 언제", "휴가 일수는 25일"),
+        ("健康診断はいつですか", "給与はいつですか", "2026年の健康診断"),
+    ],
+)
+def test_the_passage_with_the_words_as_asked_is_first(
+    question: str, wrong: str, right: str
+) -> None:
+    assert wrap([wrong, right])(question)[0]["text"] == right
+
+
+def test_a_version_in_the_metadata_outweighs_a_word_and_the_explanation_says_so() -> None:
+    texts = ["We changed the login.", "Rounding, in 3 or 4 steps.", "New export."]
+    versions = [{"version": number} for number in ("2.0.1", "4.3.1", "3.4.1")]
+    r = wrap(texts, versions).retrieve("What changed in v3.4.1?")
+    assert r.matches[0].id == "2"
+    assert "version = 3.4.1" in qtm.evaluation.explain_movement(r).passages[0].why
+
+
+def test_a_passage_with_function_words_alone_gets_no_evidence() -> None:
+    texts = ["Apples and pears", "Loss of profit, cost of goods, cases of wine", "Hosted software"]
+    moved = qtm.evaluation.explain_movement(wrap(texts).retrieve("sued because of the software"))
+    evidence = {movement.match.id: movement.evidence for movement in moved.passages}
+    assert evidence["2"] > 0 == evidence["1"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "2026年の健康診断はいつですか",
+        "ChatGPTとは何ですか",
+        "发票金额超过5000元怎么报销？",
+        "PDF파일은 어떻게 올리나요?",
+        "การเปลี่ยนรหัสในWindows11ทำอย่างไร",
+    ],
+)
+def test_a_question_without_spaces_is_asked_though_it_holds_a_number_or_a_name(
+    question: str,
+) -> None:
+    asked = []
+
+    def model(messages: Any) -> str:
+        asked.append(messages)
+        return json.dumps({"rewrite": question})
+
+    wrap(["x"], client=model, transformationType="rewrite").retrieve(question)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("question", "negation"),
+    [
+        ("保険が適用されない治療は何ですか", "ない"),
+        ("哪些治疗项目不在保险报销范围内？", "不"),
+        ("보험이 적용되지 않는 치료는?", "않"),
+        ("Какое лечение не покрывает страховка?", "не"),
+        ("Jakie leczenie nie jest objęte?", "nie"),
+        ("ما العلاجات التي لا يغطيها التأمين؟", "لا"),
+        ("אילו טיפולים לא מכוסים", "לא"),
+        ("การรักษาใดที่ประกันไม่ครอบคลุม", "ไม่"),
+        ("कौन से उपचार शामिल नहीं हैं?", "नहीं"),
+        ("Điều trị nào không được bảo hiểm?", "không"),
+        ("申請方法を教えてもらえませんか", None),
+        ("提出しなければならない書類", None),
+        ("产品X100和X200有什么区别？", None),
+        ("是不是可以退款", None),
+        ("Не подскажете, где парковка?", None),
+        ("ประกันครอบคลุมหรือไม่", None),
+    ],
+)
+def test_negations_of_other_languages_are_protected_and_polite_forms_are_not(
+    question: str, negation: str | None
+) -> None:
+    spans = [span.text for span in find_protected_spans(question) if span.kind == "negation"]
+    assert spans == ([] if negation is None else [negation])
+
+
+def test_one_text_from_two_sources_is_two_passages_beside_each_other() -> None:
+    rows = [
+        {"text": "Refunds take 14 days.", "score": 0.9, "metadata": {"source": "policy-0"}},
+        {"text": "Refunds take 14 days.", "score": 0.8, "metadata": {"source": "policy-1"}},
+        {"text": "Cats sleep.", "score": 0.2, "metadata": {"source": "cats"}},
+    ]
+    found = qtm.middleware(lambda query, top_k=2: rows[:top_k])("When are refunds paid?")
+    assert [row["metadata"]["source"] for row in found] == ["policy-0", "policy-1"]
+
+
+def test_check_says_that_a_code_may_lie_beyond_the_candidates() -> None:
+    check = wrap(["Item 1"]).check("Where is item 4289?")
+    (finding,) = [finding for finding in check.findings if finding.subject == "passages"]
+    assert "none has `4289`" in finding.text
+    assert "keywordEvidence.candidates above 50" in finding.fix
