@@ -24,6 +24,8 @@ MOST_OTHERS: Final = 16
 """The maximum number of other forms of a term that are searched."""
 MOST_BYTES: Final = 50_000_000
 """The maximum size of a glossary file, in bytes."""
+LONGEST_FORM: Final = 200
+"""The maximum number of characters in one form."""
 
 _WORD: Final = re.compile(r"\w+")
 # Next to one of these characters, a term is part of a code, an address or a file name.
@@ -265,6 +267,10 @@ def _split_forms(form_list: str, location: str) -> list[str]:
 def _read_form(form: str, location: str) -> str:
     """Return *form* with single spaces between words, and without backslashes."""
     plain = " ".join(_ESCAPED.sub(r"\1", form).split())
+    if len(plain) > LONGEST_FORM:
+        raise _build_config_error(
+            location, f"must have forms of at most {LONGEST_FORM} characters, not {len(plain):,}"
+        )
     if not _WORD.search(plain):
         raise _build_config_error(
             location, f"must have a letter or digit in each form, not {_quote_text(plain)}"

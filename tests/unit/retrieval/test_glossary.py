@@ -151,6 +151,7 @@ def test_lines_with_commas_count_in_all_directions_and_those_with_arrows_in_one(
         ("a => b => c\n", "line 1, must hold two forms or one =>"),
         ("CR, change request\nSWP,\n", "line 2, must have a letter or digit in each form"),
         ("CR, change request\n=> b\n", "line 2, must have a letter or digit in each form"),
+        (f"CR, {'x' * 201}\n", "line 1, must have forms of at most 200 characters, not 201"),
         ("CR, ++\n", "line 1, must have a letter or digit in each form"),
         (b"CR, change request\nSWP, \xff\xfe\n", "is not UTF-8 (line 2)"),
     ],
