@@ -99,6 +99,7 @@ class SQLiteStore(ClosingStore):
         self._cache_lock = make_lock()
         self._changes = -1
         self._vectors: tuple[Rows, list[str], Floats] | None = None
+        self._metadata: tuple[list[int], list[Any]] | None = None
         self._rows_by_filter: dict[str, Rows] = {}
         meta = {
             "embedding_model": embedding_model,
@@ -146,7 +147,7 @@ class SQLiteStore(ClosingStore):
         """
         pairs = iter(list(passages) if self._path == MEMORY else passages)
         # Ids that are not valid text cannot be stored, so they need not be deleted.
-        stale_ids = [(id_.encode("utf-8", "replace").decode(),) for id_ in delete]
+        stale_ids = [(id_,) for id_ in delete if id_ == id_.encode("utf-8", "replace").decode()]
         with self._open_transaction("BEGIN IMMEDIATE") as connection:
             _delete_passages(connection, stale_ids)
             while batch := list(islice(pairs, BATCH)):
@@ -226,7 +227,7 @@ class SQLiteStore(ClosingStore):
     def close(self) -> None:
         """Close the file; you can call this more than once."""
         self._closed = True
-        self._vectors = None
+        self._vectors = self._metadata = None
         # A connection that is still in use is closed at the end of its transaction.
         while self._idle:
             self._idle.pop().close()
@@ -239,7 +240,7 @@ class SQLiteStore(ClosingStore):
     def _open_transaction(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction. If the ``with`` block raises, no change is saved."""
         # While a file is read, odd values in it have the same cause as odd pages.
-        kinds = (ValueError, TypeError) if begin == "BEGIN" else ()
+        kinds = (ValueError, TypeError, AttributeError) if begin == "BEGIN" else ()
         with self._one_user, explain_errors(self._subject, *kinds):
             if self._closed:
                 raise StoreError(f"{self._subject} cannot be used: it is closed")
@@ -325,9 +326,13 @@ class SQLiteStore(ClosingStore):
             if key not in self._rows_by_filter:
                 if len(self._rows_by_filter) >= _MOST_FILTERS:
                     self._rows_by_filter.clear()
-                passages = connection.execute("SELECT row, metadata FROM passages")
+                if self._metadata is None:
+                    found = connection.execute("SELECT row, metadata FROM passages").fetchall()
+                    # All metadata is parsed as one text, so that equal keys share one object.
+                    values = json.loads(f"[{','.join(metadata for _, metadata in found)}]")
+                    self._metadata = [row for row, _ in found], values
                 self._rows_by_filter[key] = np.array(
-                    [row for row, metadata in passages if matches(json.loads(metadata))],
+                    [row for row, value in zip(*self._metadata, strict=True) if matches(value)],
                     dtype=np.int64,
                 )
             return self._rows_by_filter[key]
@@ -336,7 +341,8 @@ class SQLiteStore(ClosingStore):
         """Drop what is cached of the file if the file has changed since."""
         changes = connection.execute("SELECT value FROM meta WHERE key = 'changes'").fetchone()[0]
         if changes != self._changes:
-            self._changes, self._vectors, self._rows_by_filter = changes, None, {}
+            self._changes, self._rows_by_filter = changes, {}
+            self._vectors = self._metadata = None
 
 
 class MemoryStore(SQLiteStore):
