@@ -284,7 +284,9 @@ def test_the_keys_of_a_language_and_of_its_dates_are_described() -> None:
     languages = [
         json.loads((folder / f"{code}.json").read_text(encoding="utf-8")) for code in LANGUAGES
     ]
-    assert {key for language in languages for key in language} == described
+    others = json.loads((folder / "others.json").read_text(encoding="utf-8"))
+    keys = {key for language in (*languages, *others.values()) for key in language}
+    assert keys == described
     assert {key for language in languages for key in language.get("dates", {})} == dates
 
 

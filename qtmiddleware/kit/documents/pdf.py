@@ -58,7 +58,12 @@ def read_pdf(path: Path, file: BinaryIO) -> Iterator[Piece]:
         except Exception as error:
             if type(error).__name__ == "DependencyError":
                 raise _explain_error(path, error) from error
-            _log.warning("page %d is damaged and was skipped: %s", number, type(error).__name__)
+            _log.warning(
+                "page %d is damaged and was skipped: %s",
+                number,
+                type(error).__name__,
+                event="page_left_out",
+            )
             continue
         is_damaged = False
         if text.strip():

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Final
 
 from qtmiddleware.config.settings import StoreSettings
-from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, StoreError
+from qtmiddleware.errors import ConfigError, InvalidQuery, StoreError
 from qtmiddleware.kit.stores.filters import build_matcher
 from qtmiddleware.kit.stores.passages import ClosingStore, pair_vectors
 from qtmiddleware.protocols import Filter, Passage, Record
@@ -344,10 +344,7 @@ def open_pinecone(options: StoreSettings, *, embedding_model: str, dimension: in
     api_key = os.environ.get(_KEY_VARIABLE, "").strip()
     if not api_key:
         raise StoreError(f"the key for Pinecone is missing: set {_KEY_VARIABLE} in the environment")
-    try:
-        from pinecone import Pinecone
-    except ImportError as error:
-        raise MissingExtra("pinecone", "pinecone") from error
+    from pinecone import Pinecone
 
     def open_index(resources: ExitStack) -> Any:
         client = Pinecone(api_key=api_key)

@@ -41,7 +41,7 @@ def test_warnings_are_noted_once_on_one_line_without_the_degradations_a_command_
     logger.warning("nobody listens")
     noted = capsys.readouterr().err.splitlines()
     assert noted == [
-        r"warning: the index\n[31mi.sqlite is damaged",
+        r"warning: the index\n\u001b[31mi.sqlite is damaged",
         "warning: answer degraded: answer empty",
     ]
 
