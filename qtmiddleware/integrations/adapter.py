@@ -192,8 +192,8 @@ def make_searches(
         sets_count: Whether the retriever takes a number. If not, its result is truncated.
     """
 
-    def limit(found: Any, top_k: int | None) -> Any:
-        return found if sets_count or not isinstance(found, list) else found[:top_k]
+    def limit(response: Any, top_k: int | None) -> Any:
+        return response if sets_count or not isinstance(response, list) else response[:top_k]
 
     def search(query: Any, top_k: int | None = None, **arguments: Any) -> Any:
         return limit(

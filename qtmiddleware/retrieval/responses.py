@@ -471,31 +471,18 @@ class _Reader(NamedTuple):
             return None
         layout = _find_layout(tuple(item), self.named)
         id_name, score_name, text_field = layout.usual
-        id_, score, text, metadata = item.get(id_name), item.get(score_name), None, item
-        if type(id_) is not str or type(score) is not float or not isfinite(score):
+        id_, score = item.get(id_name), item.get(score_name)
+        if type(id_) is not str or not id_ or type(score) is not float or not isfinite(score):
             return None
-        if not layout.metadata:
-            metadata = {name: it for name, it in item.items() if name not in layout.no_metadata}
-        elif type(metadata := item[layout.metadata[0]]) is not dict or not metadata:
+        place, metadata = self._find_metadata(item, layout)
+        text = item.get(text_field)
+        if not layout.texts and place:
+            name = _find_layout(tuple(metadata), self.named).usual[2]
+            text, text_field = metadata.get(name), f"metadata.{name}"
+        if type(text) is not str or not text or text.isspace():
             return None
-        if layout.texts:
-            text = item.get(text_field)
-        elif layout.metadata:
-            text_field = _find_layout(tuple(metadata), self.named).usual[2]
-            text, text_field = metadata.get(text_field), f"metadata.{text_field}"
-        if type(text) is not str or not id_ or not text or text.isspace():
-            return None
-        title = metadata.get("title") or item.get(layout.title)
-        return Passage(
-            (str(item.get("namespace") or self.namespace), id_),
-            item,
-            id_,
-            score,
-            text,
-            title if isinstance(title, str) else "",
-            metadata,
-            text_field,
-            layout.scores,
+        return self._build_passage(
+            item, item, layout, id_, id_, score, text, text_field, metadata, layout.scores
         )
 
     def _read(self, item: Any, names: Sequence[str]) -> Passage:
@@ -536,10 +523,36 @@ class _Reader(NamedTuple):
             # Scores and similar numbers tell no passages apart.
             other = {name: it for name, it in metadata.items() if type(it) is not float}
             key = f"{id_ or ''}\0{text or repr(other or item)}"
-        title = metadata.get("title") or fields.get(layout.title)
         score = _read_score(fields, scores)
         if places:
             scores = [(*places.get(name, (name,)), *rest) for name, *rest in scores]
+        return self._build_passage(
+            item,
+            fields,
+            layout,
+            key,
+            id_,
+            score,
+            text,
+            None if text is None else text_field,
+            metadata,
+            scores,
+        )
+
+    def _build_passage(
+        self,
+        item: Any,
+        fields: dict[Any, Any],
+        layout: _Layout,
+        key: str,
+        id_: str | None,
+        score: float | None,
+        text: str | None,
+        text_field: str | None,
+        metadata: dict[Any, Any],
+        score_paths: Sequence[Path],
+    ) -> Passage:
+        title = metadata.get("title") or fields.get(layout.title)
         return Passage(
             (str(fields.get("namespace") or self.namespace), key),
             item,
@@ -548,8 +561,8 @@ class _Reader(NamedTuple):
             text,
             title if isinstance(title, str) else "",
             metadata,
-            None if text is None else text_field,
-            scores,
+            text_field,
+            score_paths,
         )
 
     def _name_fields(
