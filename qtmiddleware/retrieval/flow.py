@@ -29,7 +29,6 @@ from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
-from qtmiddleware.catalogue import NOTHING
 from qtmiddleware.errors import ResponseShapeError, is_refusal
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.plan import Plan
@@ -42,8 +41,13 @@ from qtmiddleware.retrieval.ranking import (
 )
 from qtmiddleware.retrieval.reranking import rerank_candidates
 from qtmiddleware.retrieval.responses import SearchResult, read_response
-from qtmiddleware.retrieval.result import build_response_and_matches, read_matches
-from qtmiddleware.retrieval.searching import Found, search_by_keywords, search_texts
+from qtmiddleware.retrieval.result import build_result, read_matches
+from qtmiddleware.retrieval.searching import (
+    Found,
+    KeywordSearch,
+    search_by_keywords,
+    search_texts,
+)
 from qtmiddleware.retrieval.transform_stage import TransformStage
 from qtmiddleware.runtime.io import Outcome, Work
 from qtmiddleware.runtime.logs import format_error, get_logger
@@ -126,7 +130,9 @@ class _Flow:
         self.degradations = self.plan.degradations
         # The error of the original's own search, the only error that the flow raises.
         self._search_error: BaseException | None = None
-        self._keyword_search_error: BaseException | None = None
+        # What runs beside the search for the question leaves its results here.
+        self._keyword_search: KeywordSearch | None = None
+        self._found: Found | None = None
         self._original_search = Search(call.original)
         # The search for the question that was answered last, and the response.
         self._answered: Search | None = None
@@ -158,16 +164,13 @@ class _Flow:
 
         Failures are added to the notes of the transformation.
         """
-        transformation = NOTHING
         try:
-            stage = self.plan.make()
-            transformation = self.plan.remembered
-            if stage is not None:
-                transformation = await stage.get_transformation(self.services)
+            if (stage := self.plan.make()) is not None:
+                self.plan.texts = await stage.get_transformation(self.services)
         except Exception as error:
             self._record_internal_error(error)
         notes = tuple((degradation.stage, degradation.reason) for degradation in self.degradations)
-        return replace(transformation, notes=transformation.notes + notes)
+        return replace(self.plan.texts, notes=self.plan.texts.notes + notes)
 
     async def _improve_retrieval(self) -> Retrieval:
         """Search, ask the model, rank the passages, and return the result.
@@ -176,10 +179,8 @@ class _Flow:
         """
         plan, call = self.plan, self.call
         stage = plan.make()
-        # None until the keyword search has run. If it must not run, its list of results is empty.
-        keyword_results: Sequence[SearchResult] | None = (
-            None if plan.should_search_by_keywords() else ()
-        )
+        if not plan.should_search_by_keywords():
+            self._keyword_search = KeywordSearch()
         # A follow-up never waits for the gate: its own search seldom finds what it refers to.
         gated = (
             stage is not None and self.settings.escalation.mode == "auto" and not plan.is_follow_up
@@ -188,34 +189,31 @@ class _Flow:
         # be read. Until then its variants wait.
         learns = self.learned.is_new and (call.embedder is not None or bool(self.learned.problem))
         places = self.services.limit - 1
-        has_texts = stage is not None or not (learns or plan.remembered.is_empty)
+        has_texts = stage is not None or not (learns or plan.texts.is_empty)
         asks_beside = places > 0 and has_texts and not gated
-        beside = list[Work[Any]]()
-        if keyword_results is None and not learns and places > asks_beside:
-            deadline = self.plan.deadline if stage is None else self.plan.model_deadline
+        beside = list[Work[None]]()
+        if self._keyword_search is None and not learns and places > asks_beside:
+            deadline = plan.deadline if stage is None else plan.model_deadline
             self.services.taken.append(None)
             beside.append(partial(self._search_by_keywords_beside, deadline))
         if asks_beside:
             beside.append(partial(self._ask_and_search, stage, should_search=not learns))
-        response, results = await self._perform_original_search(beside)
-        texts, found = results.pop() if asks_beside else (plan.remembered, None)
-        if results:
-            keyword_results = results.pop()
+        response = await self._perform_original_search(beside)
         try:
             original_result = await self._read_original_response(response)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         self._learn(original_result)
-        self.plan.search_width = call.search_width
+        plan.search_width = call.search_width
         is_worth_asking = not gated or self._should_ask_model(original_result)
         if stage is not None and not asks_beside and is_worth_asking:
-            texts = await stage.get_transformation(self.services)
-        if keyword_results is None:
-            keyword_results = await self._search_by_keywords(self.plan.deadline)
-        self._record_rejected_keyword_search()
-        if found is None:
-            found = await search_texts(self.plan, texts, self.services)
-        return await self._rank(original_result, keyword_results, found)
+            plan.texts = await stage.get_transformation(self.services)
+        keyword_search = self._keyword_search or await search_by_keywords(
+            plan, self.services, plan.deadline
+        )
+        self._learn_rejection(keyword_search.error)
+        found = self._found or await search_texts(plan, self.services)
+        return await self._rank(original_result, keyword_search.results, found)
 
     async def _rank(
         self, original_result: SearchResult, keyword_results: Sequence[SearchResult], found: Found
@@ -227,23 +225,18 @@ class _Flow:
             *found.results,
         ]
         fusion = fuse_lists(plan, original_result, others)
-        ranked, rerank_scores = fusion.fused, list[float | None]()
-        if call.uses_keyword_evidence:
-            ranked = weigh_words(plan, fusion, found)
-        evidence = ranked.evidence
-        standing = measure_confidence(plan, fusion, evidence, found.question_keywords)
+        ranked = weigh_words(plan, fusion, found) if call.uses_keyword_evidence else fusion.fused
+        standing = measure_confidence(plan, fusion, ranked.evidence, found.question_keywords)
         record_text_presence(plan, fusion, ranked)
         if call.uses_reranker:
-            ranked, rerank_scores = await rerank_candidates(ranked, plan, self.services)
+            ranked = await rerank_candidates(ranked, plan, self.services)
         try:
-            response, matches = build_response_and_matches(
-                [original_result, *others], fusion, ranked, rerank_scores, call
-            )
+            result = build_result([original_result, *others], fusion, ranked, call)
         except ResponseShapeError as error:
             return await self._return_unreadable_response(error)
         return self._build_retrieval(
-            response,
-            matches=matches,
+            result.response,
+            matches=result.matches,
             variants=(
                 plan.original,
                 *(result.ranking.variant for result in keyword_results),
@@ -254,16 +247,16 @@ class _Flow:
             fused=tuple(fusion.fused.keys),
             fused_scores=tuple(fusion.fused.scores),
             gains=tuple(map(tuple, fusion.fused.gains)),
-            evidence=evidence,
+            evidence=ranked.evidence,
             standing=standing,
-            reranked=tuple(ranked.keys[: len(rerank_scores)]),
-            rerank_scores=tuple(rerank_scores),
+            reranked=tuple(ranked.keys[: len(ranked.rerank_scores)]),
+            rerank_scores=tuple(ranked.rerank_scores),
         )
 
     # --- the searches and the model ---------------------------------------------------------------
 
-    async def _perform_original_search(self, beside: Sequence[Work[Any]]) -> tuple[Any, list[Any]]:
-        """Search for the question while *beside* runs; return the response and the results."""
+    async def _perform_original_search(self, beside: Sequence[Work[None]]) -> Any:
+        """Search for the question while *beside* runs, and return the response."""
         call, search_width = self.call, self.plan.search_width
         if (full := call.full_search_width) is not None and search_width != full:
             count, chars = search_width or call.top_k, self.learned.passage_chars
@@ -285,14 +278,15 @@ class _Flow:
             finally:
                 self.services.taken.pop()
             seconds = perf_counter() - began
-            results = [await work.get() for work in running]
+            for work in running:
+                await work.get()
         finally:
             for work in running:
                 await work.cancel()
         # Recorded only now, because the work beside the search writes to the same trace.
         self.trace.count_search(search.calls, search.reads)
         self._record_original_search(began, seconds, search_width)
-        return response, results
+        return response
 
     def _record_original_search(
         self, start_time: float, search_seconds: float, search_width: int | None
@@ -397,53 +391,33 @@ class _Flow:
         )
         return self.trace.decision.call
 
-    async def _ask_and_search(
-        self, stage: TransformStage | None, *, should_search: bool
-    ) -> tuple[Transformation, Found | None]:
-        """Return the model's texts and, if *should_search* is true, what they brought.
+    async def _ask_and_search(self, stage: TransformStage | None, *, should_search: bool) -> None:
+        """Ask the model, and search for its texts if *should_search* is true.
 
         Without a *stage*, the texts are those from the cache.
         """
-        texts = (
-            self.plan.remembered if stage is None else await stage.get_transformation(self.services)
-        )
-        return texts, await search_texts(self.plan, texts, self.services) if should_search else None
+        if stage is not None:
+            self.plan.texts = await stage.get_transformation(self.services)
+        if should_search:
+            self._found = await search_texts(self.plan, self.services)
 
-    async def _search_by_keywords(self, deadline: Deadline) -> list[SearchResult]:
-        """Search the text fields for the question's keywords.
-
-        Returns a list with one result, or an empty list if the search fails.
-        """
-        results, self._keyword_search_error = await search_by_keywords(
-            self.plan, self.services, deadline
-        )
-        return results
-
-    async def _search_by_keywords_beside(self, deadline: Deadline) -> list[SearchResult]:
+    async def _search_by_keywords_beside(self, deadline: Deadline) -> None:
         """Search by keywords, and give back the place for calls at once that this takes."""
         try:
-            return await self._search_by_keywords(deadline)
+            self._keyword_search = await search_by_keywords(self.plan, self.services, deadline)
         finally:
             self.services.taken.pop()
 
-    def _record_rejected_keyword_search(self) -> None:
-        """Stop further keyword searches if the function has just rejected one.
-
-        A rejection is ignored if the function also rejected the requested number of passages,
-        because this number may be the only cause.
-        """
-        error, learned = self._keyword_search_error, self.learned
+    def _learn_rejection(self, error: BaseException | None) -> None:
+        """Stop further keyword searches if the function rejected one with *error*."""
         # A function that rejected the number of passages would have rejected any search.
         if error is None or not is_refusal(error) or self._original_search.was_refused:
             return
-        learned.refuses_words = True
+        self.learned.refuses_words = True
         fields = ", ".join(map(repr, self.call.text_fields))
-        problem = (
+        self.learned.record_problem(
             f"the function rejected a keyword search of {fields} (hybrid.textFields):"
-            f" {type(error).__name__}"
-        )
-        learned.record_problem(
-            f"{problem}; name fields that the index declares with full_text_search"
+            f" {type(error).__name__}; name fields that the index declares with full_text_search"
         )
 
     async def _get_response(self, text: str) -> Any:

@@ -67,6 +67,7 @@ class FusedList:
             method does not add scores.
         evidence: How keywords changed the order after the fusion. ``None`` if keywords were not
             used.
+        rerank_scores: The reranker's scores of the first passages, as far as they were reranked.
     """
 
     items: Sequence[FusedPassage]
@@ -74,6 +75,7 @@ class FusedList:
     spread: float | None = None
     gains: Sequence[Sequence[float]] = ()
     evidence: Evidence | None = None
+    rerank_scores: Sequence[float | None] = ()
 
     @property
     def keys(self) -> list[Key]:

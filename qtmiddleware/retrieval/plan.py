@@ -43,7 +43,7 @@ class Plan:
         original: The question itself as a variant, the one that every call searches.
         keywords: The keywords to show; ``""`` if preprocessing is off.
         is_follow_up: Whether the question continues the topic of its conversation.
-        remembered: The model's texts from the cache; none unless the cache has them.
+        texts: The model's texts: none until the cache or the model has given them.
         deadline: The deadline of the retrieval.
         search_width: How many passages each search asks for; ``None`` for as many as the caller
             asked for.
@@ -59,7 +59,7 @@ class Plan:
         self.original = Variant("original", call.original, call.settings.fusion.weights["original"])
         self.keywords = ""
         self.is_follow_up = bool(call.history)
-        self.remembered = NOTHING
+        self.texts = NOTHING
         self.deadline = Deadline.after(call.settings.limits.deadline_ms / 1e3)
         self.search_width = call.search_width
         self._glossary_terms: Sequence[Term] = ()
@@ -72,7 +72,7 @@ class Plan:
         """Understand the question, and return the stage that asks the model.
 
         ``None`` if the model is not asked: the settings or the gate say no, or the cache has its
-        reply, which is `remembered` then.
+        `texts`.
         """
         call, trace = self.call, self.trace
         self.query = prepare_query(call.original, self.settings)
@@ -107,9 +107,9 @@ class Plan:
         self._anchors = self._find_date_anchors()
         question = Question(call.original, call.history, self.settings, facts, self._anchors)
         stage = TransformStage(self, question)
-        if (remembered := stage.find_cached_transformation()) is not None:
+        if (cached := stage.find_cached_transformation()) is not None:
             trace.decision = Decision(call=False, reason="cached")
-            self.remembered = remembered
+            self.texts = cached
             return None
         if self.is_follow_up:
             # The gate compensates for this call, so that the call rate stays near its target.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,15 +17,12 @@ from qtmiddleware.runtime.services import Services
 STAGE: Final = "rerank"
 
 
-async def rerank_candidates(
-    fused_list: FusedList, plan: Plan, services: Services
-) -> tuple[FusedList, list[float | None]]:
-    """Rerank the first candidates of *fused_list*; return the new list and the reranker's scores.
+async def rerank_candidates(fused_list: FusedList, plan: Plan, services: Services) -> FusedList:
+    """Return *fused_list* with its first candidates reranked.
 
     - No candidate is removed. A candidate without text keeps its position and has the score
       ``None``.
-    - If the reranker fails or is late, *fused_list* is returned unchanged, and the list of scores
-      is empty.
+    - If the reranker fails or is late, *fused_list* is returned unchanged.
     """
     candidates = fused_list.items[: plan.settings.rerank.rerank_top_k]
     texts = [candidate.passage.text for candidate in candidates]
@@ -32,14 +30,14 @@ async def rerank_candidates(
     if len(places) < 2:
         if len(candidates) > 1:
             plan.trace.note(STAGE, "no candidate has a text; order kept")
-        return fused_list, []
+        return fused_list
     candidate_texts = [texts[place] or "" for place in places]
     (outcome,) = await services.gather(
         [partial(services.rerank, plan.call.original, candidate_texts)], plan.deadline
     )
     scores = _read_rerank_scores(outcome, len(places), plan)
     if scores is None:
-        return fused_list, []
+        return fused_list
     items = list(fused_list.items)
     rerank_scores: list[float | None] = [None] * len(candidates)
     # Only candidates with a text trade places. The others stay where they are.
@@ -47,7 +45,7 @@ async def rerank_candidates(
     for place, (score, best_place) in zip(places, best_first, strict=True):
         items[place] = fused_list.items[best_place]
         rerank_scores[place] = score
-    return FusedList(items, fused_list.method), rerank_scores
+    return replace(fused_list, items=items, rerank_scores=rerank_scores)
 
 
 def _read_rerank_scores(

@@ -39,14 +39,21 @@ class _Passage(FusedPassage):
     answers_question: bool = True
 
 
-def build_response_and_matches(
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class Result:
+    """What the caller gets: the *response*, and its passages as *matches*."""
+
+    response: Any
+    matches: tuple[Match, ...]
+
+
+def build_result(
     results: Sequence[SearchResult],
     fusion_result: FusionResult,
     ranked_list: FusedList,
-    rerank_scores: Sequence[float | None],
     call: Call,
-) -> tuple[Any, tuple[Match, ...]]:
-    """Return (response, matches) with the best passages of *ranked_list*.
+) -> Result:
+    """Return a result with the best passages of *ranked_list*.
 
     The response has the type of the function's own response. It has as many passages as the caller
     asked for, or, if this number is unknown, as the longest list. The response never has fewer
@@ -56,7 +63,6 @@ def build_response_and_matches(
         results: The responses that were read, the original's first.
         fusion_result: The fused list, and the rankings that were fused.
         ranked_list: The fused list after keyword evidence and reranking.
-        rerank_scores: The reranker's scores for the first passages in *ranked_list*.
         call: The query, its settings and the number of passages asked for.
     """
     original_result = results[0]
@@ -66,8 +72,8 @@ def build_response_and_matches(
         call.uses_keyword_evidence or call.uses_reranker or shows_fused_scores
     ):
         # Nothing changes the list: return the function's own response, repeated passages included.
-        matches = read_matches(original_result.ranking.variant, original_result.response, call)
-        return original_result.response, matches
+        response = original_result.response
+        return Result(response, read_matches(original_result.ranking.variant, response, call))
     longest = max(len(result.ranking.keys) for result in results)
     # A page keeps everything that its search returned, even more than was asked for.
     top_k = None if call.page else call.top_k
@@ -84,11 +90,12 @@ def build_response_and_matches(
         _choose_template_result(results), [passage.shown for passage in passages]
     )
     kinds = [ranking.variant.kind for ranking in fusion_result.rankings]
-    rerank_scores_by_key = dict(zip(ranked_list.keys, rerank_scores, strict=False))
-    return response, tuple(
-        _build_match(passage, _select_variant_kinds(kinds, passage.sources), rerank_scores_by_key)
+    rerank_scores = dict(zip(ranked_list.keys, ranked_list.rerank_scores, strict=False))
+    matches = [
+        _build_match(passage, _select_variant_kinds(kinds, passage.sources), rerank_scores)
         for passage in passages
-    )
+    ]
+    return Result(response, tuple(matches))
 
 
 def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ...]:
@@ -162,63 +169,38 @@ def _choose_passages(
         top_k: How many passages the caller asked for. ``None`` if this is unknown, or if the call
             is for a page.
     """
-    chosen = list(ranked_list.items[:passage_count])
-    remaining = ranked_list.items[passage_count:]
-    missing, repeated = _find_missing_and_repeated_indexes(
-        original_ranking.keys, {passage.key for passage in chosen}
-    )
-    if top_k is not None and len(original_ranking.keys) >= top_k:
-        missing = missing[: max(0, top_k - len(chosen))]
-    elif top_k is not None:
-        surplus = max(0, len(chosen) + len(missing) - top_k)
-        original_keys = set(original_ranking.keys)
-        replaceable = [passage for passage in reversed(chosen) if passage.key not in original_keys][
-            :surplus
-        ]
-        chosen = [passage for passage in chosen if passage not in replaceable]
-    unscored: list[int] = []
-    if missing:
-        missing_keys = {original_ranking.keys[place] for place in missing}
-        chosen += [passage for passage in remaining if passage.key in missing_keys]
-        # The original's list may have taken no part in the fusion. Its passages then have no fused
-        # score.
-        ranked_keys = set(ranked_list.keys)
-        unscored = [place for place in missing if original_ranking.keys[place] not in ranked_keys]
-    plain_count = (
-        len(original_ranking.keys) if top_k is None else min(top_k, len(original_ranking.keys))
-    )
+    own, ranked = original_ranking.keys, ranked_list.items
+    keeps_own = top_k is None or len(own) < top_k
+    kept = set(own) if keeps_own else set[Key]()
+    if top_k is None or not keeps_own:
+        kept.update(passage.key for passage in ranked[:passage_count])
+    else:
+        others = [passage.key for passage in ranked if passage.key not in kept]
+        kept.update(others[: top_k - len(kept)])
+    chosen = [passage for passage in ranked if passage.key in kept]
+    # The original's list may have taken no part in the fusion. Its passages then have no fused
+    # score, just like the repeated ones, which only fill up.
+    ranked_keys, seen = set(ranked_list.keys), set[Key]()
+    unranked: list[int] = []
+    repeated: list[int] = []
+    for place, key in enumerate(own):
+        if key in seen:
+            repeated.append(place)
+        elif key not in ranked_keys:
+            unranked.append(place)
+        seen.add(key)
+    unscored = unranked if keeps_own else unranked[: max(0, passage_count - len(chosen))]
+    plain_count = len(own) if top_k is None else min(top_k, len(own))
     unscored += repeated[: max(0, plain_count - len(chosen) - len(unscored))]
-    if unscored:
-        lowest = min((passage.score for passage in chosen), default=0.0)
-        chosen += [
-            FusedPassage(original_ranking.keys[place], original_ranking.passages[place], lowest, 0)
-            for place in unscored
-        ]
+    lowest = min((passage.score for passage in chosen), default=0.0)
+    chosen += [
+        FusedPassage(own[place], original_ranking.passages[place], lowest, 0) for place in unscored
+    ]
     scores = make_scores_strictly_decreasing([passage.score for passage in chosen])
     return [
         _Passage(passage.key, passage.passage, score, passage.sources, passage.passage.item)
         for passage, score in zip(chosen, scores, strict=True)
     ]
-
-
-def _find_missing_and_repeated_indexes(
-    keys: Sequence[Key], chosen_keys: set[Key]
-) -> tuple[list[int], list[int]]:
-    """Return the indexes of missing keys, and the indexes of repeated keys.
-
-    A key is missing if it is not in *chosen_keys*; each missing key is listed once. A key is
-    repeated if it occurred earlier in *keys*.
-    """
-    seen: set[Key] = set()
-    missing: list[int] = []
-    repeated: list[int] = []
-    for place, key in enumerate(keys):
-        if key in seen:
-            repeated.append(place)
-        elif key not in chosen_keys:
-            missing.append(place)
-        seen.add(key)
-    return missing, repeated
 
 
 def make_scores_strictly_decreasing(scores: Sequence[float]) -> list[float]:

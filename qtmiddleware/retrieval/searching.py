@@ -27,7 +27,7 @@ from qtmiddleware.retrieval.plan import Plan
 from qtmiddleware.retrieval.responses import SearchResult, read_response
 from qtmiddleware.runtime.io import Outcome
 from qtmiddleware.runtime.services import Search, Services
-from qtmiddleware.types import Deadline, Degradation, Transformation, Variant
+from qtmiddleware.types import Deadline, Degradation, Trace, Transformation, Variant
 
 # Notes in the trace on a variant that is not searched separately.
 IN_ONE_TEXT: Final = "searched together with the question, as one text"
@@ -44,10 +44,14 @@ TELLING: Final = 4
 LEADS_FROM: Final = 0.7
 
 
-def build_variants_and_notes(
-    transformation: Transformation, question: str, options: FusionSettings, keywords: str = ""
-) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the variants made from the model's texts, and (kind, note) for each repeated text.
+def build_variants(
+    transformation: Transformation,
+    question: str,
+    options: FusionSettings,
+    trace: Trace,
+    keywords: str = "",
+) -> Sequence[Variant]:
+    """Return the variants made from the model's texts.
 
     If the model wrote several texts of one kind, they share the weight of this kind equally. A
     text that repeats *question* becomes a variant only if the question has no weight.
@@ -56,12 +60,13 @@ def build_variants_and_notes(
         transformation: The model's texts.
         question: The question's text.
         options: The weights.
+        trace: Receives a note for each repeated text.
         keywords: The question's keywords, used to lower the weight of texts that may answer another
             question. If the texts of one kind contain less than the fraction `ON_TOPIC` of the
             keywords, the weight of this kind is lowered in proportion. ``""`` keeps all weights.
     """
     if transformation is NOTHING:
-        return (), ()
+        return ()
     # Imported here so that calls without a model do not load the modules for models.
     from qtmiddleware.transforms import ORIGINAL, SAME, find_repeats
 
@@ -78,14 +83,13 @@ def build_variants_and_notes(
         if text and not text.isspace()
     ]
     texts: dict[TextField, list[str]] = {}
-    notes: list[tuple[str, str]] = []
     repeats = find_repeats([text for _, text in candidates], original=question)
     for (row, text), repeat in zip(candidates, repeats, strict=True):
         if repeat is None:
             texts.setdefault(row, []).append(text)
         else:
             repeated = "original" if repeat == ORIGINAL else candidates[repeat][0].variant
-            notes.append((row.variant, f"not searched: same text as the {repeated}"))
+            trace.note(row.variant, f"not searched: same text as the {repeated}")
     terms = find_terms(keywords)
     variants: list[Variant] = []
     for row, kind_texts in texts.items():
@@ -93,7 +97,7 @@ def build_variants_and_notes(
         topic = 1.0 if row.variant == STANDALONE else _measure_relevance(kind_texts, terms)
         weight = options.weights[row.name] / len(kind_texts) * topic
         variants += [Variant(row.variant, text, weight) for text in kind_texts]
-    return tuple(variants), tuple(notes)
+    return variants
 
 
 def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
@@ -109,10 +113,10 @@ def _measure_relevance(texts: Sequence[str], question_terms: Set[str]) -> float:
     )
 
 
-def select_variants_and_notes(
-    variants: Sequence[Variant], question: str, max_searches: int | None
-) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
-    """Return the variants to search, and (kind, note) for each variant without its own search.
+def select_variants(
+    variants: Sequence[Variant], question: str, max_searches: int | None, trace: Trace
+) -> Sequence[Variant]:
+    """Return the variants to search.
 
     - If *max_searches* allows one search per variant, every variant is searched separately.
     - Otherwise, the variants with the largest weights are searched separately. The last search is
@@ -126,9 +130,10 @@ def select_variants_and_notes(
         variants: The variants of the question.
         question: The question's own text.
         max_searches: The limit, not counting the search for the question; ``None`` for no limit.
+        trace: Receives a note for each kind of variant without its own search.
     """
     if max_searches is None or len(variants) <= max_searches:
-        return tuple(variants), ()
+        return variants
     standalone = [variant for variant in variants if variant.kind == STANDALONE]
     others = [variant for variant in variants if variant.kind != STANDALONE]
     if standalone:
@@ -151,14 +156,13 @@ def select_variants_and_notes(
         (variant.kind, IN_ONE_TEXT if variant in joinable else NOT_SEARCHED)
         for variant in remaining
     ]
-    return (*(variant for variant in others if variant in alone), *joined), tuple(
-        dict.fromkeys(notes)
-    )
+    trace.notes.extend(dict.fromkeys(notes))
+    return [*(variant for variant in others if variant in alone), *joined]
 
 
 def prefer_hypothetical_passage(
-    variants: Sequence[Variant], options: FusionSettings
-) -> tuple[tuple[Variant, ...], tuple[tuple[str, str], ...]]:
+    variants: Sequence[Variant], options: FusionSettings, trace: Trace
+) -> Sequence[Variant]:
     """Drop all variants but the hypothetical passage if this passage is relevant enough.
 
     In a conversation, most candidates concern the same topic, so they all match the standalone
@@ -169,21 +173,20 @@ def prefer_hypothetical_passage(
     - Otherwise, the hypothetical passage is dropped.
     - If there is no hypothetical passage or no standalone form, all *variants* are returned.
 
-    Returns:
-        The remaining variants, and (kind, note) for each kind of variant that was dropped.
+    *trace* receives a note for each kind of variant that was dropped.
     """
     by_kind = {variant.kind: variant for variant in variants}
     standalone, passage = by_kind.get(STANDALONE), by_kind.get("hyde")
     if standalone is None or passage is None or not options.weights["hyde"]:
-        return tuple(variants), ()
+        return variants
     topic = passage.weight / options.weights["hyde"]
+    others = [variant for variant in variants if variant is not passage]
     if topic < LEADS_FROM:
-        return tuple(variant for variant in variants if variant is not passage), (
-            ("hyde", "not searched: has little to do with the question"),
-        )
-    other_kinds = dict.fromkeys(variant.kind for variant in variants if variant is not passage)
-    notes = tuple((kind, PASSAGE_LEADS) for kind in other_kinds)
-    return (replace(passage, weight=topic * standalone.weight),), notes
+        trace.note("hyde", "not searched: has little to do with the question")
+        return others
+    for kind in dict.fromkeys(variant.kind for variant in others):
+        trace.note(kind, PASSAGE_LEADS)
+    return [replace(passage, weight=topic * standalone.weight)]
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -207,62 +210,39 @@ class Found:
     results: Sequence[SearchResult]
 
 
-async def search_texts(
-    plan: Plan,
-    transformation: Transformation,
-    services: Services,
-) -> Found:
-    """Choose variants of the model's texts, search them, and return what they brought.
+async def search_texts(plan: Plan, services: Services) -> Found:
+    """Choose variants of the model's texts in *plan*, search them, and return what they brought.
 
     If fewer searches succeed than ``fusion.minSuccesses``, the variants count for nothing.
-
-    Args:
-        plan: What is understood of the question.
-        transformation: The model's texts.
-        services: Calls the function and the embedder.
     """
-    call, settings, trace = plan.call, plan.settings, plan.trace
+    call, settings, trace, transformation = plan.call, plan.settings, plan.trace, plan.texts
     if not plan.is_follow_up and transformation.standalone:
         transformation = replace(transformation, standalone=None)
     question_keywords = find_question_keywords(plan.query, transformation, settings)
     topic = question_keywords if settings.llm.guard else ""
-    variants: Sequence[Variant]
-    variants, notes = build_variants_and_notes(
-        transformation, plan.query.text, call.fusion_settings, topic
-    )
-    trace.notes.extend(notes)
+    variants = build_variants(transformation, plan.query.text, call.fusion_settings, trace, topic)
     if call.page:
         # A page keeps its passages. Variants may only change their order.
         searched: Sequence[Variant] = ()
     elif call.has_parts and len(transformation.sub_queries) > 1:
         searched = [variant for variant in variants if variant.kind == STANDALONE]
     else:
-        variants, searched = _choose_variants(plan, variants)
+        # A follow-up cannot be found without its standalone form, so that is searched even if it
+        # exceeds the budget by one search.
+        has_standalone = any(variant.kind == STANDALONE for variant in variants)
+        most = call.max_searches
+        count = None if most is None else max(most - 1, int(has_standalone))
+        # The limit must be unset, or too low for one search per variant.
+        limit = settings.limits.max_searches
+        if call.fusion_row.weighs and (limit is None or len(variants) >= limit):
+            variants = prefer_hypothetical_passage(variants, call.fusion_settings, trace)
+        searched = select_variants(variants, plan.query.text, count, trace)
     results = await search_variants(searched, plan, services)
     if len(results) < min(settings.fusion.min_successes, len(searched)):
         detail = f"{len(results)} of {len(searched)} searches succeeded"
         plan.degradations.append(Degradation("search", "too_few_successes", detail))
         return Found(transformation, question_keywords, (), searched, ())
     return Found(transformation, question_keywords, variants, searched, results)
-
-
-def _choose_variants(
-    plan: Plan, variants: Sequence[Variant]
-) -> tuple[Sequence[Variant], Sequence[Variant]]:
-    """Return the variants whose words count as evidence, and those to search."""
-    call, most_searches = plan.call, plan.call.max_searches
-    # A follow-up cannot be found without its standalone form, so that is searched even if it
-    # exceeds the budget by one search.
-    has_standalone = any(variant.kind == STANDALONE for variant in variants)
-    count = None if most_searches is None else max(most_searches - 1, int(has_standalone))
-    # The limit must be unset, or too low for one search per variant.
-    limit = plan.settings.limits.max_searches
-    if call.fusion_row.weighs and (limit is None or len(variants) >= limit):
-        variants, notes = prefer_hypothetical_passage(variants, call.fusion_settings)
-        plan.trace.notes.extend(notes)
-    searched, notes = select_variants_and_notes(variants, plan.query.text, count)
-    plan.trace.notes.extend(notes)
-    return variants, searched
 
 
 async def search_variants(
@@ -319,16 +299,23 @@ async def search_variants(
     return _read_outcomes(variants, searches, outcomes, plan)
 
 
-async def search_by_keywords(
-    plan: Plan, services: Services, deadline: Deadline
-) -> tuple[list[SearchResult], BaseException | None]:
+@dataclass(frozen=True, eq=False, repr=False, slots=True)
+class KeywordSearch:
+    """A search of the call's text fields for the question's keywords.
+
+    Attributes:
+        results: The response; empty if the search failed or was not made.
+        error: What the search raised; ``None`` if it succeeded or was late.
+    """
+
+    results: Sequence[SearchResult] = ()
+    error: BaseException | None = None
+
+
+async def search_by_keywords(plan: Plan, services: Services, deadline: Deadline) -> KeywordSearch:
     """Search the call's text fields for the question's keywords.
 
     The keywords are sent as a text clause, the keyword part of a hybrid search.
-
-    Returns:
-        A list and an error. The list contains the response, or nothing if the search failed. The
-        error is ``None`` if the search succeeded or was late.
     """
     fusion, hybrid = plan.settings.fusion, plan.settings.hybrid
     weight = (fusion.weights["original"] or 1.0) * hybrid.bm25_weight
@@ -344,7 +331,7 @@ async def search_by_keywords(
     outcomes = await services.gather([partial(services.search, search)], deadline)
     plan.trace.record_stage("search.text_clause", perf_counter() - began, began=began)
     results = _read_outcomes((variant,), (search,), outcomes, plan)
-    return results, outcomes[0].error
+    return KeywordSearch(results, outcomes[0].error)
 
 
 def _read_outcomes(

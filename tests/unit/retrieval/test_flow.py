@@ -574,7 +574,7 @@ def fails(*_: Any, **__: Any) -> Any:
         "plan.prepare_query",
         "plan.find_skip_reason",
         "ranking.fuse_rankings",
-        "flow.build_response_and_matches",
+        "flow.build_result",
     ],
 )
 def test_what_fails_inside_leaves_the_plain_result_and_its_matches(

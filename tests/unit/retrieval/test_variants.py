@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import DEFAULT_WEIGHTS, FusionSettings
 from qtmiddleware.retrieval.searching import (
-    build_variants_and_notes,
+    build_variants,
     prefer_hypothetical_passage,
-    select_variants_and_notes,
+    select_variants,
 )
-from qtmiddleware.types import Transformation
+from qtmiddleware.types import Trace, Transformation, Variant
 
 WEIGHTS = {
     **DEFAULT_WEIGHTS,
@@ -29,10 +30,20 @@ OPTIONS = FusionSettings(weights=WEIGHTS)
 QUESTION = "Does the old dog have health concerns?"
 
 
+def build(
+    made: Transformation, options: FusionSettings = OPTIONS, keywords: str = ""
+) -> Sequence[Variant]:
+    return build_variants(made, QUESTION, options, Trace(), keywords)
+
+
 def shown(made: Transformation) -> list[tuple[str, str, float]]:
-    return [
-        (it.kind, it.text, it.weight) for it in build_variants_and_notes(made, QUESTION, OPTIONS)[0]
-    ]
+    return [(it.kind, it.text, it.weight) for it in build(made)]
+
+
+def list_repeats(made: Transformation) -> list[tuple[str, str]]:
+    trace = Trace()
+    build_variants(made, QUESTION, FusionSettings(), trace)
+    return trace.notes
 
 
 def test_each_kind_speaks_with_its_own_weight_and_lists_share_theirs() -> None:
@@ -136,23 +147,19 @@ def test_what_repeats_the_question_is_searched_where_the_question_itself_does_no
         rewrite="does the old dog have health concerns", sub_queries=("vaccination dates",)
     )
     alone = FusionSettings(weights={**DEFAULT_WEIGHTS, "original": 0.0})
-    assert [it.kind for it in build_variants_and_notes(made, QUESTION, FusionSettings())[0]] == [
-        "sub_query"
-    ]
-    assert [it.kind for it in build_variants_and_notes(made, QUESTION, alone)[0]] == [
+    assert [it.kind for it in build(made, FusionSettings())] == ["sub_query"]
+    assert [it.kind for it in build(made, alone)] == [
         "rewrite",
         "sub_query",
     ]
     dropped = Transformation(
         sub_queries=("vaccination dates",), notes=(("rewrite", "dropped: same as the query"),)
     )
-    assert [it.text for it in build_variants_and_notes(dropped, QUESTION, alone)[0]] == [
+    assert [it.text for it in build(dropped, alone)] == [
         QUESTION,
         "vaccination dates",
     ]
-    assert [it.kind for it in build_variants_and_notes(dropped, QUESTION, FusionSettings())[0]] == [
-        "sub_query"
-    ]
+    assert [it.kind for it in build(dropped, FusionSettings())] == ["sub_query"]
 
 
 def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
@@ -161,13 +168,11 @@ def test_what_is_not_searched_is_noted_with_what_it_repeats() -> None:
         paraphrases=(QUESTION.upper(), "vaccination dates of Rex"),
     )
     again = replace(made, sub_queries=("which vaccination dates does Jaco have",))
-    assert build_variants_and_notes(made, QUESTION, FusionSettings())[1] == (
-        ("paraphrase", "not searched: same text as the original"),
-    )
-    assert build_variants_and_notes(again, QUESTION, FusionSettings())[1] == (
+    assert list_repeats(made) == [("paraphrase", "not searched: same text as the original")]
+    assert list_repeats(again) == [
         ("sub_query", "not searched: same text as the rewrite"),
         ("paraphrase", "not searched: same text as the original"),
-    )
+    ]
 
 
 # --- a budget of searches -------------------------------------------------------------------------
@@ -181,9 +186,7 @@ FORMS = Transformation(
 
 
 def choose(made: Transformation, count: int | None) -> list[tuple[str, str, float]]:
-    chosen, _ = select_variants_and_notes(
-        build_variants_and_notes(made, QUESTION, OPTIONS)[0], QUESTION, count
-    )
+    chosen = select_variants(build(made), QUESTION, count, Trace())
     return [(it.kind, it.text, it.weight) for it in chosen]
 
 
@@ -215,11 +218,12 @@ def test_searches_of_their_own_go_to_the_largest_weights() -> None:
 def test_a_step_back_is_no_part_of_a_joined_text() -> None:
     made = Transformation(rewrite="medical history", step_back="conditions of large breeds")
     assert choose(made, 1) == [("joined", f"{QUESTION} medical history", 0.7)]
-    variants = build_variants_and_notes(made, QUESTION, OPTIONS)[0]
-    assert select_variants_and_notes(variants, QUESTION, 1)[1] == (
+    trace = Trace()
+    select_variants(build(made), QUESTION, 1, trace)
+    assert trace.notes == [
         ("rewrite", "searched together with the question, as one text"),
         ("step_back", "not searched"),
-    )
+    ]
 
 
 def test_no_budget_leaves_the_words_alone() -> None:
@@ -251,7 +255,7 @@ def test_no_budget_is_exceeded(count: int, parts: list[str], rewrite: str, hyde:
 
 
 def weigh(made: Transformation) -> dict[str, float]:
-    variants, _ = build_variants_and_notes(made, QUESTION, OPTIONS, "old dog health concerns")
+    variants = build(made, keywords="old dog health concerns")
     return {it.text: round(it.weight, 4) for it in variants}
 
 
@@ -288,8 +292,8 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
     made = Transformation(
         rewrite="How is beer brewed?", hyde="An old dog.", sub_queries=("health of a dog",)
     )
-    variants, _ = build_variants_and_notes(made, QUESTION, OPTIONS, "old dog health concerns")
-    (joined,), _ = select_variants_and_notes(variants, QUESTION, 1)
+    variants = build(made, keywords="old dog health concerns")
+    (joined,) = select_variants(variants, QUESTION, 1, Trace())
     assert joined.text == f"{QUESTION} An old dog. health of a dog"
 
 
@@ -298,10 +302,9 @@ def test_a_variant_of_no_weight_is_no_part_of_a_joined_text() -> None:
 
 def lead(hyde: str | None, standalone: str | None = ALONE) -> list[tuple[str, float]]:
     made = replace(FORMS, hyde=hyde, standalone=standalone)
-    variants, _ = build_variants_and_notes(made, "And now?", OPTIONS, "illnesses old jaco got")
-    return [
-        (it.kind, round(it.weight, 4)) for it in prefer_hypothetical_passage(variants, OPTIONS)[0]
-    ]
+    variants = build_variants(made, "And now?", OPTIONS, Trace(), "illnesses old jaco got")
+    left = prefer_hypothetical_passage(variants, OPTIONS, Trace())
+    return [(it.kind, round(it.weight, 4)) for it in left]
 
 
 def test_the_passage_leads_alone_with_the_weight_of_the_standalone_form() -> None:
@@ -323,14 +326,15 @@ def test_without_a_passage_or_a_standalone_form_nobody_leads() -> None:
     ]
     assert ("rewrite", 0.0) in lead("Old Jaco has got two illnesses.", standalone=None)
     silent = FusionSettings(weights={**WEIGHTS, "hyde": 0.0})
-    variants, _ = build_variants_and_notes(replace(FORMS, standalone=ALONE), "And now?", silent)
-    assert prefer_hypothetical_passage(variants, silent) == (variants, ())
+    variants = build_variants(replace(FORMS, standalone=ALONE), "And now?", silent, Trace())
+    assert prefer_hypothetical_passage(variants, silent, Trace()) == variants
 
 
 def test_what_the_passage_leads_is_noted() -> None:
-    variants, _ = build_variants_and_notes(replace(FORMS, standalone=ALONE), "And now?", OPTIONS)
-    notes = prefer_hypothetical_passage(variants, OPTIONS)[1]
-    assert notes == tuple(
+    trace = Trace()
+    variants = build_variants(replace(FORMS, standalone=ALONE), "And now?", OPTIONS, trace)
+    prefer_hypothetical_passage(variants, OPTIONS, trace)
+    assert trace.notes == [
         (kind, "not searched: the hypothetical passage is used instead")
         for kind in ("standalone", "rewrite", "sub_query", "step_back")
-    )
+    ]
