@@ -104,7 +104,7 @@ def _fill_row(lists: Lists, at: int, asked: Asked, found: List, listed: Listed) 
     rules = load_word_rules(prepared.language)
     words = parse_question(prepared.keywords, rules)
     words_found = find_words(words, texts, rules)
-    if words.terms and any(words_found.offsets):
+    if words.terms and any(words_found.held):
         lists.features["coverage"][at, :size] = measure_coverage(words, words_found)
         for name, numbers in measure_word_scores(words, words_found)._asdict().items():
             lists.features[name][at, :size] = numbers

@@ -238,7 +238,7 @@ def _score_question_words(
         else texts
     )
     found_words = find_words(question, titled_texts, rules)
-    if not any(found_words.offsets):
+    if not any(found_words.held):
         return None
     coverage = measure_coverage(question, found_words)
     # A number or code that occurs in one passage only identifies this passage, even in a small
@@ -246,10 +246,10 @@ def _score_question_words(
     codes = [
         term
         for term in question.content
-        if term.isascii() and not term.isalpha() and term not in found_words.offsets[0]
+        if term.isascii() and not term.isalpha() and term not in found_words.held[0]
     ]
     is_whole_collection = is_whole_collection and not any(
-        sum(code in offsets for offsets in found_words.offsets) == 1 for code in codes
+        sum(code in held for held in found_words.held) == 1 for code in codes
     )
     strength, reason = measure_strength_and_reason(
         coverage, is_whole_collection=is_whole_collection

@@ -17,11 +17,10 @@ benchmarks.evidence` repeats the measurements behind the constants.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cache, lru_cache
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import add
 from typing import Final, NamedTuple
 
@@ -155,22 +154,19 @@ _Offsets = tuple[int, int]
 
 
 class FoundWords(NamedTuple):
-    """The positions of a question's words in several texts.
+    """Which of a question's words occur in several texts.
 
     Attributes:
-        joined_text: All texts in lower case and without accents, joined into one string.
-        begins: The offset in *joined_text* at which each text begins. The last number is the offset
-            at which another text would begin.
-        lengths: The number of characters of each text in *joined_text*.
-        head_ends: The offset in *joined_text* at which the first line of each text ends.
-        offsets: For each text, the (begin, end) offsets in *joined_text* of each word that occurs.
+        texts: The texts in lower case and without accents, with a space before and after each.
+        held: For each text, the terms that occur in it.
+        head_ends: The offset at which the first line of each text ends.
+        endings: The endings of word forms in the question's language.
     """
 
-    joined_text: str
-    begins: Sequence[int]
-    lengths: Sequence[int]
+    texts: Sequence[str]
+    held: Sequence[set[str]]
     head_ends: Sequence[int]
-    offsets: Sequence[Mapping[str, Sequence[_Offsets]]]
+    endings: tuple[str, ...]
 
 
 @cache
@@ -286,94 +282,86 @@ def _compile_code(code: str) -> re.Pattern[str]:
 def find_words(
     question: QuestionWords, texts: Sequence[str | None], rules: WordRules
 ) -> FoundWords:
-    """Find the words of *question* in *texts*, in all their forms.
+    """Find out which words of *question* occur in each of *texts*, in any form.
 
-    Only excerpts of long texts are read (`bm25.MOST_READ`). The texts are joined and searched for
-    the stems, which is faster than splitting them into words.
+    Only excerpts of long texts are read (`bm25.MOST_READ`). The folded texts are searched for the
+    stems, which is faster than splitting them into words.
     """
     joints = _choose_joints(question.terms)
-    folded = [_fold_words(text, joints) for text in shorten_texts([text or "" for text in texts])]
-    lengths = list(map(len, folded))
-    begins = list(accumulate([length + 2 for length in lengths], initial=1))
-    joined_text = f" {'  '.join(folded)} "
-    first_line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    head_ends = [
-        begin + (HEAD_CHARS if line_end < 0 else line_end)
-        for begin, line_end in zip(begins, first_line_ends, strict=False)
-    ]
-    offsets = _find_offsets(question.terms, joined_text, begins[1:], rules.endings)
-    return FoundWords(joined_text, begins, lengths, head_ends, offsets)
+    read_texts = shorten_texts([text or "" for text in texts])
+    folded = [f" {_fold_words(text, joints)} " for text in read_texts]
+    line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
+    finders = [(term, _make_finder(term, rules.endings)) for term in question.terms]
+    return FoundWords(
+        texts=folded,
+        held=[{term for term, find in finders if find(text, 0)} for text in folded],
+        head_ends=[1 + (HEAD_CHARS if line_end < 0 else line_end) for line_end in line_ends],
+        endings=rules.endings,
+    )
 
 
-def _find_offsets(
-    terms: Sequence[str], joined_text: str, text_ends: Sequence[int], endings: tuple[str, ...]
-) -> list[dict[str, list[_Offsets]]]:
-    """Return, for each text, the (begin, end) offsets of all forms of each term.
+@lru_cache(maxsize=1_024)
+def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _Offsets | None]:
+    """Return a function (folded text, begin) -> the next offsets of a form of *term*."""
+    if is_code(term):
+        pattern = _compile_code(term)
 
-    Args:
-        terms: The stems to search for.
-        joined_text: The texts, joined into one string.
-        text_ends: For each text, the offset in *joined_text* at which the next text begins.
-        endings: The endings of the language, the longest first.
-    """
-    all_terms = frozenset(terms)
-    find = joined_text.find
-    offsets_by_text: list[dict[str, list[_Offsets]]] = [{} for _ in text_ends]
-    forms: dict[str, str | None] = {}
-    for term in terms:
-        if is_code(term):
-            for match in _compile_code(term).finditer(joined_text):
-                text = bisect_right(text_ends, match.start() + 1)
-                offsets_by_text[text].setdefault(term, []).append((match.start() + 1, match.end()))
-            continue
-        is_spaced = not is_unspaced(term)
-        # Every form of a term begins with the term. A very short term has no other forms.
-        beginning = (
-            term if not is_spaced else f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
-        )
-        at = find(beginning)
-        text = -1
-        offsets = list[_Offsets]()
+        def find_code(text: str, begin: int) -> _Offsets | None:
+            match = pattern.search(text, begin)
+            return (match.start() + 1, match.end()) if match else None
+
+        return find_code
+    if is_unspaced(term):
+
+        def find_pair(text: str, begin: int) -> _Offsets | None:
+            # Pairs of characters overlap: the next one may begin at this one's second character.
+            at = text.find(term, begin)
+            return (at, at + 1) if at >= 0 else None
+
+        return find_pair
+    # Every form of a term begins with the term. A very short term has no other forms.
+    beginning = f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
+
+    def find_form(text: str, begin: int) -> _Offsets | None:
+        at = text.find(beginning, begin)
         while at >= 0:
-            start = at + is_spaced
-            # In a script without spaces pairs of characters overlap: the next pair may begin at the
-            # second character of this one.
-            end = find(" ", start + 1) if is_spaced else start + 1
-            if is_spaced:
-                word = joined_text[start:end]
-                if word not in forms:
-                    stem = find_stem(word, endings)
-                    forms[word] = stem if stem in all_terms else None
+            end = text.find(" ", at + 1)
             # Two terms may begin alike: each takes only its own forms.
-            if not is_spaced or forms[word] == term:
-                if text < 0 or start >= text_ends[text]:
-                    text = bisect_right(text_ends, start)
-                    offsets = offsets_by_text[text][term] = []
-                offsets.append((start, end))
-            at = find(beginning, end)
-    return offsets_by_text
+            if find_stem(text[at + 1 : end], endings) == term:
+                return at + 1, end
+            at = text.find(beginning, end)
+        return None
+
+    return find_form
+
+
+def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
+    """Return the (begin, end) offsets of all forms of *term* in a folded text."""
+    find = _make_finder(term, endings)
+    offsets, found = list[_Offsets](), find(text, 0)
+    while found:
+        offsets.append(found)
+        found = find(text, found[1])
+    return offsets
 
 
 def _is_pair_near(
-    joined_text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
+    text: str, offsets: Mapping[str, Sequence[_Offsets]], pair: Pair, window: int = WINDOW
 ) -> bool:
-    """Return whether a text contains the words of *pair* in this order and near each other.
+    """Return whether a folded text contains the words of *pair* in this order, near each other.
 
     Fewer than *window* words may be between them. *offsets* maps each term of the text to its
-    offsets in *joined_text*.
+    offsets.
     """
-    firsts = offsets.get(pair[0])
-    seconds = offsets.get(pair[1])
-    if firsts is None or seconds is None:
-        return False
+    firsts = offsets[pair[0]]
     at = 0
-    for start, _ in seconds:
+    for start, _ in offsets[pair[1]]:
         while at + 1 < len(firsts) and firsts[at + 1][1] <= start:
             at += 1
         gap = start - firsts[at][1]
         # A gap of one character is the space before the word.
         if 0 <= gap <= 1 or (
-            1 < gap <= _MOST_BETWEEN and len(joined_text[start - gap : start].split()) < window
+            1 < gap <= _MOST_BETWEEN and len(text[start - gap : start].split()) < window
         ):
             return True
     return False
@@ -416,7 +404,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
-    held_terms = find_words(parse_question(keywords, rules), [text], rules).offsets[0]
+    held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
     words: dict[str, str] = {}
     for word in split_terms(keywords):
         # A passage with another number is named by the name in the code alone.
@@ -441,9 +429,11 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     for match in compile_term_pattern().finditer(folded_text):
         joined += f"{match.group()} "
         joined_places += [*places[match.start() : match.end()], places[match.end() - 1]]
-    [offsets] = _find_offsets(question.terms, joined, [len(joined)], rules.endings)
+    offsets = [
+        span for term in question.terms for span in _list_offsets(term, joined, rules.endings)
+    ]
     spans: list[tuple[int, int]] = []
-    for begin, end in sorted(span for term_spans in offsets.values() for span in term_spans):
+    for begin, end in sorted(offsets):
         last = end if is_unspaced(joined[begin]) and end + 1 < len(joined) else end - 1
         span = joined_places[begin], joined_places[last] + 1
         # In scripts without spaces, neighbouring pairs of characters overlap.
@@ -457,7 +447,7 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
 def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return, for each text, the fraction of the question's content words that occur in it."""
     content = frozenset(question.content)
-    return [len(content & offsets.keys()) / len(content) for offsets in found_words.offsets]
+    return [len(content & held) / len(content) for held in found_words.held]
 
 
 def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> float:
@@ -466,7 +456,7 @@ def measure_joint_coverage(question: QuestionWords, found_words: FoundWords) -> 
     A word counts if it occurs in at least one of these texts.
     """
     content = frozenset(question.content)
-    return len(content & frozenset().union(*found_words.offsets[:LEADING])) / len(content)
+    return len(content & frozenset().union(*found_words.held[:LEADING])) / len(content)
 
 
 class WordScores(NamedTuple):
@@ -525,43 +515,44 @@ def count_terms(
 
 def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
-    text_terms = [
-        TextTerms(
-            {term: len(offsets) for term, offsets in text_offsets.items()},
-            length,
-            _find_neighbours(question, found_words, text_offsets),
-        )
-        for length, text_offsets in zip(found_words.lengths, found_words.offsets, strict=True)
-    ]
-    size = len(text_terms)
     content = frozenset(question.content)
+    text_terms, near, head_terms = list[TextTerms](), list[float](), list[list[str]]()
+    for text, held, head_end in zip(
+        found_words.texts, found_words.held, found_words.head_ends, strict=True
+    ):
+        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
+        pairs = [pair for pair in question.pairs if held.issuperset(pair)]
+        neighbours = [pair for pair in question.neighbours if held.issuperset(pair)]
+        text_terms.append(
+            TextTerms(
+                {term: len(offsets[term]) for term in question.terms if term in held},
+                len(text) - 2,
+                frozenset(pair for pair in pairs if _is_pair_near(text, offsets, pair, window=1)),
+            )
+        )
+        near_pairs = [
+            pair
+            for pair in neighbours
+            if _is_pair_near(text, offsets, pair) or _is_pair_near(text, offsets, pair[::-1])
+        ]
+        near.append(len(near_pairs) / len(question.neighbours) if near_pairs else 0.0)
+        head_terms.append([term for term in content & held if offsets[term][0][0] < head_end])
+    size = len(text_terms)
     terms = sum_gains(question.terms, compute_term_gains(text_terms), size)
-    pairs = sum_gains(question.pairs, compute_pair_gains(text_terms), size)
+    pair_sums = sum_gains(question.pairs, compute_pair_gains(text_terms), size)
     # Function words count only beside a content word.
     bm25 = [
-        0.0 if content.isdisjoint(text_offsets) else score
-        for text_offsets, score in zip(
-            found_words.offsets, normalise_scores(list(map(add, terms, pairs))), strict=True
+        0.0 if content.isdisjoint(held) else score
+        for held, score in zip(
+            found_words.held, normalise_scores(list(map(add, terms, pair_sums))), strict=True
         )
     ]
-    holders = Counter(
-        [term for text_offsets in found_words.offsets for term in content & text_offsets.keys()]
-    )
+    holders = Counter([term for held in found_words.held for term in content & held])
     # A word that occurs in no text counts as the rarest word, so it lowers the result of every
     # text.
     rarity = compute_idf({term: holders[term] for term in content}, size)
     total_rarity = sum(rarity.values())
-    near, head = [], []
-    for text_offsets, end in zip(found_words.offsets, found_words.head_ends, strict=False):
-        near.append(_measure_nearness(question, found_words, text_offsets))
-        head.append(
-            sum(
-                rarity[term]
-                for term in content & text_offsets.keys()
-                if text_offsets[term][0][0] < end
-            )
-            / total_rarity
-        )
+    head = [sum(rarity[term] for term in terms) / total_rarity for terms in head_terms]
     return WordScores(bm25, near, head)
 
 
@@ -575,43 +566,3 @@ def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[fl
         WEIGHT * sum(measures)
         for measures in zip(*measure_word_scores(question, found_words), strict=True)
     ]
-
-
-def _find_neighbours(
-    question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
-) -> Set[Pair]:
-    """Return the question's pairs of neighbouring words that are also neighbours in one text.
-
-    The words must be in the order of the question. *text_offsets* maps each term of the text to its
-    offsets.
-    """
-    if len(text_offsets) < 2:
-        return frozenset()
-    return frozenset(
-        [
-            pair
-            for pair in question.pairs
-            if _is_pair_near(found_words.joined_text, text_offsets, pair, window=1)
-        ]
-    )
-
-
-def _measure_nearness(
-    question: QuestionWords, found_words: FoundWords, text_offsets: Mapping[str, Sequence[_Offsets]]
-) -> float:
-    """Return the fraction of the question's neighbouring content words that are near in one text.
-
-    The fraction counts pairs of words. In the text, the words of a pair may be in either order.
-    *text_offsets* maps each term of the text to its offsets.
-    """
-    if len(text_offsets) < 2 or not question.neighbours:
-        return 0.0
-    near_pairs = [
-        neighbours
-        for neighbours in question.neighbours
-        if any(
-            _is_pair_near(found_words.joined_text, text_offsets, pair)
-            for pair in (neighbours, neighbours[::-1])
-        )
-    ]
-    return len(near_pairs) / len(question.neighbours)
