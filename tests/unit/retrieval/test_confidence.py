@@ -30,7 +30,11 @@ WORDS = (
 PASSAGES = [{"id": word, "text": f"All about the {word} and its {word} rules."} for word in WORDS]
 numbers = st.floats(-1e6, 1e6)
 signals = st.fixed_dictionaries(
-    {"best_score": numbers, "lead": st.floats(0, 1e6), "coverage": st.floats(0, 1)}
+    {
+        "best_score": numbers,
+        "lead": st.floats(0, 1e6, allow_subnormal=False),
+        "coverage": st.floats(0, 1),
+    }
 )
 
 
