@@ -28,7 +28,7 @@ WORDS = (
     "contract",
 )
 PASSAGES = [{"id": word, "text": f"All about the {word} and its {word} rules."} for word in WORDS]
-numbers = st.floats(-1e6, 1e6)
+numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
 signals = st.fixed_dictionaries(
     {
         "best_score": numbers,
