@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cache
@@ -29,40 +29,45 @@ MOST_YEARS: Final = 5
 """A date range adds at most this many years to the keywords, the latest ones."""
 _FARTHEST: Final = 500
 """The maximum distance of a relative date from today, in days, weeks, months, quarters or years."""
-_MOST_BETWEEN: Final = 3
-"""The maximum number of words between a comparison and its date, as in "since the year 2020"."""
 _DENIED_TOKENS: Final = 2
 """A negation applies to this many words after it."""
 
-_compile_pattern: Final = cache(re.compile)
 _YEAR: Final = r"(?:19|20)\d\d"
-_ISO: Final = r"((?:19|20)\d\d)[-/](\d\d?)(?:[-/](\d\d?))?"
-_DOTTED: Final = r"(\d\d?)[./](\d\d?)[./]((?:19|20)\d\d)"
-_QUARTER: Final = r"(?:((?:19|20)\d\d)-?)?[qt]([1-4])(?:[-/]((?:19|20)\d\d))?"
-_VERSION: Final = r"v?(\d{1,6}(?:\.\d{1,6}){1,4})|v(\d{1,6})"
-# 3.4.1, v2, 3.x, python3.11, release-3.4, 4.2-rc1. A path such as /api/v1 is no version.
-_VERSION_IN_QUESTION: Final = (
-    r"(?:[a-z]+-?)??v?(\d{1,6}(?:\.\d{1,6}){1,4})(?:\.x|-[a-z]+\d*|(?:a|b|rc)\d+)?"
-    r"|v?(\d{1,6})\.x|v(\d{1,6})"
+_ISO: Final = rf"({_YEAR})[-/](\d\d?)(?:[-/](\d\d?))?"
+_DOTTED: Final = rf"(\d\d?)[./](\d\d?)[./]({_YEAR})"
+_QUARTER: Final = rf"(?:({_YEAR})-?)?[qt]([1-4])(?:[-/ ]({_YEAR}))?"
+# 3.4.1, v2, 3.x, python3.11, release-3.4, 4.2-rc1, version 4. A path such as /api/v1 is no version.
+_VERSION: Final = (
+    r"(?:[a-z]+-?)??v?\d{1,6}(?:\.\d{1,6}){1,4}(?:\.x|[-+][a-z]*\d*|(?:a|b|rc)\d+)?"
+    r"|v?\d{1,6}\.x"
+    r"|v\d{1,6}"
+    r"|(?:vers\w+|releases?)[ ]v?\d{1,6}(?:\.\d{1,6}){0,4}"
 )
-_DAY_IN_MONTH: Final = r"([0-3]?\d)(?:st|nd|rd|th)?"
 
-
-def _match_whole_text(pattern: str, text: str) -> re.Match[str] | None:
-    """Match *pattern* against the whole *text*, and return the match or ``None``.
-
-    All patterns in this module need a digit, so a *text* of letters never matches.
-    """
-    # Compiling a pattern is slow. Words of letters, and so most questions, need no pattern.
-    return None if text.isalpha() else _compile_pattern(pattern).fullmatch(text)
-
-
-def _match_text_start(pattern: str, text: str) -> re.Match[str] | None:
-    """Match *pattern* at the start of *text*, and return the match or ``None``.
-
-    All patterns in this module need a digit, so a *text* of letters never matches.
-    """
-    return None if text.isalpha() else _compile_pattern(pattern).match(text)
+_DATE: Final = re.sub(r"\((?!\?)", "(?:", rf"{_ISO}|{_DOTTED}|{_QUARTER}|{_YEAR}")
+# A name in capitals stands for words of a language. The text is folded, with a space between its
+# words. A month without a year needs a word before it, because "May" and "March" are also verbs. So
+# does "last" before a number: symptoms last three days.
+_GRAMMAR: Final = rf"""
+    (?<!\S)
+    (?:(?P<comparison>COMPARISON)[ ](?:BETWEEN[ ]){{0,3}}?)?
+    (?:
+        (?P<dated>(?:WITHIN[ ])?(?:DAY[ ](?:OF[ ])?)?MONTH(?:[ ]DAY)?[ ](?:OF[ ])?{_YEAR})
+    |   (?P<undated>(?:(?:WITHIN|STEP)[ ](?:DAY[ ])?|DAY[ ]OF[ ]|(?(comparison)|(?!)))MONTH)
+    |   (?P<day>DAYS)
+    |   (?P<ago>BEFORE_AGO[ ]NUMBER[ ]UNIT|NUMBER[ ]UNIT[ ]AGO)
+    |   (?P<recent>(?:BETWEEN|WITHIN)[ ]LAST[ ]NUMBER[ ]UNIT)
+    |   (?P<step>STEP[ ]UNIT|UNIT[ ]STEP)
+    |   (?P<date>{_DATE})
+    |   (?P<version>{_VERSION})
+    |   (?P<newest>NEWEST)
+    )
+    (?!\S)
+"""
+_COMPARISONS: Final = ("since", "before", "after", "until")
+_STEPS: Final = {"last": -1, "this": 0, "next": 1}
+_DAY: Final = timedelta(days=1)
+_DIGIT: Final = re.compile(r"\d")
 
 
 class Period(NamedTuple):
@@ -90,50 +95,29 @@ class Period(NamedTuple):
 
 
 class VersionRange(NamedTuple):
-    """A range of versions. If *low* and *high* are equal, the range is a single version.
-
-    A version includes its subversions, so the range of the single version 4.2 contains 4.2.1.
+    """A version with its subversions, or a range of versions. 4.2 contains 4.2.1.
 
     Attributes:
-        low: The lowest version, or ``None`` if the range has no lower limit.
-        high: The highest version, or ``None`` if the range has no upper limit.
-        includes_low: Whether the range includes *low*.
-        includes_high: Whether the range includes *high*.
+        version: The version that the question names.
+        comparison: ``since``, ``after``, ``before``, ``until``, or ``""`` for the version alone.
     """
 
-    low: Version | None
-    high: Version | None
-    includes_low: bool = True
-    includes_high: bool = True
+    version: Version
+    comparison: str = ""
 
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
-        return self._is_within_lower_limit(version) and self._is_within_upper_limit(version)
-
-    def _is_within_lower_limit(self, version: Version) -> bool:
-        """Return whether *version* is above the lower limit, or at an included limit."""
-        low = self.low
-        if low is None:
-            return True
-        # 4.2.1 is a part of 4.2, so "after 4.2" does not include it.
-        is_part = version[: len(low)] == low
-        return self.includes_low if is_part else version > low
-
-    def _is_within_upper_limit(self, version: Version) -> bool:
-        """Return whether *version* is below the upper limit, or at an included limit."""
-        high = self.high
-        if high is None:
-            return True
-        is_part = version[: len(high)] == high
-        return self.includes_high if is_part else version < high
+        is_part = version[: len(self.version)] == self.version
+        return {
+            "since": version >= self.version,
+            "after": version > self.version and not is_part,
+            "before": version < self.version,
+            "until": version < self.version or is_part,
+        }.get(self.comparison, is_part)
 
     def __str__(self) -> str:
-        if self.low == self.high:
-            return _format_version(self.low)
-        if self.high is None:
-            return f"{'since' if self.includes_low else 'after'} {_format_version(self.low)}"
-        return f"{'until' if self.includes_high else 'before'} {_format_version(self.high)}"
+        return f"{self.comparison} {'.'.join(map(str, self.version))}".strip()
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -141,66 +125,29 @@ class Times:
     """The dates and versions that a question names.
 
     Attributes:
+        tokens: The words of the question in lower case, without accents. A code or a number is one
+            token.
+        denied_tokens: The two tokens after each negation. In "not in Germany", they are "in" and
+            "germany".
         periods: The periods in the question.
         versions: The versions in the question.
         newest: Whether the question asks for the newest document or version.
         needs_today: Whether a date in the question depends on today's date.
-        tokens: The words of the question in lower case, without accents. A code or a number is one
-            token.
         relative_tokens: The tokens of relative periods, such as "last" and "year".
-        denied_tokens: The two tokens after each negation. In "not in Germany", they are "in" and
-            "germany".
     """
 
+    tokens: Sequence[str] = ()
+    denied_tokens: frozenset[str] = frozenset()
     periods: list[Period] = field(default_factory=list)
     versions: list[VersionRange] = field(default_factory=list)
     newest: bool = False
     needs_today: bool = False
-    tokens: Sequence[str] = ()
     relative_tokens: list[str] = field(default_factory=list)
-    denied_tokens: frozenset[str] = frozenset()
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words for the relative periods in documents, such as years, without duplicates."""
         return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
-
-
-_Phrases = Mapping[str, tuple[tuple[tuple[str, ...], str], ...]]
-"""Maps a word to the (words, meaning) pairs of the phrases that begin with it, longest first."""
-
-
-class _DateWords(NamedTuple):
-    """The date words of one language.
-
-    Attributes:
-        units: Maps a word to its unit: ``day``, ``week``, ``month``, ``quarter`` or ``year``.
-        steps: Maps a word to a number of units from today: "last" to -1, "this" to 0, "next" to 1.
-        numbers: Maps a number word to its number.
-        months: Maps the name of a month to its number, from 1 to 12.
-        month_names: The usual name of each month, from January to December.
-        days: Maps phrases such as "yesterday" to a number of days from today, such as -1.
-        comparisons: Maps phrases to ``since``, ``before``, ``after`` or ``until``.
-        ago: Maps phrases after a number and a unit ("three years ago") to ``ago``, and phrases
-            before a number and a unit ("vor drei Jahren") to ``before_ago``.
-        newest: Phrases that ask for the newest document or version.
-        within: Words that may precede a month, such as "in".
-        between: Words that may be between a comparison and its date, such as "the" and "year".
-        starts: The words that a date or a request for the newest document can begin with.
-    """
-
-    units: Mapping[str, str]
-    steps: Mapping[str, int]
-    numbers: Mapping[str, int]
-    months: Mapping[str, int]
-    month_names: Sequence[str]
-    days: _Phrases
-    comparisons: _Phrases
-    ago: _Phrases
-    newest: _Phrases
-    within: frozenset[str]
-    between: frozenset[str]
-    starts: frozenset[str]
 
 
 def split_date_tokens(text: str) -> list[str]:
@@ -220,33 +167,34 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
         language: The language code of *text*. Unknown codes mean English.
         get_today: Returns today's date. It is called only if *text* has a relative date.
     """
+    language = language if language in LANGUAGES else DEFAULT
+    words = _load_date_words(language)
     tokens = split_date_tokens(text)
-    list_language = language if language in LANGUAGES else DEFAULT
-    times = _TimeReader(tokens, _load_date_words(list_language), get_today).find_times()
-    negations = load_lexicon(list_language).negations
-    # Most questions deny nothing. The check is quicker than a look at every token.
-    if not negations.isdisjoint(tokens):
-        denied_tokens = [
-            tokens[token_index + 1 : token_index + 1 + _DENIED_TOKENS]
-            for token_index, token in enumerate(tokens)
-            if token in negations
-        ]
-        times.denied_tokens = frozenset().union(*denied_tokens)
+    denied = [
+        tokens[index + 1 : index + 1 + _DENIED_TOKENS]
+        for index, token in enumerate(tokens)
+        if token in words.negations
+    ]
+    times = Times(tokens, frozenset().union(*denied))
+    folded = " ".join(tokens)
+    # Most questions name no date, and these checks are faster than the pattern.
+    if not words.signs.isdisjoint(tokens) or _DIGIT.search(folded):
+        reader = _TimeReader(times, words, get_today)
+        for match in _compile_grammar(language).finditer(folded):
+            reader.record(match)
     return times
 
 
 def read_version(text: str) -> Version | None:
     """Return the numbers of the version in *text*, or ``None`` if *text* is not a version.
 
-    ``4.2``, ``v4.2`` and ``4.2-rc1`` all have the numbers ``(4, 2)``.
+    ``4.2``, ``v4.2``, ``4.2-rc1`` and ``4.2 (LTS)`` all have the numbers ``(4, 2)``.
     """
-    # A suffix such as "-rc1", "b2" or "+cpu" may follow the numbers.
-    match = _match_text_start(_VERSION, text.strip().lower())
-    if match is None or (
-        match.end() < len(text.strip()) and text.strip()[match.end()] not in "-+abcr. "
-    ):
+    # Compiling a pattern is slow, and most values have no digit.
+    if not _DIGIT.search(text):
         return None
-    return tuple(map(int, (match.group(1) or match.group(2)).split(".")))
+    match = re.match(rf"(?:{_VERSION})(?![^-+\s])", text.strip().lower())
+    return _read_version_numbers(match[0]) if match else None
 
 
 def read_period(text: str) -> Period | None:
@@ -255,234 +203,158 @@ def read_period(text: str) -> Period | None:
     A period is a date, month, quarter or year in numbers: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or
     2024.
     """
+    if not _DIGIT.search(text):
+        return None
     text = text.strip().lower()
     # A time of day may follow the date: 2024-03-01T12:00 or 2024-03-01 12:00.
-    if (match := _match_text_start(_ISO, text)) and (
-        match.end() == len(text) or text[match.end()] in "t "
-    ):
-        year, month, day = match.groups()
-        return _build_period(int(year), int(month), int(day) if day else None)
-    if match := _match_whole_text(_DOTTED, text):
-        day, month, year = match.groups()
-        return _build_period(int(year), int(month), int(day))
-    if _match_whole_text(_YEAR, text):
-        return _span_years(int(text), int(text))
-    if (match := _match_whole_text(_QUARTER, text.replace(" ", "-"))) and (
-        year := match.group(1) or match.group(3)
-    ):
-        return _span_months(int(year), 3 * int(match.group(2)) - 2, 3)
+    if match := re.match(rf"{_ISO}(?![^t ])", text):
+        return _build_period(match[1], match[2], match[3])
+    if match := re.fullmatch(_DOTTED, text):
+        return _build_period(match[3], match[2], match[1])
+    if re.fullmatch(_YEAR, text):
+        return Period(date(int(text), 1, 1), date(int(text), 12, 31))
+    match = re.fullmatch(_QUARTER, text.replace(" ", "-"))
+    if match and (year := match[1] or match[3]):
+        day = date(int(year), 3 * int(match[2]), 1)
+        return Period(*find_first_and_last_day(day, "quarter", 0))
     return None
 
 
-def _format_version(version: Version | None) -> str:
-    """Return *version* with dots between the numbers, or ``""`` if *version* is ``None``."""
-    return ".".join(map(str, version or ()))
+def _read_version_numbers(version: str) -> Version:
+    """Return the numbers of *version*, without a name before them and a suffix."""
+    numbers = re.findall(r"\d+(?:\.\d+)*", version)[0]
+    return tuple(map(int, numbers.split(".")))
 
 
-def _build_period(year: int, month: int, day: int | None) -> Period | None:
+def _build_period(year: str | int, month: str | int, day: str | int | None) -> Period | None:
     """Return the period of a day, or of the whole month if *day* is ``None``.
 
     Returns ``None`` if the date does not exist.
     """
     try:
-        if day is not None:
-            return Period(date(year, month, day), date(year, month, day))
-        return _span_months(year, month, 1) if 1 <= month <= 12 else None
+        first = date(int(year), int(month), 1 if day is None else int(day))
     except ValueError:
         return None
+    return Period(*find_first_and_last_day(first, "month" if day is None else "day", 0))
 
 
-def _span_years(first_year: int, last_year: int) -> Period:
-    """Return the period from the first day of *first_year* to the last day of *last_year*."""
-    return Period(date(first_year, 1, 1), date(last_year, 12, 31))
+class _DateWords(NamedTuple):
+    """The date words of one language.
 
+    Attributes:
+        meanings: Maps the names in the grammar to their phrases, and each phrase to its meaning: a
+            month to its number, "last" to -1, "yesterday" to -1, "years" to ``year``.
+        month_names: The usual name of each month, from January to December.
+        negations: The words that negate.
+        signs: Words of which a question has one if it has a date without digits.
+    """
 
-def _span_months(year: int, month: int, month_count: int) -> Period:
-    """Return the period of *month_count* months from *month* on, all in the same *year*."""
-    last = month + month_count - 1
-    return Period(date(year, month, 1), date(year, last, monthrange(year, last)[1]))
+    meanings: Mapping[str, Mapping[str, Any]]
+    month_names: Sequence[str]
+    negations: frozenset[str]
+    signs: frozenset[str]
 
 
 @cache
 def _load_date_words(language: str) -> _DateWords:
     """Return the date words of *language*, from its word list."""
-    data: Mapping[str, Any] = load_lexicon(language).dates
-    steps = {
-        word: step
-        for step, name in ((-1, "last"), (0, "this"), (1, "next"))
-        for word in _get_folded_words(data, name)
+    lexicon = load_lexicon(language)
+    data: Mapping[str, Any] = lexicon.dates
+    steps = {word: step for name, step in _STEPS.items() for word in data.get(name, ())}
+    months = [names.split("|") for names in data.get("months", ())]
+    numbers = [names.split("|") for names in data.get("numbers", ())]
+    phrases: dict[str, Mapping[str, Any]] = {
+        "COMPARISON": {phrase: name for name in _COMPARISONS for phrase in data.get(name, ())},
+        "STEP": steps,
+        "LAST": {word: step for word, step in steps.items() if step < 0},
+        "UNIT": {word: unit for unit, words in data.get("units", {}).items() for word in words},
+        "MONTH": {word: number for number, words in enumerate(months, 1) for word in words},
+        "NUMBER": {word: number for number, words in enumerate(numbers, 1) for word in words},
+        "DAYS": {word: int(step) for step, words in data.get("days", {}).items() for word in words},
+        **{
+            name.upper(): dict.fromkeys(data.get(name, ()))
+            for name in ("between", "within", "ago", "before_ago", "newest")
+        },
     }
-    names = [_fold_words(name.split("|")) for name in data.get("months", ())]
-    numbers = [name.split("|") for name in data.get("numbers", ())]
-    units = {
-        word: unit
-        for unit, words in data.get("units", {}).items()
-        for word in map(fold_text, words)
+    meanings = {
+        name: {" ".join(split_terms(phrase)): meaning for phrase, meaning in table.items()}
+        for name, table in phrases.items()
     }
-    counts = {
-        fold_text(word): number for number, words in enumerate(numbers, start=1) for word in words
-    }
-    months = {word: number for number, words in enumerate(names, start=1) for word in words}
-    days = _group_phrases(
-        (phrase, step) for step, phrases in data.get("days", {}).items() for phrase in phrases
-    )
-    comparisons, ago, newest = (
-        _group_phrases((phrase, name) for name in keys for phrase in data.get(name, ()))
-        for keys in (("since", "before", "after", "until"), ("ago", "before_ago"), ("newest",))
-    )
+    telling = [*meanings["UNIT"], *meanings["MONTH"], *meanings["DAYS"], *meanings["NEWEST"]]
     return _DateWords(
-        units=units,
-        steps=steps,
-        numbers=counts,
-        months=months,
-        month_names=[words[0] for words in names],
-        days=days,
-        comparisons=comparisons,
-        ago=ago,
-        newest=newest,
-        starts=frozenset().union(units, steps, counts, months, days, comparisons, ago, newest),
-        within=frozenset(_get_folded_words(data, "within")),
-        between=frozenset(_get_folded_words(data, "between")),
+        meanings,
+        month_names=[fold_text(names[0]) for names in months],
+        negations=frozenset(map(fold_text, lexicon.negations)),
+        signs=frozenset(max(phrase.split(), key=len) for phrase in telling),
     )
 
 
-def _get_folded_words(date_data: Mapping[str, Any], json_key: str) -> list[str]:
-    """Return the words under *json_key*, in lower case and without accents.
-
-    Returns an empty list if *date_data* has no such key.
-    """
-    return _fold_words(date_data.get(json_key, ()))
-
-
-def _fold_words(words: Sequence[str]) -> list[str]:
-    """Return all *words* in lower case and without accents."""
-    return list(map(fold_text, words))
-
-
-def _group_phrases(phrase_meanings: Iterator[tuple[str, str]] | Any) -> _Phrases:
-    """Return (phrase, meaning) pairs, grouped by the first word of the phrase, longest first."""
-    table: dict[str, list[tuple[tuple[str, ...], str]]] = {}
-    for phrase, meaning in phrase_meanings:
-        words = tuple(split_date_tokens(phrase))
-        table.setdefault(words[0], []).append((words, meaning))
-    return {
-        first_word: tuple(sorted(rows, key=lambda row: -len(row[0])))
-        for first_word, rows in table.items()
+@cache
+def _compile_grammar(language: str) -> re.Pattern[str]:
+    """Return a pattern for a date, a version or a request for the newest document."""
+    alternatives = {
+        name: "|".join(map(re.escape, sorted(phrases, key=len, reverse=True))) or "(?!)"
+        for name, phrases in _load_date_words(language).meanings.items()
     }
+    alternatives["NUMBER"] += r"|\d{1,3}"
+    alternatives["DAY"] = r"[0-3]?\d(?:st|nd|rd|th|er|o)?"
+    alternatives["OF"] = "of|del?|di"
+    grammar = re.sub("[A-Z_]{2,}", lambda name: f"(?:{alternatives[name[0]]})", _GRAMMAR)
+    return re.compile(grammar, re.VERBOSE)
 
 
 class _TimeReader:
-    """Finds the dates and versions in the tokens of one question, from left to right.
+    """Adds the dates and versions in one question to its `Times`."""
 
-    A token belongs to at most one date or version.
-    """
-
-    def __init__(self, tokens: Sequence[str], date_words: _DateWords, get_today: Today) -> None:
-        self._tokens = tokens
-        self._words = date_words
+    def __init__(self, times: Times, words: _DateWords, get_today: Today) -> None:
+        self._times = times
+        self._words = words
         self._get_today = get_today
-        self._times = Times(tokens=tokens)
         self._today: date | None = None
 
-    def find_times(self) -> Times:
-        """Return the dates and versions in the question."""
-        token_index, starts = 0, self._words.starts
-        while token_index < len(self._tokens):
-            token = self._tokens[token_index]
-            # Most tokens are words that cannot begin a date. They are skipped quickly.
-            if token.isalpha() and token not in starts:
-                token_index += 1
-                continue
-            token_index += (
-                self._record_with_comparison(token_index)
-                or self._record_newest_phrase(token_index)
-                or 1
-            )
-        return self._times
+    def record(self, match: re.Match[str]) -> None:
+        """Add what *match*, a match of the grammar, stands for."""
+        kind = str(match.lastgroup)
+        phrase = match[kind]
+        comparison = self._words.meanings["COMPARISON"].get(match["comparison"], "")
+        if kind == "newest":
+            self._times.newest = True
+        elif kind == "version":
+            version = _read_version_numbers(phrase)
+            self._times.versions.append(VersionRange(version, comparison))
+        elif period := self._read_period(kind, phrase):
+            if period.is_relative:
+                self._times.relative_tokens += phrase.split()
+            self._times.periods.append(self._apply_comparison(period, comparison))
 
-    def _find_phrase_length_and_meaning(
-        self, phrases: _Phrases, token_index: int
-    ) -> tuple[int, str]:
-        """Find the longest of *phrases* that begins at *token_index*.
+    def _read_period(self, kind: str, phrase: str) -> Period | None:
+        """Return the period of *phrase*, which matches the group *kind* of the grammar.
 
-        Returns:
-            The number of tokens in the phrase, or 0 if no phrase begins there.
-            The meaning of the phrase, or ``""`` if no phrase begins there.
+        Returns ``None`` if the date does not exist, or if today's date is needed and unknown.
         """
-        for words, meaning in (
-            phrases.get(self._tokens[token_index], ()) if token_index < len(self._tokens) else ()
-        ):
-            if tuple(self._tokens[token_index : token_index + len(words)]) == words:
-                return len(words), meaning
-        return 0, ""
+        if kind == "date":
+            return read_period(phrase)
+        tokens = phrase.split()
+        numbers = [int(digits[0]) for token in tokens if (digits := re.match(r"\d+", token))]
+        month = self._pick("MONTH", tokens)
+        if kind == "dated":
+            return _build_period(numbers[-1], month, numbers[0] if len(numbers) > 1 else None)
+        step = self._pick("STEP", tokens)
+        if kind == "undated":
+            return self._build_relative_month(month, numbers[0] if numbers else None, step)
+        if kind == "day":
+            days = self._words.meanings["DAYS"][phrase]
+            return self._build_relative_period("day", days, days)
+        unit = self._pick("UNIT", tokens)
+        if kind == "step":
+            return self._build_relative_period(unit, step, step)
+        count = numbers[0] if numbers else self._pick("NUMBER", tokens)
+        return self._build_relative_period(unit, -count, 0 if kind == "recent" else -count)
 
-    def _record_newest_phrase(self, token_index: int) -> int:
-        """Record a phrase at *token_index* that asks for the newest document or version, if any.
-
-        Returns:
-            The number of tokens in the phrase, or 0 if there is no such phrase.
-        """
-        size, _ = self._find_phrase_length_and_meaning(self._words.newest, token_index)
-        self._times.newest = self._times.newest or bool(size)
-        return size
-
-    def _record_with_comparison(self, token_index: int) -> int:
-        """Record the period or version at *token_index*, which a comparison may precede.
-
-        In "since 2020", "since" is the comparison.
-
-        Returns:
-            The number of tokens that were read, or 0 if there is no period or version.
-        """
-        size, comparison = self._find_phrase_length_and_meaning(
-            self._words.comparisons, token_index
-        )
-        if size:
-            between = token_index + size
-            # The date may follow directly or after small words, as in "since the year 2020".
-            most = between + _MOST_BETWEEN
-            while (
-                between < min(most, len(self._tokens))
-                and self._tokens[between] in self._words.between
-            ):
-                between += 1
-            for start in (token_index + size, between):
-                if read := self._record_period_or_version(start, comparison):
-                    return start + read - token_index
-        return self._record_period_or_version(token_index, "")
-
-    def _record_period_or_version(self, token_index: int, comparison: str) -> int:
-        """Record the period or version at *token_index*, after applying *comparison*.
-
-        Args:
-            token_index: The index of the first token.
-            comparison: ``since``, ``before``, ``after``, ``until``, or ``""`` for no comparison.
-
-        Returns:
-            The number of tokens that were read, or 0 if there is no period or version.
-        """
-        if token_index >= len(self._tokens):
-            return 0
-        period, size = self._read_period(token_index, has_comparison=bool(comparison))
-        if size:
-            if period is not None and period.is_relative:
-                self._times.relative_tokens.extend(self._tokens[token_index : token_index + size])
-            if period is not None:
-                self._times.periods.append(self._apply_comparison(period, comparison))
-            return size
-        match = _match_whole_text(_VERSION_IN_QUESTION, self._tokens[token_index])
-        if match is None:
-            return 0
-        version = tuple(map(int, next(filter(None, match.groups())).split(".")))
-        self._times.versions.append(
-            {
-                "since": VersionRange(version, None),
-                "after": VersionRange(version, None, includes_low=False),
-                "before": VersionRange(None, version, includes_high=False),
-                "until": VersionRange(None, version),
-            }.get(comparison, VersionRange(version, version))
-        )
-        return 1
+    def _pick(self, name: str, tokens: Sequence[str]) -> Any:
+        """Return the meaning of the first of *tokens* that is one of the words *name*, or None."""
+        meanings = self._words.meanings[name]
+        return next((meanings[token] for token in tokens if token in meanings), None)
 
     def _apply_comparison(self, period: Period, comparison: str) -> Period:
         """Apply *comparison* to *period*: "since 2020" begins in 2020 and has no end.
@@ -492,181 +364,15 @@ class _TimeReader:
         first, last = period.first, period.last
         if not comparison or first is None or last is None:
             return period
-        try:
-            first, last = {
-                "since": (first, None),
-                "after": (last + timedelta(days=1), None),
-                "before": (None, first - timedelta(days=1)),
-                "until": (None, last),
-            }[comparison]
-        except OverflowError:
-            # No day follows 31 December 9999, the last day of the calendar.
-            return period
+        if comparison in ("before", "until"):
+            is_before = comparison == "before" and first > date.min
+            return Period(None, first - _DAY if is_before else last, period.is_relative)
+        first = last + _DAY if comparison == "after" and last < date.max else first
         words = period.words
         # "Since last year" also covers the years up to today, so all of them become keywords.
-        if period.is_relative and first is not None and self._today is not None:
-            years = range(max(first.year, self._today.year - MOST_YEARS + 1), self._today.year + 1)
-            words = tuple(map(str, years))
-        return Period(first, last, period.is_relative, words if first is not None else ())
-
-    # --- one period ---
-
-    def _read_period(self, token_index: int, *, has_comparison: bool) -> tuple[Period | None, int]:
-        """Read the period that begins at *token_index*.
-
-        *has_comparison* is ``True`` if a comparison such as "since" precedes the period.
-
-        Returns:
-            The period, or ``None`` if there is no period or its days are unknown.
-            The number of tokens in the period, or 0 if there is no period.
-        """
-        token = self._tokens[token_index]
-        named, size = self._read_month_or_quarter(token_index, has_comparison=has_comparison)
-        if size:
-            return named, size
-        if size := self._find_phrase_length_and_meaning(self._words.days, token_index)[0]:
-            step = int(self._find_phrase_length_and_meaning(self._words.days, token_index)[1])
-            return self._build_relative_period("day", step, step), size
-        return (
-            self._read_period_ago(token_index)
-            or self._read_last_or_next_period(token_index)
-            or (read_period(token), int(read_period(token) is not None))
-        )
-
-    def _read_month_or_quarter(
-        self, token_index: int, *, has_comparison: bool
-    ) -> tuple[Period | None, int]:
-        """Read the day, month or quarter at *token_index*: "March 2024", "Q1 2024" or "in May".
-
-        A month without a year must follow a comparison or a word such as "in" or "last", and means
-        the latest such month up to today. *has_comparison* is ``True`` if a comparison such as
-        "since" precedes the period.
-
-        Returns:
-            The period, or ``None`` if there is no period or its days are unknown.
-            The number of tokens in the period, or 0 if there is no period.
-        """
-        tokens, words = self._tokens, self._words
-        following = tokens[token_index + 1] if token_index + 1 < len(tokens) else ""
-        quarter = _match_whole_text(_QUARTER, tokens[token_index])
-        if (
-            quarter
-            and quarter.group(1) is None
-            and quarter.group(3) is None
-            and _match_whole_text(_YEAR, following)
-        ):
-            return _span_months(int(following), 3 * int(quarter.group(2)) - 2, 3), 2
-        start, day = token_index, None
-        if (
-            match := _match_whole_text(_DAY_IN_MONTH, tokens[token_index])
-        ) and following in words.months:
-            start = token_index + 1
-            day = int(match.group(1))
-        month = words.months.get(tokens[start])
-        if month is None:
-            return None, 0
-        end = start + 1
-        if (
-            day is None
-            and end + 1 < len(tokens)
-            and (match := _match_whole_text(_DAY_IN_MONTH, tokens[end]))
-        ):
-            day, end = (
-                (int(match.group(1)), end + 1)
-                if _match_whole_text(_YEAR, tokens[end + 1])
-                else (None, end)
-            )
-        # In Spanish, Portuguese and Italian a word may stand before the year: marzo de 2024.
-        if end < len(tokens) and tokens[end] in ("de", "del", "di") and end + 1 < len(tokens):
-            end += bool(_match_whole_text(_YEAR, tokens[end + 1]))
-        if end < len(tokens) and _match_whole_text(_YEAR, tokens[end]):
-            return _build_period(int(tokens[end]), month, day), end + 1 - token_index
-        if not (
-            has_comparison
-            or (
-                token_index
-                and (
-                    tokens[token_index - 1] in words.within
-                    or tokens[token_index - 1] in words.steps
-                )
-            )
-        ):
-            return None, 0
-        # "May" and "March" are also verbs. Without a year, they count only after a word that a
-        # month follows.
-        today = self._find_today()
-        if today is None:
-            return None, start + 1 - token_index
-        year = today.year - (month > today.month)
-        # In May, "last May" means the May of last year.
-        if token_index and words.steps.get(tokens[token_index - 1]) == -1 and month == today.month:
-            year -= 1
-        period = _build_period(year, month, day)
-        return period and period._replace(
-            is_relative=True, words=(str(year),)
-        ), start + 1 - token_index
-
-    def _read_period_ago(self, token_index: int) -> tuple[Period | None, int] | None:
-        """Read a period such as "three years ago", "vor drei Jahren" or "il y a trois ans".
-
-        Returns:
-            The period and its number of tokens, or ``None`` if there is no such phrase. The period
-            is ``None`` if its days are unknown.
-        """
-        size, meaning = self._find_phrase_length_and_meaning(self._words.ago, token_index)
-        start = token_index + size if meaning == "before_ago" else token_index
-        if start + 1 >= len(self._tokens):
-            return None
-        count = self._read_number(start)
-        unit = self._words.units.get(self._tokens[start + 1])
-        if count is None or unit is None:
-            return None
-        if meaning == "before_ago":
-            return self._build_relative_period(unit, -count, -count), size + 2
-        size, meaning = self._find_phrase_length_and_meaning(self._words.ago, start + 2)
-        return (
-            (self._build_relative_period(unit, -count, -count), size + 2)
-            if meaning == "ago"
-            else None
-        )
-
-    def _read_last_or_next_period(self, token_index: int) -> tuple[Period | None, int] | None:
-        """Read a period such as "last year", "this quarter" or "the last three months".
-
-        In some languages, the unit comes first: "l'année dernière".
-
-        Returns:
-            The period and its number of tokens, or ``None`` if there is no such phrase. The period
-            is ``None`` if its days are unknown.
-        """
-        tokens, words = self._tokens, self._words
-        if token_index + 1 >= len(tokens):
-            return None
-        if (step := words.steps.get(tokens[token_index])) is not None:
-            if (unit := words.units.get(tokens[token_index + 1])) is not None:
-                return self._build_relative_period(unit, step, step), 2
-            count = self._read_number(token_index + 1)
-            unit = (
-                words.units.get(tokens[token_index + 2]) if token_index + 2 < len(tokens) else None
-            )
-            # In "symptoms last three days", "last" is a verb. Before the adjective stands a small
-            # word: "the last three days".
-            is_led = token_index > 0 and tokens[token_index - 1] in words.between | words.within
-            if count is not None and unit is not None and step == -1 and is_led:
-                return self._build_relative_period(unit, -count, 0), 3
-            return None
-        unit = words.units.get(tokens[token_index])
-        step = words.steps.get(tokens[token_index + 1])
-        return (
-            None if unit is None or not step else (self._build_relative_period(unit, step, step), 2)
-        )
-
-    def _read_number(self, token_index: int) -> int | None:
-        """Return the number at *token_index*, in digits or as a word, or else ``None``."""
-        token = self._tokens[token_index]
-        if token.isascii() and token.isdigit() and len(token) <= 3:
-            return int(token)
-        return self._words.numbers.get(token)
+        if period.is_relative and self._today is not None:
+            words = _list_years(first.year, self._today.year)
+        return Period(first, None, period.is_relative, words)
 
     def _find_today(self) -> date | None:
         """Return today's date, or ``None`` if unknown. All calls return the same date."""
@@ -675,6 +381,23 @@ class _TimeReader:
             self._times.needs_today = True
             self._today = self._get_today()
         return self._today
+
+    def _build_relative_month(self, month: int, day: int | None, step: int | None) -> Period | None:
+        """Return a month, or a day in it, whose year depends on today's date.
+
+        - Without a *step*, and with "last", it is the latest such month up to today. In May, "last
+          May" is the May of last year.
+        - With "this" it is the month of this year, with "next" the first one after today's month.
+        """
+        today = self._find_today()
+        if today is None:
+            return None
+        if step is None or step < 0:
+            year = today.year - (month > today.month or (step is not None and month == today.month))
+        else:
+            year = today.year + (step > 0 and month <= today.month)
+        period = _build_period(year, month, day)
+        return period and period._replace(is_relative=True, words=(str(year),))
 
     def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
         """Return the period from *first_step* to *last_step*, counted in units from today.
@@ -686,38 +409,26 @@ class _TimeReader:
         if today is None or max(abs(first_step), abs(last_step)) > _FARTHEST:
             return None
         try:
-            begin, _ = find_first_and_last_day(today, unit, first_step)
-            _, end = find_first_and_last_day(today, unit, last_step)
+            first, _ = find_first_and_last_day(today, unit, first_step)
+            _, last = find_first_and_last_day(today, unit, last_step)
         except (ValueError, OverflowError):
             return None
-        return Period(begin, end, is_relative=True, words=self._list_period_words(unit, begin, end))
-
-    def _list_period_words(self, unit: str, first_day: date, last_day: date) -> tuple[str, ...]:
-        """Return the words for the period from *first_day* to *last_day* in documents.
-
-        For the *unit* ``year``, the words are the years. A month or quarter has its name and year.
-        A day has its date, such as ``2024-03-01``. A week has no words.
-        """
+        words: tuple[str, ...] = ()
         if unit == "year":
-            return tuple(
-                map(
-                    str,
-                    range(max(first_day.year, last_day.year - MOST_YEARS + 1), last_day.year + 1),
-                )
-            )
-        if unit == "quarter":
-            return f"Q{(first_day.month + 2) // 3}", str(first_day.year)
-        names = self._words.month_names
-        if unit == "month":
-            return (
-                *(
-                    (names[first_day.month - 1],)
-                    if first_day.month == last_day.month and names
-                    else ()
-                ),
-                str(first_day.year),
-            )
-        return (str(first_day),) if first_day == last_day else ()
+            words = _list_years(first.year, last.year)
+        elif unit == "quarter":
+            words = (f"Q{(first.month + 2) // 3}", str(first.year))
+        elif unit == "month":
+            names = self._words.month_names[first.month - 1 : first.month]
+            words = (*(names if first.month == last.month else ()), str(first.year))
+        elif first == last:
+            words = (str(first),)
+        return Period(first, last, is_relative=True, words=words)
+
+
+def _list_years(first_year: int, last_year: int) -> tuple[str, ...]:
+    """Return the years of a range as words, at most the latest `MOST_YEARS`."""
+    return tuple(map(str, range(max(first_year, last_year - MOST_YEARS + 1), last_year + 1)))
 
 
 def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:

@@ -71,12 +71,32 @@ def test_years_are_counted_back_in_every_language(language: str, text: str) -> N
         ("what changed on 3 March 2024", ["2024-03-03"]),
         ("what changed before 2023", ["until 2022-12-31"]),
         ("what changed before version 4.2", ["before 4.2"]),
+        ("what changed in version 4", ["4"]),
+        ("what is newer than 3.10", ["after 3.10"]),
+        ("what changed in May of 2012", ["2012-05-01 to 2012-05-31"]),
+        ("what changed since last March", ["since 2026-03-01"]),
+        ("what changes next March", ["2027-03-01 to 2027-03-31"]),
         ("the current rate", ["newest"]),
         ("the rate at the moment", ["newest"]),
     ],
 )
 def test_words_for_time_are_read(text: str, expected: list[str]) -> None:
     assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("de", "am 3. März 2024"),
+        ("fr", "le 3 mars 2024"),
+        ("es", "el 3 de marzo de 2024"),
+        ("it", "il 3º marzo 2024"),
+        ("nl", "3 maart 2024"),
+        ("pt", "em 3 de março de 2024"),
+    ],
+)
+def test_a_day_is_read_in_every_language(language: str, text: str) -> None:
+    assert read(text, language) == ["2024-03-03"]
 
 
 @pytest.mark.parametrize(
@@ -115,10 +135,10 @@ def test_today_is_asked_only_if_a_word_leans_on_it() -> None:
 
 
 def test_3_10_comes_after_3_9_and_4_2_takes_in_4_2_1() -> None:
-    assert (3, 10) in VersionRange((3, 9), None)
-    assert (4, 2, 1) in VersionRange((4, 2), (4, 2))
-    assert (4, 2, 1) not in VersionRange((4, 2), None, includes_low=False)
-    assert (4, 20) not in VersionRange((4, 2), (4, 2))
+    assert (3, 10) in VersionRange((3, 9), "since")
+    assert (4, 2, 1) in VersionRange((4, 2))
+    assert (4, 2, 1) not in VersionRange((4, 2), "after")
+    assert (4, 20) not in VersionRange((4, 2))
 
 
 @pytest.mark.parametrize("text", ["2025-13-01", "2025-02-30", "20245", "", "last year", "4.2"])
@@ -127,7 +147,7 @@ def test_what_is_no_date_of_data_is_none(text: str) -> None:
 
 
 def test_versions_are_numbers_with_dots() -> None:
-    assert read_version("v3.10-rc1") == (3, 10)
+    assert read_version("v3.10-rc1") == read_version("Release 3.10 (LTS)") == (3, 10)
     assert read_version("24.5 cm wide") == (24, 5)
     assert read_version("2024") is None
 
