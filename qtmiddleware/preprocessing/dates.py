@@ -74,24 +74,30 @@ class Period(NamedTuple):
     """A range of days.
 
     Attributes:
-        first: The first day, or ``None`` if the range has no beginning.
-        last: The last day, or ``None`` if the range has no end.
+        first: The first day; `date.min` if the range has no beginning.
+        last: The last day; `date.max` if the range has no end.
         is_relative: Whether the days depend on today's date.
         words: The words for a relative period in documents: ``("2024",)`` for "last year" in 2025.
     """
 
-    first: date | None
-    last: date | None
+    first: date
+    last: date
     is_relative: bool = False
     words: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         first, last = self.first, self.last
-        if first is None or last is None:
-            return f"until {last}" if last else f"since {first}"
+        if last == date.max:
+            return f"since {first}"
+        if first == date.min:
+            return f"until {last}"
         if (first.month, first.day) == (1, 1) and (last.month, last.day) == (12, 31):
             return str(first.year) if first.year == last.year else f"{first.year} to {last.year}"
         return str(first) if first == last else f"{first} to {last}"
+
+    def overlaps(self, other: Period) -> bool:
+        """Return whether the two periods share a day."""
+        return self.first <= other.last and other.first <= self.last
 
 
 class VersionRange(NamedTuple):
@@ -361,18 +367,19 @@ class _TimeReader:
 
         If *comparison* is ``""``, *period* is returned unchanged.
         """
-        first, last = period.first, period.last
-        if not comparison or first is None or last is None:
+        if not comparison:
             return period
+        first, last = period.first, period.last
         if comparison in ("before", "until"):
             is_before = comparison == "before" and first > date.min
-            return Period(None, first - _DAY if is_before else last, period.is_relative)
-        first = last + _DAY if comparison == "after" and last < date.max else first
+            return Period(date.min, first - _DAY if is_before else last, period.is_relative)
         words = period.words
+        if comparison == "after" and last < date.max:
+            first = last + _DAY
         # "Since last year" also covers the years up to today, so all of them become keywords.
         if period.is_relative and self._today is not None:
             words = _list_years(first.year, self._today.year)
-        return Period(first, None, period.is_relative, words)
+        return Period(first, date.max, period.is_relative, words)
 
     def _find_today(self) -> date | None:
         """Return today's date, or ``None`` if unknown. All calls return the same date."""

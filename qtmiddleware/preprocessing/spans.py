@@ -17,6 +17,7 @@ SpanKind = Literal["quote", "identifier", "number", "negation", "name", "url"]
 MOST_NAME_WORDS = 4
 """A text counts as a single name if it has up to this many words, all of them capitalised."""
 
+_NUMBER_SIGN: Final = re.compile(r"no\. ?\d", re.IGNORECASE)
 _UNIT: Final = re.compile(r"\s(?:kg|mg|g|km|cm|mm|m|ml|lbs?|oz|ft|kwh)(?!\w)")
 
 
@@ -57,14 +58,15 @@ def find_spans(
     """
     spans = [span for token in tokens if (span := _find_token_span(text, token, lexicon))]
     if is_unknown_language:
-        # Each character is folded alone, so that the offsets stay.
-        folded = "".join((fold_text(it) or it)[:1] for it in text)
-        spans += [
-            Span("negation", text[match.start(1) : match.end(1)], match.start(1), match.end(1))
-            for match in compile_other_negations().finditer(folded)
-            if match[1]
-            and not any(span.start < match.end(1) and match.start(1) < span.end for span in spans)
-        ]
+        # Each character is folded alone, to know where it stands in the text.
+        folded_characters = list(map(fold_text, text))
+        places = [place for place, folded in enumerate(folded_characters) for _ in folded]
+        for match in compile_other_negations().finditer("".join(folded_characters)):
+            if match[1]:
+                # Vowel signs after the last letter are folded to nothing, and belong to the word.
+                start, end = places[match.start(1)], [*places, len(text)][match.end(1)]
+                if not any(span.start < end and start < span.end for span in spans):
+                    spans.append(Span("negation", text[start:end], start, end))
     words = [(token.text, token.folded_text) for token in tokens if token.kind == "word"]
     if not (is_all_caps or is_title_case(words, lexicon)):
         spans += _find_names(text, tokens, lexicon)
@@ -81,7 +83,8 @@ def _find_token_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
         inner = token.text[1:-1]
         start = token.start + 1 + len(inner) - len(inner.lstrip())
         return Span("quote", inner.strip(), start, start + len(inner.strip()))
-    if is_negation(token.folded_text, lexicon):
+    # "No. 5" is a number.
+    if is_negation(token.folded_text, lexicon) and not _NUMBER_SIGN.match(text, token.start):
         return Span("negation", token.text, token.start, token.end)
     if token.kind == "number":
         unit = _UNIT.match(text, token.end)

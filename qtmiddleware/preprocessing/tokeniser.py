@@ -320,9 +320,8 @@ _split_chunk_cached = lru_cache(4_096)(_split_chunk)
 def _find_limits_without_punctuation(chunk: str) -> tuple[int, int]:
     """Return the start and end of the text in *chunk* between the outer punctuation."""
     left = len(chunk) - len(chunk.lstrip(LEADING_MARKS))
-    # The first mark stays if it belongs to a path: /etc, ~/notes, *.py.
-    if chunk[left - 1 : left] in ("/", "~", "\\", "*", "<") and left == 1 and PATH.match(chunk):
-        left = 0
+    # A mark stays if it begins a path: /etc, ~/.ssh, *.py.
+    left = next((start for start in range(left) if PATH.match(chunk, start)), left)
     # A single dot before a letter or digit stays, as in .env. Other dots are punctuation.
     dot_count = len(chunk) - left - len(chunk[left:].lstrip("."))
     if (
@@ -375,12 +374,10 @@ def find_token_kind(bare_text: str) -> TokenKind | None:
         return "number"
     if bare_text.casefold() in SLASHED_WORDS:
         return "word"
-    if (
-        DOTTED.fullmatch(bare_text)
-        or STARRED.fullmatch(bare_text)
-        or FLAG.fullmatch(bare_text)
-        or CALL.fullmatch(bare_text)
-    ):
+    if DOTTED.fullmatch(bare_text):
+        # Unlike U.S., "e.g." and "p.m." need not stay as they are.
+        return "word" if bare_text.islower() else "identifier"
+    if STARRED.fullmatch(bare_text) or FLAG.fullmatch(bare_text) or CALL.fullmatch(bare_text):
         return "identifier"
     if PATH.fullmatch(bare_text) or (CODE.fullmatch(bare_text) and _is_code(bare_text)):
         return "identifier"

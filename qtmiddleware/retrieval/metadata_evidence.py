@@ -19,10 +19,10 @@ repeats the measurements behind the constants.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -30,7 +30,6 @@ from qtmiddleware.preprocessing.dates import (
     Period,
     Times,
     Version,
-    VersionRange,
     read_period,
     read_version,
     split_date_tokens,
@@ -72,16 +71,9 @@ _NEUTRAL_TEXTS: Final = frozenset(
     alla tous toutes tout todos todas todo tutti tutte tutto
     """.split()  # noqa: SIM905
 )
-_TIME_NAMES: Final = (
-    "date",
-    "time",
-    "created",
-    "updated",
-    "modified",
-    "published",
-    "_at",
-    "_on",
-)
+_TIME_NAMES: Final = ("date", "time", "created", "updated", "modified", "published", "_at", "_on")
+# A price such as "24.90" looks like a version with two numbers.
+_VERSION_NAMES: Final = ("vers", "release", "build", "tag")
 # Unix times in seconds, from 1979 to 2128. A number outside this range is not read as a time.
 _OLDEST_STAMP, _NEWEST_STAMP = 3e8, 5e9
 
@@ -109,61 +101,77 @@ class _Value:
 
     Attributes:
         folded: The words of the value, in lower case and without accents.
+        kind: ``periods``, ``versions``, ``numbers``, ``words``, or ``""`` if the value means "any
+            value", as "All" does.
         period: The first and last day, if the value is a date, month, quarter or year.
         version: The numbers of the version, if the value is a version.
-        number: The number, if the value is a number.
-        neutral: Whether the value means "any value", as "All" does.
     """
 
     folded: tuple[str, ...]
+    kind: str
     period: Period | None = None
-    version: Version | None = None
-    number: float | None = None
-    neutral: bool = False
-
-    @property
-    def kind(self) -> str:
-        """The type of the value: ``periods``, ``versions``, ``numbers`` or ``words``."""
-        if self.period is not None:
-            return "periods"
-        if self.version is not None:
-            return "versions"
-        return "words" if self.number is None else "numbers"
+    version: Version = ()
 
 
 _Row = tuple[_Value, ...]
 """The values of one field in one passage."""
+_Match = tuple[str, str, list[float]]
+"""What the question names, a note for the trace, and for each passage how well it matches."""
 
 
 class _Column:
     """The values of one metadata field in all passages.
 
     Attributes:
+        name: The name of the field.
         rows: The values of each passage.
         counts: How often each value occurs. Values such as "All" are not counted.
-        kind: The most frequent type: ``periods``, ``versions``, ``numbers`` or ``words``. ``""`` if
-            there are no values.
+        kind: The most frequent kind of these values; ``""`` if there are none.
+        has_no_repeats: Whether all values are different, as ids are. False for fewer than three
+            values.
     """
 
-    __slots__ = ("counts", "kind", "rows")
+    __slots__ = ("counts", "has_no_repeats", "kind", "name", "rows")
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
+    def __init__(self, name: str, rows: Sequence[_Row]) -> None:
+        self.name = name
         self.rows = rows
-        self.counts = Counter([value for row in rows for value in row if not value.neutral])
+        self.counts = Counter([value for row in rows for value in row if value.kind])
         kinds = Counter([value.kind for value in self.counts])
         self.kind = max(kinds, key=lambda kind: kinds[kind], default="")
+        self.has_no_repeats = len(self.counts) > 2 and max(self.counts.values()) == 1
 
-    @property
-    def has_no_repeats(self) -> bool:
-        """Whether all values are different, as ids are. False for fewer than three values."""
-        return len(self.counts) > 2 and max(self.counts.values()) == 1
+    def score_passages(self, matching_values: Set[_Value]) -> list[float]:
+        """Return 1 for each passage with one of *matching_values*.
 
-    @property
-    def is_distinguishing(self) -> bool:
-        """Whether the field distinguishes passages by values that are not ids."""
-        return len(self.counts) > 1 and (
-            not self.has_no_repeats or self.kind in ("periods", "versions")
-        )
+        Other passages get `NEUTRAL` if they have a value such as "All", or else 0.
+        """
+        return [
+            1.0
+            if not matching_values.isdisjoint(row)
+            else NEUTRAL
+            if any(not value.kind for value in row)
+            else 0.0
+            for row in self.rows
+        ]
+
+    def score_newness(self, today: date | None) -> list[float]:
+        """Return how new each passage is, from 0 (oldest) to 1 (newest).
+
+        The values are dates or versions. Dates after *today* get 0.
+        """
+        latest = today or date.max
+        keys: dict[_Value, Any] = {
+            value: value.period.first if value.period else value.version
+            for value in self.counts
+            if value.kind == self.kind and not (value.period and value.period.first > latest)
+        }
+        places = {key: place for place, key in enumerate(sorted(set(keys.values())))}
+        last_place = max(1, len(places) - 1)
+        return [
+            max((places[keys[value]] / last_place for value in row if value in keys), default=0.0)
+            for row in self.rows
+        ]
 
 
 def collect_metadata_evidence(
@@ -181,41 +189,44 @@ def collect_metadata_evidence(
         today: Today's date. Values after this date do not count as the newest.
     """
     columns = collect_columns(metadata)
+    # Most passages have only a text and an id.
     if not columns:
-        # Most passages have only a text and an id.
         return None
-    demands = _QuestionDemands(times, rules, today)
-    matches = [
-        demand for name, column in columns.items() for demand in demands.match_field(name, column)
-    ]
+    stems = frozenset(find_stem(word, rules.endings) for word in times.tokens)
     # Two fields may match the same demand, such as a year and a date. The better match counts.
-    groups: dict[str, list[tuple[str, list[float]]]] = {}
-    for demand, note, shares in matches:
-        if min(shares) < max(shares):
-            groups.setdefault(demand, []).append((note, shares))
-    if "newest" in groups:
+    demands: dict[str, list[tuple[str, list[float]]]] = {}
+    for column in columns.values():
+        for demand, note, shares in (
+            *_match_times(times, column, today),
+            *_match_words(times, column, rules, stems),
+        ):
+            if min(shares) < max(shares):
+                demands.setdefault(demand, []).append((note, shares))
+    if "newest" in demands:
         # Dates show better than version numbers which passage is the newest.
-        groups.pop("newest of versions", None)
-    if not groups:
+        demands.pop("newest of versions", None)
+    if not demands:
         return None
     best = [
-        [max(column) for column in zip(*(shares for _, shares in group), strict=True)]
-        for group in groups.values()
+        list(map(max, zip(*(shares for _, shares in matches), strict=True)))
+        for matches in demands.values()
     ]
-    sums = [sum(column) for column in zip(*best, strict=True)]
+    sums = list(map(sum, zip(*best, strict=True)))
+    notes = dict.fromkeys(note for matches in demands.values() for note, _ in matches)
     return MetadataEvidence(
         shares=[WEIGHT * total for total in sums],
         matched=[total / len(best) for total in sums],
-        notes=list(dict.fromkeys(note for group in groups.values() for note, _ in group))[
-            :_MOST_NOTED
-        ],
+        notes=list(notes)[:_MOST_NOTED],
     )
 
 
 def find_distinguishing_fields(metadata: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the names of the metadata fields that distinguish passages, except fields of ids."""
     return tuple(
-        name for name, column in collect_columns(metadata).items() if column.is_distinguishing
+        column.name
+        for column in collect_columns(metadata).values()
+        if len(column.counts) > 1
+        and (not column.has_no_repeats or column.kind in ("periods", "versions"))
     )
 
 
@@ -234,7 +245,9 @@ def collect_columns(metadata: Sequence[Mapping[str, Any]]) -> dict[str, _Column]
                     rows = columns[name] = [()] * len(metadata)
                 rows[index] = row
     return {
-        name: _Column(rows) for name, rows in columns.items() if any(row != rows[0] for row in rows)
+        name: _Column(name, rows)
+        for name, rows in columns.items()
+        if any(row != rows[0] for row in rows)
     }
 
 
@@ -262,12 +275,6 @@ def _drop_unusable_field_names(field_names: tuple[Any, ...]) -> tuple[str, ...]:
     )
 
 
-@lru_cache(maxsize=1_024)
-def _is_time_field(field_name: str) -> bool:
-    """Return whether the field *field_name* may contain timestamps."""
-    return any(part in field_name.lower() for part in _TIME_NAMES)
-
-
 def _parse_values(field_name: str, value: Any) -> _Row:
     """Return the parsed values in *value*, the content of the field *field_name*.
 
@@ -275,232 +282,131 @@ def _parse_values(field_name: str, value: Any) -> _Row:
     an empty tuple is returned.
     """
     kind = type(value)
-    parsed: _Value | None = None
+    if kind is list or kind is tuple:
+        texts = [item for item in value[:MOST_LISTED] if type(item) is str]
+        return tuple([parsed for text in texts for parsed in _parse_text_value(text)])
     if kind is str:
-        parsed = _parse_text_value(value) if 0 < len(value) <= MOST_CHARS else None
-    elif kind is int or kind is float:
+        return _parse_text_value(value) if len(value) <= MOST_CHARS else ()
+    if kind is int or kind is float:
         # A number may have a million digits, which would take long to write out.
-        parsed = (
-            _parse_number_value(value, is_time=_is_time_field(field_name))
-            if -1e15 < value < 1e15
-            else None
-        )
-    elif kind is date or kind is datetime:
-        parsed = _build_day_value(value.date() if kind is datetime else value)
-    elif kind is list or kind is tuple:
-        texts = [
-            item
-            for item in value[:MOST_LISTED]
-            if type(item) is str and 0 < len(item) <= MOST_CHARS
-        ]
-        return tuple([item for item in map(_parse_text_value, texts) if item is not None])
-    return () if parsed is None else (parsed,)
+        return _parse_number_value(field_name, value) if -1e15 < value < 1e15 else ()
+    if kind is date or kind is datetime:
+        return (_build_day_value(value.date() if kind is datetime else value),)
+    return ()
 
 
 @lru_cache(maxsize=4_096)
-def _parse_text_value(value: str) -> _Value | None:
-    """Return *value*, a short text, as a parsed value.
-
-    Returns ``None`` if the text has more than `MOST_WORDS` words.
-    """
-    words = tuple(split_date_tokens(value))
-    if value.strip().lower() in _NEUTRAL_TEXTS or not words:
-        return _Value(words, neutral=True)
+def _parse_text_value(text: str) -> _Row:
+    """Return *text* as a parsed value, or nothing if it is empty or long."""
+    if not text or len(text) > MOST_CHARS:
+        return ()
+    words = tuple(split_date_tokens(text))
+    if text.strip().lower() in _NEUTRAL_TEXTS or not words:
+        return (_Value(words, ""),)
     if len(words) > MOST_WORDS:
-        return None
-    period = read_period(value)
-    version = None if period is not None else read_version(value)
+        return ()
+    if period := read_period(text):
+        return (_Value(words, "periods", period),)
+    if version := read_version(text):
+        return (_Value(words, "versions", version=version),)
     # A float holds 15 digits exactly; a longer number is an identifier.
     is_number = len(words) == 1 and words[0].isascii() and words[0].isdigit() and len(words[0]) < 16
-    return _Value(words, period, version, float(words[0]) if is_number else None)
+    return (_Value(words, "numbers" if is_number else "words"),)
 
 
 @lru_cache(maxsize=4_096)
-def _parse_number_value(value: float, *, is_time: bool) -> _Value:
+def _parse_number_value(field_name: str, value: float) -> _Row:
     """Return *value*, a number, as a parsed value.
 
-    If *is_time* is true, a number that may be a Unix time is converted to a day (UTC).
+    In a field that is named like a time, a number may be a Unix time, which is a day (UTC).
     """
     # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
+    is_time = any(part in field_name.lower() for part in _TIME_NAMES)
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
-        return _build_day_value(datetime.fromtimestamp(seconds, UTC).date())
+        return (_build_day_value(datetime.fromtimestamp(seconds, UTC).date()),)
     text = f"{value:.12g}"
-    return _Value((text,), read_period(text) if value == int(value) else None, None, float(value))
+    period = read_period(text) if value == int(value) else None
+    return (_Value((text,), "periods" if period else "numbers", period),)
 
 
 @lru_cache(maxsize=4_096)
 def _build_day_value(day: date) -> _Value:
     """Return *day* as a parsed value."""
-    return _Value((day.isoformat(),), period=Period(day, day))
+    return _Value((day.isoformat(),), "periods", Period(day, day))
 
 
-class _QuestionDemands:
-    """The dates, versions and words that a question demands, for comparison with metadata."""
+def _match_times(times: Times, column: _Column, today: date | None) -> Iterator[_Match]:
+    """Yield a match for each period and version of the question, and for the newest one."""
+    name, kind = column.name, column.kind
+    if kind == "periods":
+        for period in times.periods:
+            values = {
+                value for value in column.counts if value.period and value.period.overlaps(period)
+            }
+            yield f"period {period}", f"{name} = {period}", column.score_passages(values)
+    if kind == "versions":
+        for versions in times.versions:
+            values = {value for value in column.counts if value.version in versions}
+            yield f"version {versions}", f"{name} = {versions}", column.score_passages(values)
+    # A date in the question is more precise than a word such as "current".
+    if not times.newest or times.periods or times.versions or times.needs_today:
+        return
+    if kind == "periods":
+        yield "newest", f"{name}: newest", column.score_newness(today)
+    elif kind == "versions" and (
+        any(part in name.lower() for part in _VERSION_NAMES)
+        or any(len(value.version) > 2 for value in column.counts)
+    ):
+        yield "newest of versions", f"{name}: newest", column.score_newness(today)
 
-    def __init__(self, times: Times, rules: WordRules, today: date | None) -> None:
-        self._times = times
-        self._rules = rules
-        self._today = today
-        self._tokens = frozenset(times.tokens)
-        self._stems = frozenset(map(self._find_stem, times.tokens))
-        # A date in the question is more precise than a word such as "current".
-        self._wants_newest = times.newest and not (
-            times.periods or times.versions or times.needs_today
+
+def _match_words(
+    times: Times, column: _Column, rules: WordRules, stems: Set[str]
+) -> Iterator[_Match]:
+    """Yield a match if the question contains values of a field of words or numbers."""
+    if column.kind not in ("words", "numbers"):
+        return
+    if column.kind == "numbers" and stems.isdisjoint(
+        find_stem(word, rules.endings) for word in split_date_tokens(column.name.replace("_", " "))
+    ):
+        return
+    # If every passage has another value, the values are ids. An id must be named exactly.
+    needs_code = column.has_no_repeats and column.kind == "words"
+    named = {
+        value.folded: value
+        for value in column.counts
+        if (
+            _is_code_in_question(value.folded, times)
+            if needs_code
+            else _is_name_in_question(value.folded, times, rules, stems)
         )
-
-    def _find_stem(self, word: str) -> str:
-        """Return the stem of *word*, by the rules of the question's language."""
-        return find_stem(word, self._rules.endings)
-
-    def match_field(
-        self, field_name: str, column: _Column
-    ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield (demand, note, shares) for each value of the field that the question names.
-
-        - demand identifies what the question names, such as ``period 2024``.
-        - note is a note for the trace.
-        - shares says for each passage how well it matches, from 0 to 1.
-        """
-        kind, times = column.kind, self._times
-        if kind == "periods":
-            for period in times.periods:
-                yield (
-                    f"period {period}",
-                    f"{field_name} = {period}",
-                    _score_passages(column, partial(_is_in_period, period=period)),
-                )
-            if self._wants_newest:
-                yield "newest", f"{field_name}: newest", self._score_newness(column)
-        elif kind == "versions":
-            for version_range in times.versions:
-                shares = _score_passages(
-                    column, partial(_is_version_in_range, version_range=version_range)
-                )
-                yield f"version {version_range}", f"{field_name} = {version_range}", shares
-            if self._wants_newest:
-                yield "newest of versions", f"{field_name}: newest", self._score_newness(column)
-        elif kind:
-            yield from self._match_words(field_name, column)
-
-    def _match_words(
-        self, field_name: str, column: _Column
-    ) -> Iterator[tuple[str, str, list[float]]]:
-        """Yield one (demand, note, shares) if the question contains values of *field_name*.
-
-        The tuple has the same meaning as in `match_field`.
-        """
-        is_number = column.kind == "numbers"
-        if is_number and not any(
-            self._find_stem(word) in self._stems
-            for word in split_date_tokens(field_name.replace("_", " "))
-        ):
-            return
-        needs_code = column.has_no_repeats and not is_number
-        named_values = {
-            value.folded
-            for value in column.counts
-            if self._is_value_in_question(value, needs_code=needs_code)
-        }
-        if not named_values:
-            return
-        # A question about "Field Service" does not mean the value "Service".
-        longest = {
-            words
-            for words in named_values
-            if not any(set(words) < set(other) for other in named_values)
-        }
-        note = (
-            f"{field_name}: {'the value' if len(longest) == 1 else 'values'} "
-            "that the question names"
-        )
-        yield (
-            f"words {field_name}",
-            note,
-            _score_passages(column, lambda value: value.folded in longest),
-        )
-
-    def _is_value_in_question(self, value: _Value, *, needs_code: bool) -> bool:
-        """Return whether the question contains all words of *value*, in any form.
-
-        If *needs_code* is true, *value* must be a code, that is, one word with a digit and another
-        character. The question must then contain this code unchanged.
-        """
-        words = value.folded
-        # If every passage has another value, the values are ids. An id must be named exactly.
-        if needs_code:
-            return len(words) == 1 and words[0] in self._tokens and _is_code(words[0])
-        if all(
-            word in self._rules.function_words or (len(word) < 2 and not word.isdigit())
-            for word in words
-        ):
-            return False
-        # "Not in Germany" asks for other passages, but does not say which.
-        if not self._times.denied_tokens.isdisjoint(words):
-            return False
-        return all(word in self._tokens or self._find_stem(word) in self._stems for word in words)
-
-    def _score_newness(self, column: _Column) -> list[float]:
-        """Return how new each passage is, from 0 (oldest) to 1 (newest).
-
-        The values in *column* are dates or versions. Dates in the future get 0.
-        """
-        keys = sorted(
-            {key for value in column.counts if (key := self._build_sort_key(value)) is not None}
-        )
-        if len(keys) < 2:
-            return [0.0] * len(column.rows)
-        places = {key: index / (len(keys) - 1) for index, key in enumerate(keys)}
-        return [
-            max((places.get(self._build_sort_key(value), 0.0) for value in row), default=0.0)
-            for row in column.rows
-        ]
-
-    def _build_sort_key(self, value: _Value) -> Any:
-        """Return a key that sorts periods by their first day, and versions by their numbers.
-
-        Returns ``None`` for other values, and for periods that begin after today.
-        """
-        if value.period is None:
-            return None if value.version is None else (0, *value.version)
-        first = value.period.first
-        return (
-            (1, first.toordinal())
-            if first is not None and first <= (self._today or date.max)
-            else None
-        )
+    }
+    # A question about "Field Service" does not mean the value "Service".
+    longest = {words for words in named if not any(set(words) < set(other) for other in named)}
+    if longest:
+        values = {value for value in column.counts if value.folded in longest}
+        which = "the value" if len(longest) == 1 else "values"
+        note = f"{column.name}: {which} that the question names"
+        yield f"words {column.name}", note, column.score_passages(values)
 
 
-def _score_passages(column: _Column, is_match: Callable[[_Value], bool]) -> list[float]:
-    """Return 1 for each passage with a value that *is_match* accepts.
-
-    Other passages get `NEUTRAL` if they have a value such as "All", or else 0.
-    """
-    matching_values = {value for value in column.counts if is_match(value)}
-    return [
-        1.0
-        if not matching_values.isdisjoint(row)
-        else NEUTRAL
-        if any(value.neutral for value in row)
-        else 0.0
-        for row in column.rows
-    ]
+def _is_code_in_question(words: Sequence[str], times: Times) -> bool:
+    """Return whether *words* are one word with a digit and another character, and named exactly."""
+    code = words[0]
+    has_digit = any(map(str.isdigit, code))
+    return len(words) == 1 and has_digit and not code.isdigit() and code in times.tokens
 
 
-def _is_code(word: str) -> bool:
-    """Return whether *word* contains both digits and other characters."""
-    return any(map(str.isdigit, word)) and not word.isdigit()
-
-
-def _is_version_in_range(value: _Value, version_range: VersionRange) -> bool:
-    """Return whether *value* is a version within *version_range*."""
-    return value.version in version_range
-
-
-def _is_in_period(value: _Value, period: Period) -> bool:
-    """Return whether *value* is a period that shares a day with *period*."""
-    value_period = value.period
-    if value_period is None or value_period.first is None or value_period.last is None:
+def _is_name_in_question(
+    words: Sequence[str], times: Times, rules: WordRules, stems: Set[str]
+) -> bool:
+    """Return whether the question contains all *words* of a value, in any form."""
+    if all(
+        word in rules.function_words or (len(word) < 2 and not word.isdigit()) for word in words
+    ):
         return False
-    is_late_enough = period.first is None or value_period.last >= period.first
-    return is_late_enough and (period.last is None or value_period.first <= period.last)
+    # "Not in Germany" asks for other passages, but does not say which.
+    if not times.denied_tokens.isdisjoint(words):
+        return False
+    return all(word in times.tokens or find_stem(word, rules.endings) in stems for word in words)

@@ -63,6 +63,8 @@ CASES = [
     ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
     ("who said “ to be ”?", [("quote", "to be")]),
     ("what is not covered", [("negation", "not")]),
+    ("is order no. 5 in room No. 7", [("number", "5"), ("number", "7")]),
+    ("opens at 7 p.m., e.g. (~/.ssh/config)", [("number", "7"), ("identifier", "~/.ssh/config")]),
     ("Why can’t I log in without a phone?", [("negation", "can’t"), ("negation", "without")]),
     (
         "mail bob@example.com about https://a.example/b?c=1.",

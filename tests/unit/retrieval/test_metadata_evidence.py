@@ -63,6 +63,10 @@ def test_versions_are_compared_number_by_number(question: str, expected: list[fl
     assert shares(question, "version", "3.1", "3.9", "v3.10", "4.0.1") == expected
 
 
+def test_a_high_price_is_not_new() -> None:
+    assert shares("the latest price", "price", "24.90", "9.50", "12.00") == [0, 0, 0]
+
+
 def test_the_newest_is_the_newest_up_to_today() -> None:
     assert shares("current hotel limit", "date", "2024-01-01", "2026-01-01", "2027-01-01") == [
         0,
