@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cache
@@ -153,7 +153,8 @@ class Times:
     @property
     def words(self) -> tuple[str, ...]:
         """The words for the relative periods in documents, such as years, without duplicates."""
-        return tuple(dict.fromkeys(word for period in self.periods for word in period.words))
+        words = (word for period in self.periods for word in period.words)
+        return tuple(dict.fromkeys(words))
 
 
 def split_date_tokens(text: str) -> list[str]:
@@ -232,7 +233,11 @@ def _read_version_numbers(version: str) -> Version:
     return tuple(map(int, numbers.split(".")))
 
 
-def _build_period(year: str | int, month: str | int, day: str | int | None) -> Period | None:
+def _build_period(
+    year: str | int,
+    month: str | int,
+    day: str | int | None = None,
+) -> Period | None:
     """Return the period of a day, or of the whole month if *day* is ``None``.
 
     Returns ``None`` if the date does not exist.
@@ -266,27 +271,27 @@ def _load_date_words(language: str) -> _DateWords:
     """Return the date words of *language*, from its word list."""
     lexicon = load_lexicon(language)
     data: Mapping[str, Any] = lexicon.dates
-    steps = {word: step for name, step in _STEPS.items() for word in data.get(name, ())}
     months = [names.split("|") for names in data.get("months", ())]
     numbers = [names.split("|") for names in data.get("numbers", ())]
-    phrases: dict[str, Mapping[str, Any]] = {
-        "COMPARISON": {phrase: name for name in _COMPARISONS for phrase in data.get(name, ())},
-        "STEP": steps,
-        "LAST": {word: step for word, step in steps.items() if step < 0},
-        "UNIT": {word: unit for unit, words in data.get("units", {}).items() for word in words},
-        "MONTH": {word: number for number, words in enumerate(months, 1) for word in words},
-        "NUMBER": {word: number for number, words in enumerate(numbers, 1) for word in words},
-        "DAYS": {word: int(step) for step, words in data.get("days", {}).items() for word in words},
+    comparisons = {name: data.get(name, ()) for name in _COMPARISONS}
+    meanings = {
+        "COMPARISON": _map_phrases(comparisons.items()),
+        "STEP": _map_phrases((step, data.get(name, ())) for name, step in _STEPS.items()),
+        "UNIT": _map_phrases(data.get("units", {}).items()),
+        "DAYS": _map_phrases(data.get("days", {}).items()),
+        "MONTH": _map_phrases(enumerate(months, start=1)),
+        "NUMBER": _map_phrases(enumerate(numbers, start=1)),
         **{
-            name.upper(): dict.fromkeys(data.get(name, ()))
-            for name in ("between", "within", "ago", "before_ago", "newest")
+            name.upper(): _map_phrases([(name, data.get(name, ()))])
+            for name in ("last", "between", "within", "ago", "before_ago", "newest")
         },
     }
-    meanings = {
-        name: {" ".join(split_terms(phrase)): meaning for phrase, meaning in table.items()}
-        for name, table in phrases.items()
-    }
-    telling = [*meanings["UNIT"], *meanings["MONTH"], *meanings["DAYS"], *meanings["NEWEST"]]
+    telling = [
+        *meanings["UNIT"],
+        *meanings["DAYS"],
+        *meanings["MONTH"],
+        *meanings["NEWEST"],
+    ]
     return _DateWords(
         meanings,
         month_names=[fold_text(names[0]) for names in months],
@@ -295,16 +300,24 @@ def _load_date_words(language: str) -> _DateWords:
     )
 
 
+def _map_phrases(groups: Iterable[tuple[Any, Sequence[str]]]) -> dict[str, Any]:
+    """Return the meaning of each phrase, as a text has it, from (meaning, phrases) pairs."""
+    return {
+        " ".join(split_terms(phrase)): meaning for meaning, phrases in groups for phrase in phrases
+    }
+
+
 @cache
 def _compile_grammar(language: str) -> re.Pattern[str]:
     """Return a pattern for a date, a version or a request for the newest document."""
     alternatives = {
-        name: "|".join(map(re.escape, sorted(phrases, key=len, reverse=True))) or "(?!)"
-        for name, phrases in _load_date_words(language).meanings.items()
+        "DAY": r"[0-3]?\d(?:st|nd|rd|th|er|o)?",
+        "OF": "of|del?|di",
     }
+    for name, phrases in _load_date_words(language).meanings.items():
+        longest_first = sorted(phrases, key=len, reverse=True)
+        alternatives[name] = "|".join(map(re.escape, longest_first)) or "(?!)"
     alternatives["NUMBER"] += r"|\d{1,3}"
-    alternatives["DAY"] = r"[0-3]?\d(?:st|nd|rd|th|er|o)?"
-    alternatives["OF"] = "of|del?|di"
     grammar = re.sub("[A-Z_]{2,}", lambda name: f"(?:{alternatives[name[0]]})", _GRAMMAR)
     return re.compile(grammar, re.VERBOSE)
 
@@ -344,12 +357,13 @@ class _TimeReader:
         numbers = [int(digits[0]) for token in tokens if (digits := re.match(r"\d+", token))]
         month = self._pick("MONTH", tokens)
         if kind == "dated":
-            return _build_period(numbers[-1], month, numbers[0] if len(numbers) > 1 else None)
+            *days_of_month, year = numbers
+            return _build_period(year, month, *days_of_month[:1])
         step = self._pick("STEP", tokens)
         if kind == "undated":
-            return self._build_relative_month(month, numbers[0] if numbers else None, step)
+            return self._build_relative_month(month, step, *numbers[:1])
         if kind == "day":
-            days = self._words.meanings["DAYS"][phrase]
+            days = int(self._words.meanings["DAYS"][phrase])
             return self._build_relative_period("day", days, days)
         unit = self._pick("UNIT", tokens)
         if kind == "step":
@@ -360,7 +374,10 @@ class _TimeReader:
     def _pick(self, name: str, tokens: Sequence[str]) -> Any:
         """Return the meaning of the first of *tokens* that is one of the words *name*, or None."""
         meanings = self._words.meanings[name]
-        return next((meanings[token] for token in tokens if token in meanings), None)
+        return next(
+            (meanings[token] for token in tokens if token in meanings),
+            None,
+        )
 
     def _apply_comparison(self, period: Period, comparison: str) -> Period:
         """Apply *comparison* to *period*: "since 2020" begins in 2020 and has no end.
@@ -389,7 +406,12 @@ class _TimeReader:
             self._today = self._get_today()
         return self._today
 
-    def _build_relative_month(self, month: int, day: int | None, step: int | None) -> Period | None:
+    def _build_relative_month(
+        self,
+        month: int,
+        step: int | None,
+        day: int | None = None,
+    ) -> Period | None:
         """Return a month, or a day in it, whose year depends on today's date.
 
         - Without a *step*, and with "last", it is the latest such month up to today. In May, "last
@@ -399,14 +421,22 @@ class _TimeReader:
         today = self._find_today()
         if today is None:
             return None
-        if step is None or step < 0:
-            year = today.year - (month > today.month or (step is not None and month == today.month))
-        else:
-            year = today.year + (step > 0 and month <= today.month)
+        year = today.year
+        if step is None:
+            year -= month > today.month
+        elif step < 0:
+            year -= month >= today.month
+        elif step > 0:
+            year += month <= today.month
         period = _build_period(year, month, day)
         return period and period._replace(is_relative=True, words=(str(year),))
 
-    def _build_relative_period(self, unit: str, first_step: int, last_step: int) -> Period | None:
+    def _build_relative_period(
+        self,
+        unit: str,
+        first_step: int,
+        last_step: int,
+    ) -> Period | None:
         """Return the period from *first_step* to *last_step*, counted in units from today.
 
         For "the last three months", the unit is ``month`` and the steps are -3 and 0. Returns
@@ -435,7 +465,8 @@ class _TimeReader:
 
 def _list_years(first_year: int, last_year: int) -> tuple[str, ...]:
     """Return the years of a range as words, at most the latest `MOST_YEARS`."""
-    return tuple(map(str, range(max(first_year, last_year - MOST_YEARS + 1), last_year + 1)))
+    first_year = max(first_year, last_year - MOST_YEARS + 1)
+    return tuple(map(str, range(first_year, last_year + 1)))
 
 
 def find_first_and_last_day(today: date, unit: str, step: int) -> tuple[date, date]:

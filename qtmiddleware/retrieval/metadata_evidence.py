@@ -71,7 +71,16 @@ _NEUTRAL_TEXTS: Final = frozenset(
     alla tous toutes tout todos todas todo tutti tutte tutto
     """.split()  # noqa: SIM905
 )
-_TIME_NAMES: Final = ("date", "time", "created", "updated", "modified", "published", "_at", "_on")
+_TIME_NAMES: Final = (
+    "date",
+    "time",
+    "created",
+    "updated",
+    "modified",
+    "published",
+    "_at",
+    "_on",
+)
 # A price such as "24.90" looks like a version with two numbers.
 _VERSION_NAMES: Final = ("vers", "release", "build", "tag")
 # Unix times in seconds, from 1979 to 2128. A number outside this range is not read as a time.
@@ -336,7 +345,11 @@ def _build_day_value(day: date) -> _Value:
     return _Value((day.isoformat(),), "periods", Period(day, day))
 
 
-def _match_times(times: Times, column: _Column, today: date | None) -> Iterator[_Match]:
+def _match_times(
+    times: Times,
+    column: _Column,
+    today: date | None,
+) -> Iterator[_Match]:
     """Yield a match for each period and version of the question, and for the newest one."""
     name, kind = column.name, column.kind
     if kind == "periods":
@@ -362,7 +375,10 @@ def _match_times(times: Times, column: _Column, today: date | None) -> Iterator[
 
 
 def _match_words(
-    times: Times, column: _Column, rules: WordRules, stems: Set[str]
+    times: Times,
+    column: _Column,
+    rules: WordRules,
+    stems: Set[str],
 ) -> Iterator[_Match]:
     """Yield a match if the question contains values of a field of words or numbers."""
     if column.kind not in ("words", "numbers"):
@@ -374,7 +390,7 @@ def _match_words(
     # If every passage has another value, the values are ids. An id must be named exactly.
     needs_code = column.has_no_repeats and column.kind == "words"
     named = {
-        value.folded: value
+        value.folded
         for value in column.counts
         if (
             _is_code_in_question(value.folded, times)
@@ -399,7 +415,10 @@ def _is_code_in_question(words: Sequence[str], times: Times) -> bool:
 
 
 def _is_name_in_question(
-    words: Sequence[str], times: Times, rules: WordRules, stems: Set[str]
+    words: Sequence[str],
+    times: Times,
+    rules: WordRules,
+    stems: Set[str],
 ) -> bool:
     """Return whether the question contains all *words* of a value, in any form."""
     if all(
