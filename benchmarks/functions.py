@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.quality.report import RESULTS, SEED, circumstances, mean, table, told
 from benchmarks.quality.sets import KEPT, Prepared, Source, prepared
 from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
-from qtmiddleware.kit.embedding.minilm.forward import encode_tokens
 from qtmiddleware.kit.evaluation import (
     BASELINE,
     PRIMARY,
@@ -91,8 +90,8 @@ class LateInteraction:
     def _embed(self, text: str) -> Floats:
         import numpy as np
 
-        tokenizer, weights = self._embedder._load_model_once()
-        rows = encode_tokens(weights, [tokenizer.encode(text).ids])
+        tokenizer, encoder = self._embedder.load()
+        rows = encoder.encode_tokens([tokenizer.encode(text).ids])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 

@@ -93,8 +93,8 @@ def load_model(
             )
             if "trust_remote_code" in cause:
                 advice = (
-                    "runs its own code; to allow that, pass trust_remote_code=True (for a reranker,"
-                    " rerank.trustRemoteCode)"
+                    "runs its own code; only a reranker's code may be allowed, with"
+                    " rerank.trustRemoteCode (trust_remote_code=True)"
                 )
             elif is_offline:
                 advice = (

@@ -12,7 +12,6 @@ from qtmiddleware.protocols import Embedder
 
 __all__ = ["MiniLMEmbedder", "OpenAIEmbedder", "SentenceTransformersEmbedder", "find_embedder"]
 
-_MINILM: Final = (MODEL_NAME, f"sentence-transformers/{MODEL_NAME}")
 _OPENAI: Final = "openai/"
 
 
@@ -26,16 +25,9 @@ def find_embedder(model_name: str, *, dimensions: int | None = None) -> Embedder
       with sentence-transformers.
 
     The model is loaded on first use. *dimensions* is the length of the vectors, for models that can
-    shorten them. Raises `ConfigError` if *model_name* is blank or *dimensions* is invalid.
+    shorten them. Raises `ConfigError` if the built-in model has no vectors of *dimensions* numbers.
     """
-    if not model_name.strip():
-        raise ConfigError(
-            "embeddingModel must be a name, not empty",
-            path="embeddingModel",
-            value=model_name,
-            allowed="a name",
-        )
-    if model_name in _MINILM:
+    if model_name.removeprefix("sentence-transformers/") == MODEL_NAME:
         embedder = MiniLMEmbedder()
         if dimensions not in (None, embedder.dimension):
             allowed = f"null or {embedder.dimension}"

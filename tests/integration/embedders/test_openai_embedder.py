@@ -83,10 +83,6 @@ def test_dimensions_are_sent_and_checked(server: EmbeddingsServer) -> None:
         ]
         with pytest.raises(EmbeddingError, match=r"of 5 numbers, not of \[8\]"):
             embedder.embed([TEXT])
-    for model, dimensions in (("text-embedding-3-small", 1537), ("text-embedding-ada-002", 8)):
-        with pytest.raises(ConfigError) as caught:
-            OpenAIEmbedder(model, dimensions=dimensions)
-        assert (caught.value.path, caught.value.value) == ("embeddingDimensions", dimensions)
 
 
 def test_an_empty_text_is_sent_as_a_space_and_a_long_one_is_cut(server: EmbeddingsServer) -> None:
