@@ -1,4 +1,4 @@
-"""What docs/wrap-anything.md and the README show for other people's packages, run as it stands against the real ones.
+"""What docs/wrapping.md and the README show for other people's packages, run as it stands against the real ones.
 
 Those of packages that are not installed are skipped.
 """
@@ -25,7 +25,7 @@ from tests.support.pinecone_world import PineconeWorld, pinecone_world
 pytestmark = pytest.mark.thorough
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/wrap-anything.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/wrapping.md").read_text(encoding="utf-8")
 RECIPES = dict(re.findall(r"^```python (\w+)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE))
 
 QUESTION = "Does Jaco have any health concerns?"
@@ -38,6 +38,7 @@ TEXTS = {
 }
 REPLY = {"rewrite": "Is Jaco healthy?", "sub_queries": ["Which illnesses does Jaco have?"]}
 HOSTED = "multilingual-e5-large"
+COMBINED = {"transformationType": "combined"}
 
 
 def words(text: str) -> list[str]:
@@ -354,7 +355,7 @@ def test_litellm(claude: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) 
     assert len(claude) == 1
 
 
-# --- what was written before ----------------------------------------------------------------------
+# --- functions of the frameworks, without their adapters -------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -375,11 +376,13 @@ def test_langchain() -> None:
         [documents.Document(id=id_, page_content=text) for id_, text in TEXTS.items()]
     )
     llm = chat.FakeListChatModel(responses=[json.dumps(REPLY)])
-    space = cook(RECIPES["langchain"], store=store, llm=llm)
-    assert [type(document) for document, _ in space["found"]] == [documents.Document] * 2
-    assert space["found"][0][0].id == "health"
-    assert space["search"].retrieve(QUESTION, k=2).degradations == ()
-    assert space["qm"].wrap(store.as_retriever().invoke)(QUESTION, k=2)[0].id == "health"
+    qm = qtm.QueryMiddleware(COMBINED, client=llm)
+    search = qm.wrap(store.similarity_search_with_score)
+    found = search(QUESTION, k=2)
+    assert [type(document) for document, _ in found] == [documents.Document] * 2
+    assert found[0][0].id == "health"
+    assert search.retrieve(QUESTION, k=2).degradations == ()
+    assert qm.wrap(store.as_retriever().invoke)(QUESTION, k=2)[0].id == "health"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -410,10 +413,13 @@ def test_llamaindex() -> None:
 
     nodes = [schema.TextNode(id_=id_, text=text) for id_, text in TEXTS.items()]
     index = core.VectorStoreIndex(nodes, embed_model=Embedding())
-    space = cook(RECIPES["llamaindex"], index=index, llm=Model())
-    assert [type(node) for node in space["nodes"]] == [schema.NodeWithScore] * 2
-    assert space["nodes"][0].node.id_ == "health"
-    r = space["search"].retrieve(QUESTION)
+    retriever = index.as_retriever(similarity_top_k=50)
+    qm = qtm.QueryMiddleware(COMBINED, client=Model())
+    search = qm.wrap(lambda query, top_k=2: retriever.retrieve(query)[:top_k])
+    nodes = search(QUESTION)
+    assert [type(node) for node in nodes] == [schema.NodeWithScore] * 2
+    assert nodes[0].node.id_ == "health"
+    r = search.retrieve(QUESTION)
     assert r.degradations == ()
     assert r.trace.llm_calls + (r.trace.decision.reason == "cached") == 1
 
@@ -430,12 +436,11 @@ def test_haystack(server: ModelServer) -> None:
             for id_, text in TEXTS.items()
         ]
     )
-    client = import_module("openai").OpenAI()
-    space = cook(
-        RECIPES["haystack"], retriever=retrievers.InMemoryBM25Retriever(store), client=client
-    )
-    assert [type(document) for document in space["documents"]] == [haystack.Document] * 2
-    assert space["documents"][0].id == "health"
-    assert space["search"].retrieve(query=QUESTION, top_k=2).degradations == ()
-    vectors = space["qm"].wrap(retrievers.InMemoryEmbeddingRetriever(store).run, embed=embed)
+    qm = qtm.QueryMiddleware(COMBINED, client=import_module("openai").OpenAI())
+    search = qm.wrap(retrievers.InMemoryBM25Retriever(store).run)
+    found = search(query=QUESTION, top_k=2)["documents"]
+    assert [type(document) for document in found] == [haystack.Document] * 2
+    assert found[0].id == "health"
+    assert search.retrieve(query=QUESTION, top_k=2).degradations == ()
+    vectors = qm.wrap(retrievers.InMemoryEmbeddingRetriever(store).run, embed=embed)
     assert vectors(query=QUESTION, top_k=2)["documents"][0].id == "health"

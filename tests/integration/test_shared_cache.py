@@ -1,4 +1,4 @@
-"""The recipe of docs/costs.md: a real Redis as the cache that several processes share."""
+"""The recipe of docs/production.md: a real Redis as the cache that several processes share."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def recipe(
     """The names that the recipe defines."""
     monkeypatch.setenv("REDIS_URL", f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3")
     monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
-    written = write_recipes(tmp_path, ROOT / "docs" / "costs.md") / "shared_cache.py"
+    written = write_recipes(tmp_path, ROOT / "docs" / "production.md") / "shared_cache.py"
     names: dict[str, Any] = {}
     exec(compile(written.read_text("utf-8"), str(written), "exec"), names)
     yield names

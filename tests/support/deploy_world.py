@@ -1,4 +1,4 @@
-"""The recipes of docs/deploy.md and docs/many-workers.md as files, and processes that run them."""
+"""The recipes of docs/deploy.md and docs/deploy.md as files, and processes that run them."""
 
 from __future__ import annotations
 

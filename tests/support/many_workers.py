@@ -1,4 +1,4 @@
-"""The service of docs/many-workers.md as files and as a running server, with a look at its workers."""
+"""The service of docs/deploy.md as files and as a running server, with a look at its workers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _FILES: Final = {"index.py": INDEX, "naming.py": NAMING, "observed.py": OBSERVED
 
 def write_service(folder: Path, passages: Sequence[str], **changes: str) -> Path:
     """The recipe around a search of *passages* in *folder*; *changes* are other values of the recipe's settings."""
-    write_recipes(folder, ROOT / "docs" / "many-workers.md")
+    write_recipes(folder, ROOT / "docs" / "deploy.md")
     recipe = (folder / "service.py").read_text("utf-8")
     for setting, value in changes.items():
         before, found, after = recipe.partition(f'"{setting}": ')

@@ -1,4 +1,4 @@
-"""Four uvicorn workers and a shared Redis, as docs/many-workers.md runs them, on good days and bad ones."""
+"""Four uvicorn workers and a shared Redis, as docs/deploy.md runs them, on good days and bad ones."""
 
 from __future__ import annotations
 

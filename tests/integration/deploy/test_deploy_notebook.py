@@ -1,4 +1,4 @@
-"""Cells of a notebook, as docs/deploy.md writes them, in Jupyter's own kernel."""
+"""Cells of a notebook, in Jupyter's own kernel."""
 
 from __future__ import annotations
 
@@ -11,6 +11,21 @@ import pytest
 from tests.support.deploy_world import QUESTION
 
 pytestmark = pytest.mark.thorough
+
+CELL = f"""
+from retrieval import qm
+
+rows = [{{"id": "a", "score": 0.9, "text": "Jaco has no health concerns."}}]
+
+
+@qm.wrap
+def retrieve(query, top_k=4):
+    return rows[:top_k]
+
+
+r = retrieve.retrieve({QUESTION!r})
+r = await retrieve.aretrieve({QUESTION!r})
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +60,15 @@ def cell(recipes: Path, env: dict[str, str]) -> Iterator[Callable[[str], str]]:
 
 
 def test_a_cell_that_wraps_blocks_and_awaits_answers_however_often_it_is_run(
-    cell: Callable[[str], str], recipes: Path
+    cell: Callable[[str], str],
 ) -> None:
-    code = (recipes / "cells.py").read_text("utf-8")
     for _ in range(2):
-        assert cell(f"{code}\nr.status, len(r.matches)") == "('full', 1)"
+        assert cell(f"{CELL}\nr.status, len(r.matches)") == "('full', 1)"
 
 
 def test_many_questions_of_one_cell_are_answered_side_by_side(
-    cell: Callable[[str], str], recipes: Path
+    cell: Callable[[str], str],
 ) -> None:
-    cell((recipes / "cells.py").read_text("utf-8"))
+    cell(CELL)
     asked = f"await asyncio.gather(*[retrieve.aretrieve({QUESTION!r} + str(n)) for n in range(8)])"
     assert cell(f"import asyncio\n{{it.status for it in {asked}}}") == "{'full'}"

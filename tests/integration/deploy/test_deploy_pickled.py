@@ -1,4 +1,4 @@
-"""Functions and classes that Ray and Dask send to their workers, as docs/deploy.md writes them."""
+"""Functions and classes that Ray and Dask send to their workers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,25 @@ from tests.support.deploy_world import QUESTION
 
 pytestmark = pytest.mark.thorough
 
+JOBS: Final = """
+def search(query):
+    from retrieval import retrieve
+
+    r = retrieve.retrieve(query)
+    return {"passages": r.response, "status": r.status}
+
+
+class Searcher:
+    def __init__(self):
+        from retrieval import qm, retrieve
+
+        qm.warm_up()
+        self.retrieve = retrieve
+
+    def search(self, query):
+        r = self.retrieve.retrieve(query)
+        return {"passages": r.response, "status": r.status}
+"""
 WORKER: Final = f"""
 import pickle, sys
 
@@ -30,6 +49,7 @@ def test_what_makes_the_middleware_in_the_worker_can_be_sent_there(
 ) -> None:
     import cloudpickle
 
+    (recipes / "jobs.py").write_text(JOBS, encoding="utf-8")
     jobs = runpy.run_path(str(recipes / "jobs.py"), run_name="__main__")
     monkeypatch.syspath_prepend(recipes)
     monkeypatch.delitem(sys.modules, "retrieval", raising=False)

@@ -48,7 +48,7 @@ from tests.support.shapes_world import (
     sqlite_rows,
 )
 
-PAGE = Path(__file__).parents[3] / "docs/your-function.md"
+PAGE = Path(__file__).parents[3] / "docs/wrapping.md"
 QUESTION = "Does Jaco have any health concerns?"
 TEXTS = ["Cats sleep most of the day", "Jaco has no health concerns", "The fee is due in May"]
 IDS, SCORES, RISING = ["a", "b", "c"], [0.75, 0.71875, 0.25], [0.25, 0.28125, 0.75]
