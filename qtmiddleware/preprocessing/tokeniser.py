@@ -6,7 +6,7 @@ All repetitions in the patterns are possessive, so the time is linear in the len
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple
@@ -24,8 +24,6 @@ CLOSERS = {
 
 SINGLE_MARKS = "'’‘"
 """Quotation marks that can also be apostrophes."""
-
-BLANKS = re.compile(r"\S+")
 
 LEADING_MARKS = (
     "([{<¿¡\"'“”‘’‚„«»‹›,;:!?…—–―*~|`=&%/\\^"
@@ -45,16 +43,21 @@ OPERATORS = frozenset(
      "?.", "|>", ":=", "+=", "&"]
 )  # fmt: skip
 """The operators that count as tokens. Other punctuation does not."""
-SUMS = frozenset("-+*/^=<>≤≥≠×÷±−")
-"""The signs that are operators if they stand between spaces and next to a number: x > 5."""
-AMOUNT_AHEAD = re.compile(r"\s++[$€£¥₹₩₽¢]?+\d")
+CURRENCIES = "$€£¥₹₩₽¢"
+# A sign with spaces around it is an operator beside a number: x > 5. A hyphen between words is
+# usually a dash, so a minus sign needs numbers on both sides. An amount may have a space: 100 €.
+CHUNK = re.compile(
+    rf"(?P<operator>(?<=[\w%‰{CURRENCIES}]\s)[+*/^=<>≤≥≠×÷±](?=\s+[{CURRENCIES}]?\d)"
+    rf"|(?<=[\d%‰{CURRENCIES}]\s)(?:[+*/^=<>≤≥≠×÷±](?=\s+\S)|[-−](?=\s+[{CURRENCIES}]?\d)))"
+    rf"|[^\w\s]*+\d[\d.,'’–-]*(?<=\d)\s(?:[{CURRENCIES}%‰]|°[CF]?)[?!.,;:)]*+(?!\S)"
+    rf"|(?<!\S)[{CURRENCIES}]\s(?=\d)\S++"
+    r"|\S++"
+)
+"""Matches a stretch of text without spaces, an operator between spaces, or an amount."""
 
 ADDRESS = re.compile(r"(?:[a-z][a-z0-9+.-]{1,15}+://|www\.|mailto:)\S++", re.IGNORECASE)
 EMAIL = re.compile(r"[\w.+-]++@[\w-]++(?:\.[\w-]++)++")
 WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
-CURRENCIES = "$€£¥₹₩₽¢"
-NUMBER_SIGN = re.compile(rf"(?:[{CURRENCIES}%‰]|°[CF]?)(?=[?!.,;:)]*+$)")
-"""Matches the sign after a number and a space: 100 €, 5 %."""
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
@@ -80,6 +83,8 @@ SLASHED_WORDS = frozenset(["w/o", "w/out"])
 
 MOST_PIECE_CHARS = 24
 """The tokens of a chunk are cached if the chunk has at most this many characters."""
+MOST_QUOTE_CHARS = 300
+"""The maximum number of characters in a quote. The limit keeps the time linear."""
 MOST_TEXT_CHARS = 300
 """`tokenise` caches the tokens of a text if the text has at most this many characters."""
 
@@ -121,13 +126,22 @@ def tokenise(text: str) -> Sequence[Token]:
 def _tokenise_uncached(text: str) -> Sequence[Token]:
     """Return the tokens of *text* from left to right, without using the cache of `tokenise`."""
     tokens: list[Token] = []
-    start, is_sentence_start = 0, True
-    for left, right in find_quotes(text):
-        is_sentence_start = _append_tokens(text, start, left, is_sentence_start, tokens)
-        quote = text[left:right]
-        tokens.append(Token("quote", quote, fold_case(quote), left, right, is_sentence_start, True))
-        start, is_sentence_start = right, False
-    _append_tokens(text, start, len(text), is_sentence_start, tokens)
+    start, opens_sentence = 0, True
+    for quote in find_quotes(text):
+        opens_sentence = _append_tokens(text, start, quote.start(), opens_sentence, tokens)
+        tokens.append(
+            Token(
+                "quote",
+                quote[0],
+                fold_case(quote[0]),
+                quote.start(),
+                quote.end(),
+                opens_sentence,
+                True,
+            )
+        )
+        start, opens_sentence = quote.end(), False
+    _append_tokens(text, start, len(text), opens_sentence, tokens)
     return tuple(tokens)
 
 
@@ -137,156 +151,66 @@ _tokenise_cached = lru_cache(64)(_tokenise_uncached)
 
 
 def _append_tokens(
-    text: str, start: int, end: int, is_sentence_start: bool, tokens: list[Token]
+    text: str,
+    start: int,
+    end: int,
+    opens_sentence: bool,
+    tokens: list[Token],
 ) -> bool:
-    """Append the tokens of ``text[start:end]`` to *tokens*. Quoted phrases are not recognised.
+    """Append the tokens of ``text[start:end]``, which has no quotes, to *tokens*.
 
-    Args:
-        text: The query.
-        start: The position of the first character to read.
-        end: The position after the last character to read.
-        is_sentence_start: Whether a sentence begins at *start*.
-        tokens: The tokens before *start*. The new tokens are added at the end.
-
-    Returns:
-        Whether a sentence begins at *end*.
+    *opens_sentence* says whether a sentence begins at *start*. Returns whether one begins at *end*.
     """
-    for match in BLANKS.finditer(text, start, end):
-        chunk, offset = match.group(), match.start()
-        previous_token = tokens[-1] if tokens else None
-        if (
-            previous_token
-            and previous_token.kind == "number"
-            and _can_sign_follow(previous_token, offset)
-            and (sign := NUMBER_SIGN.match(chunk))
-        ):
-            # "100 €" is one token, so the sign joins the number before it.
-            sign_end = offset + sign.end()
-            amount = text[previous_token.start : sign_end]
-            is_before_punctuation = sign_end < match.end()
-            tokens[-1] = Token(
-                "number",
-                amount,
-                fold_case(amount),
-                previous_token.start,
-                sign_end,
-                previous_token.opens_sentence,
-                is_before_punctuation,
-            )
-            is_sentence_start = is_before_punctuation and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
-        elif (
-            chunk in SUMS
-            and previous_token is not None
-            and _is_operator(text, previous_token, offset, match.end())
-        ):
+    for match in CHUNK.finditer(text, start, end):
+        chunk, offset = match[0], match.start()
+        if match["operator"]:
             tokens.append(Token("identifier", chunk, chunk, offset, match.end(), False, False))
-            is_sentence_start = False
-        else:
-            pieces, is_end = (
-                _split_chunk_cached(chunk)
-                if len(chunk) <= MOST_PIECE_CHARS
-                else _split_chunk(chunk)
-            )
-            for kind, piece, folded_text, left, right, is_before_punctuation in pieces:
-                token = Token(
+            opens_sentence = False
+            continue
+        split = _split_chunk_cached if len(chunk) <= MOST_PIECE_CHARS else _split_chunk
+        pieces, is_end = split(chunk)
+        for kind, piece, folded_text, left, right, _, is_before_punctuation in pieces:
+            tokens.append(
+                Token(
                     kind,
                     piece,
                     folded_text,
                     offset + left,
                     offset + right,
-                    is_sentence_start,
+                    opens_sentence,
                     is_before_punctuation,
                 )
-                # Only the first piece of a chunk can have a sign with a space before it.
-                if kind == "number" and left == pieces[0].start and start <= token.start - 2:
-                    token = _add_currency_sign(text, token, previous_token)
-                tokens.append(token)
-                is_sentence_start = False
-            is_sentence_start = is_sentence_start or is_end
-    return is_sentence_start
+            )
+            opens_sentence = False
+        opens_sentence = opens_sentence or is_end
+    return opens_sentence
 
 
-def _can_sign_follow(number_token: Token, sign_start: int) -> bool:
-    """Return whether a sign at *sign_start* can belong to the number *number_token*, as in 100 €.
-
-    The number must end in a digit, and a single character must separate the number and the sign.
-    """
-    return number_token.end + 1 == sign_start and number_token.text[-1].isdigit()
-
-
-def _is_operator(text: str, previous_token: Token, start: int, end: int) -> bool:
-    """Return whether the sign ``text[start:end]`` is an operator, as in 5 + 3 or x > 5.
-
-    One space must separate the sign from *previous_token*. A number must stand on one side of the
-    sign, or on both sides of a minus sign.
-    """
-    if previous_token.end + 1 != start or not text[end:].strip():
-        return False
-    # A hyphen between words is usually a dash, so a minus sign needs numbers on both sides.
-    sides = previous_token.kind == "number", AMOUNT_AHEAD.match(text, end) is not None
-    return all(sides) if text[start] in "-−" else any(sides)
-
-
-def _add_currency_sign(text: str, number_token: Token, previous_token: Token | None) -> Token:
-    """Return *number_token* with the currency sign before the number: "€ 100" instead of "100".
-
-    Without a currency sign and a space before the number, *number_token* is returned unchanged.
-    *previous_token* is the token before the number, or ``None`` if the number comes first.
-    """
-    start = number_token.start - 2
-    is_sign = (
-        number_token.text[0].isdigit() and text[start] in CURRENCIES and text[start + 1] == " "
-    )
-    if (
-        not is_sign
-        or (start and not text[start - 1].isspace())
-        or (previous_token is not None and previous_token.end > start)
-    ):
-        return number_token
-    amount = text[start : number_token.end]
-    return number_token._replace(text=amount, folded_text=fold_case(amount), start=start)
-
-
-class _Piece(NamedTuple):
-    """A token in a chunk, a stretch of a query without spaces.
-
-    The attributes have the same meaning as in `Token`, but *start* and *end* are positions in the
-    chunk.
-    """
-
-    kind: TokenKind
-    text: str
-    folded_text: str
-    start: int
-    end: int
-    is_before_punctuation: bool
-
-
-def _split_chunk(chunk: str) -> tuple[Sequence[_Piece], bool]:
-    """Split *chunk*, a stretch of a query without spaces, into tokens.
+def _split_chunk(chunk: str) -> tuple[Sequence[Token], bool]:
+    """Split *chunk*, a match of `CHUNK`, into tokens.
 
     Returns:
-        The tokens.
+        The tokens. Their positions are those in the chunk, and none of them opens a sentence.
         Whether a sentence ends after the last token.
     """
-    pieces = [
-        _Piece(
+    tokens = [
+        Token(
             kind,
             chunk[left:right],
             fold_case(chunk[left:right]),
             left,
             right,
+            False,
             is_before_punctuation,
         )
         for kind, left, right, is_before_punctuation in _locate_tokens(chunk)
     ]
-    return pieces, not SENTENCE_ENDS.isdisjoint(chunk[-3:]) and (
-        not pieces or pieces[-1].end < len(chunk)
-    )
+    is_end = not tokens or tokens[-1].end < len(chunk)
+    return tokens, is_end and not SENTENCE_ENDS.isdisjoint(chunk[-3:])
 
 
 def _locate_tokens(chunk: str) -> list[tuple[TokenKind, int, int, bool]]:
-    """Return the tokens in *chunk*, a stretch of a query without spaces.
+    """Return the tokens in *chunk*.
 
     Each token is a tuple: its kind, its start, its end, and whether punctuation follows.
     """
@@ -444,8 +368,8 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return a pattern for numbers with signs and units, and a pattern for rates (€100/month)."""
     # Compiling is slow and most questions have no number, so it waits until the first number.
     number = re.compile(
-        r"[-+±−~≈<>≤≥]{0,2}+[$€£¥₹₩₽¢]?+\.?\d++(?:[.,:/×'’–-]\d++)*+(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+"
-        r"[$€£¥₹₩₽¢]?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
+        r"[-+±−~≈<>≤≥]{0,2}+(?:[$€£¥₹₩₽¢]\s?)?+\.?\d++(?:[.,:/×'’–-]\d++)*+"
+        r"(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+(?:\s?[$€£¥₹₩₽¢])?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
     )
     amount = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")
     return number, amount
@@ -468,71 +392,23 @@ def _compile_piece_pattern(is_ascii_only: bool) -> Any:
     )
 
 
-def find_quotes(text: str) -> list[tuple[int, int]]:
-    """Return the (start, end) of every quoted phrase in *text*, including the quotation marks.
+def find_quotes(text: str) -> Iterator[re.Match[str]]:
+    """Return the quoted phrases in *text*, including the quotation marks.
 
     Quotes inside a quoted phrase, marks without a partner and apostrophes are ignored. A single
     quotation mark opens a quote only before a word, and closes a quote only after a word.
     """
-    spans: list[tuple[int, int]] = []
-    unclosed_marks: set[str] = set()
-    positions = [match.start() for match in _compile_mark_pattern().finditer(text)]
-    index = 0
-    while index < len(positions):
-        opening_mark = text[positions[index]]
-        may_open = opening_mark not in unclosed_marks and _can_open_quote(text, positions[index])
-        closing_index = _find_closing_mark(text, positions, index) if may_open else index
-        if closing_index is None:
-            # No later mark closes this one, so later marks of the same kind are not searched. This
-            # keeps the time linear.
-            unclosed_marks.add(opening_mark)
-        elif closing_index > index:
-            spans.append((positions[index], positions[closing_index] + 1))
-            index = closing_index
-        index += 1
-    return spans
-
-
-def _find_closing_mark(text: str, mark_positions: list[int], opening_index: int) -> int | None:
-    """Return the index of the quotation mark that closes the quote.
-
-    Args:
-        text: The query.
-        mark_positions: The positions of all quotation marks in *text*.
-        opening_index: The index in *mark_positions* of the mark that opens the quote.
-
-    Returns:
-        The index in *mark_positions* of the closing mark, *opening_index* if the quote is empty, or
-        ``None`` if no mark closes the quote.
-    """
-    start = mark_positions[opening_index]
-    closers = CLOSERS[text[start]]
-    for later in range(opening_index + 1, len(mark_positions)):
-        position = mark_positions[later]
-        if text[position] in closers and _can_close_quote(text, position):
-            return later if text[start + 1 : position].strip() else opening_index
-    return None
-
-
-def _can_open_quote(text: str, mark_position: int) -> bool:
-    """Return whether the quotation mark at *mark_position* in *text* can open a quote."""
-    mark = text[mark_position]
-    after = text[mark_position + 1 : mark_position + 2]
-    if mark not in CLOSERS or (mark_position and text[mark_position - 1].isalnum()):
-        return False
-    # The mark before a digit is an apostrophe: '90s is a year without its century.
-    return not (mark in SINGLE_MARKS and (after.isspace() or after.isdigit()))
-
-
-def _can_close_quote(text: str, mark_position: int) -> bool:
-    """Return whether the quotation mark at *mark_position* in *text* can close a quote."""
-    if text[mark_position + 1 : mark_position + 2].isalnum():
-        return False
-    return text[mark_position] not in SINGLE_MARKS or not text[mark_position - 1].isspace()
+    return _compile_quote_pattern().finditer(text)
 
 
 @cache
-def _compile_mark_pattern() -> re.Pattern[str]:
-    """Return a pattern that matches a single quotation mark, opening or closing."""
-    marks = set("".join(CLOSERS.values())) | set(CLOSERS)
-    return re.compile("[" + re.escape("".join(sorted(marks))) + "]")
+def _compile_quote_pattern() -> re.Pattern[str]:
+    """Return a pattern for a quoted phrase of at most `MOST_QUOTE_CHARS` characters."""
+    quotes = []
+    for opener, closers in CLOSERS.items():
+        # The mark before a digit is an apostrophe: '90s is a year without its century.
+        is_single = opener in SINGLE_MARKS
+        opening, closing = (r"(?![\s\d])", r"(?<!\s)") if is_single else ("", "")
+        closing += f"[{closers}](?!\\w)"
+        quotes.append(rf"{opener}{opening}(?!\s*{closing}).{{1,{MOST_QUOTE_CHARS}}}?{closing}")
+    return re.compile(rf"(?<!\w)(?:{'|'.join(quotes)})", re.DOTALL)
