@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from qtmiddleware.catalogue import LANGUAGES
 from qtmiddleware.errors import ConfigError, InvalidQuery
@@ -25,13 +26,12 @@ from qtmiddleware.preprocessing.lexicon import (
 )
 from qtmiddleware.preprocessing.spans import Span, find_spans
 from qtmiddleware.preprocessing.stripping import (
-    StripResult,
     fold_tokens,
     is_typed_in_capitals,
     strip_stop_words,
 )
 from qtmiddleware.preprocessing.text import find_dominant_script, fold_case
-from qtmiddleware.preprocessing.tokeniser import tokenise
+from qtmiddleware.preprocessing.tokeniser import Token, tokenise
 
 __all__ = [
     "LANGUAGES",
@@ -83,24 +83,20 @@ def extract_keywords(
         read_user_words(keep_words, "keepWords"), read_user_words(extra_words, "extraWords")
     )
     language_code = _read_language_code(language)
-    result, used_language = _strip_stop_words_once(text, language_code, word_lists)
+    keywords, opens_with_name, used_language = _strip_once(text, language_code, word_lists)
     # The keywords may themselves begin like a question, so the rules run until nothing changes.
     # Preparing the keywords again in the same language then changes nothing, unless they open with
-    # a name that looks like a question word.
+    # a name that looks like a question word: another pass would remove the "Can" of "Can Yaman".
     for _ in range(PASSES):
-        keywords = result.keywords
         # Most keywords are final after the first pass. This check saves the second pass.
-        if used_language and _are_keywords_final(
-            keywords, word_lists.removable_words[used_language]
-        ):
+        removable_words = word_lists.removable_words[used_language]
+        if opens_with_name or (used_language and _are_keywords_final(keywords, removable_words)):
             return ExtractedKeywords(keywords, used_language)
-        # Another pass would remove a name at the start, such as "Can" of "Can Yaman".
-        result, _used_language = (
-            (result, used_language)
-            if result.opens_with_name
-            else _strip_stop_words_once(keywords, language_code or used_language, word_lists)
+        previous = keywords
+        keywords, opens_with_name, _ = _strip_once(
+            keywords, language_code or used_language, word_lists
         )
-        if result.keywords == keywords:
+        if keywords == previous:
             return ExtractedKeywords(keywords, used_language)
     return ExtractedKeywords(text, used_language)
 
@@ -146,13 +142,7 @@ def detect_language(text: str) -> str:
         InvalidQuery: *text* is not a string.
     """
     _check_text(text)
-    if not _is_latin(text):
-        return ""
-    word_lists = _load_word_lists()
-    tokens = tokenise(text)
-    return word_lists.guess_language(
-        text, fold_tokens(tokens, is_typed_in_capitals(tokens, word_lists.stop_words))
-    )
+    return _load_word_lists().read(text).language
 
 
 def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]:
@@ -169,22 +159,31 @@ def find_protected_spans(text: str, *, language: str = AUTO) -> tuple[Span, ...]
     """
     _check_text(text)
     word_lists = _load_word_lists()
-    language_code = _read_language_code(language)
-    tokens = tokenise(text)
-    is_all_caps = is_typed_in_capitals(tokens, word_lists.stop_words)
-    used_language = (
-        (language_code or word_lists.guess_language(text, fold_tokens(tokens, is_all_caps)))
-        if _is_latin(text)
-        else ""
-    )
+    words = word_lists.read(text, _read_language_code(language))
     # If the language is unclear, the English list still finds negations such as "not".
     return find_spans(
         text,
-        tokens,
-        word_lists.lexicons[used_language or DEFAULT],
-        is_all_caps,
-        is_unknown_language=not used_language,
+        words.tokens,
+        word_lists.lexicons[words.language or DEFAULT],
+        words.is_all_caps,
+        is_unknown_language=not words.language,
     )
+
+
+class _Words(NamedTuple):
+    """The words of a text.
+
+    Attributes:
+        tokens: The tokens of the text.
+        folded_words: The words in lower case, from `fold_tokens`.
+        is_all_caps: Whether the text is typed in capitals.
+        language: The language code, or ``""`` if it is unclear or its script has no word list.
+    """
+
+    tokens: Sequence[Token]
+    folded_words: Sequence[str]
+    is_all_caps: bool
+    language: str
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -207,17 +206,21 @@ class _WordLists:
     stop_words: frozenset[str]
     has_extra_words: bool
 
-    def guess_language(self, text: str, folded_words: Sequence[str]) -> str:
-        """Return the language code of *text*, or ``""`` if the language is unclear.
-
-        *folded_words* are the words of *text* in lower case. The marks "¿" and "¡" in *text* count
-        as Spanish words.
-        """
-        return guess_language(
-            [*filter(None, folded_words), *(mark for mark in "¿¡" if mark in text)],
-            self.markers,
-            text,
-        )
+    def read(self, text: str, language_code: str = "") -> _Words:
+        """Return the words of *text*. ``""`` as *language_code* means to detect the language."""
+        tokens = tokenise(text)
+        is_all_caps = is_typed_in_capitals(tokens, self.stop_words)
+        folded_words = fold_tokens(tokens, is_all_caps)
+        # All word lists are Latin.
+        if not _is_latin(text):
+            language_code = ""
+        elif not language_code:
+            # The marks "¿" and "¡" count as Spanish words.
+            marks = (mark for mark in "¿¡" if mark in text)
+            language_code = guess_language(
+                [*filter(None, folded_words), *marks], self.markers, text
+            )
+        return _Words(tokens, folded_words, is_all_caps, language_code)
 
 
 @lru_cache(16)
@@ -249,28 +252,32 @@ def _load_word_lists(
     )
 
 
-def _strip_stop_words_once(
-    text: str, language_code: str, word_lists: _WordLists
-) -> tuple[StripResult, str]:
+def _strip_once(
+    text: str,
+    language_code: str,
+    word_lists: _WordLists,
+) -> tuple[str, bool, str]:
     """Remove question words and other stop words from *text*, in a single pass.
 
-    Args:
-        text: The query.
-        language_code: The language code, or ``""`` to detect the language.
-        word_lists: The word lists.
+    *language_code* is ``""`` to detect the language.
 
     Returns:
         The keywords, or the whole *text* if no word remains.
+        Whether the keywords open with a name that looks like a question word.
         The code of the language that was used, or ``""`` if no word list was used.
     """
-    # The user may want to remove words of any script, but the word lists are all Latin.
+    # The user may want to remove words of any script.
     if not (_is_latin(text) or word_lists.has_extra_words):
-        return StripResult(text, opens_with_name=False), ""
-    tokens = tokenise(text)
-    folded_words = fold_tokens(tokens, is_typed_in_capitals(tokens, word_lists.stop_words))
-    used_language = language_code or word_lists.guess_language(text, folded_words)
-    result = strip_stop_words(text, tokens, folded_words, word_lists.lexicons[used_language])
-    return result if result.keywords else StripResult(text, opens_with_name=False), used_language
+        return text, False, ""
+    words = word_lists.read(text, language_code)
+    keywords, opens_with_name = strip_stop_words(
+        text,
+        words.tokens,
+        words.folded_words,
+        word_lists.lexicons[words.language],
+        is_all_caps=words.is_all_caps,
+    )
+    return keywords or text, opens_with_name and bool(keywords), words.language
 
 
 def _are_keywords_final(keywords: str, removable_words: Set[str]) -> bool:

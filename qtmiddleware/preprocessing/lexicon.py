@@ -103,13 +103,13 @@ class Markers:
     """The words that tell the languages of questions apart.
 
     Attributes:
-        weights: Maps each word to (language, weight) pairs, one per language that has the word.
+        weights: Maps each word to its weight in each language that has the word.
         starters: Maps words to languages. A question that begins with the word is in that language.
         openers: Maps words to languages. A question that begins with the word is probably in that
             language.
     """
 
-    weights: Mapping[str, tuple[tuple[str, int], ...]]
+    weights: Mapping[str, Mapping[str, int]]
     starters: Mapping[str, str]
     openers: Mapping[str, str]
 
@@ -328,18 +328,17 @@ def count_phrase_words(phrases: Phrases, folded_words: Sequence[str], start_inde
 
 def collect_language_markers(lexicons: Sequence[Lexicon]) -> Markers:
     """Return the words of *lexicons* that tell their languages apart."""
-    table: dict[str, dict[str, int]] = {}
+    weights: dict[str, dict[str, int]] = {}
     for lexicon in lexicons:
         for word in lexicon.stop | lexicon.weak | lexicon.strong:
             # A single letter is a word in many languages, so it says nothing about the language.
             if len(word) > 1 or not word.isascii():
-                table.setdefault(word, {})[lexicon.language] = (
-                    STRONG if word in lexicon.strong else WEAK
-                )
+                weight = STRONG if word in lexicon.strong else WEAK
+                weights.setdefault(word, {})[lexicon.language] = weight
         for elided in lexicon.elisions:
-            table.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
+            weights.setdefault(f"{elided}'", {})[lexicon.language] = WEAK
     return Markers(
-        weights={word: tuple(weights.items()) for word, weights in table.items()},
+        weights=weights,
         starters={word: lexicon.language for lexicon in lexicons for word in lexicon.starters},
         openers={word: lexicon.language for lexicon in lexicons for word in lexicon.openers},
     )
@@ -353,8 +352,11 @@ def guess_language(folded_words: Sequence[str], markers: Markers, text: str = ""
         markers: The words that tell the languages apart.
         text: The text as the user wrote it.
     """
-    if folded_words and (language := markers.starters.get(folded_words[0])) is not None:
-        return language
+    if not folded_words:
+        return ""
+    first_word = folded_words[0]
+    if first_word in markers.starters:
+        return markers.starters[first_word]
     weights = markers.weights
     # A set, so that a repeated word does not decide the language.
     telling_words = set(filter(weights.__contains__, folded_words))
@@ -363,72 +365,38 @@ def guess_language(folded_words: Sequence[str], markers: Markers, text: str = ""
         heads = (word[: word.index("'") + 1] for word in folded_words if "'" in word)
         telling_words.update(filter(weights.__contains__, heads))
     scores: dict[str, int] = {}
+    # The languages that have one of the words while the default language does not.
+    foreign_languages: set[str] = set()
     for word in telling_words:
-        for language, weight in weights[word]:
+        for language, weight in weights[word].items():
             scores[language] = scores.get(language, 0) + weight
-    opener_language = markers.openers.get(folded_words[0]) if folded_words else None
-    if opener_language is not None and opener_language in scores:
+        if DEFAULT not in weights[word]:
+            foreign_languages.update(weights[word])
+    opener_language = markers.openers.get(first_word, "")
+    if opener_language in scores:
         scores[opener_language] += WEAK
-    winner = _choose_language(scores, folded_words, opener_language) if scores else ""
-    if not winner:
-        # If no language wins, plain ASCII counts as the default language, unless a word belongs
-        # only to other languages.
-        is_foreign = any(
-            _excludes_default_language(weights[word], language)
-            for word in telling_words
-            for language, _ in weights[word]
-        )
-        # One-letter words have no weight, so the article "a" is looked up here.
-        is_told = bool(scores) or not load_lexicon(DEFAULT).articles.isdisjoint(folded_words)
-        return DEFAULT if is_told and not is_foreign and text.isascii() else ""
-    if winner == DEFAULT or any(
-        _excludes_default_language(weights[word], winner) for word in telling_words
-    ):
-        return winner
-    # Every word that counts for this language is also a word of the default language. Only the verb
-    # after the opener tells "Was macht Amy in Berlin?" from "Was Amy in Berlin?".
-    if _begins_with_german_verb(text.split()[1:2]):
-        return winner
-    return DEFAULT if all(map(str.isascii, folded_words)) else ""
+    best = max(scores.values(), default=0)
+    leaders = [language for language, score in scores.items() if score == best]
+    # One-letter words have no weight, so the article "a" is looked up here.
+    if not leaders and load_lexicon(DEFAULT).articles.isdisjoint(folded_words):
+        return ""
+    is_ascii = all(map(str.isascii, folded_words))
+    if len(leaders) == 1 and (best >= STRONG or (leaders == [DEFAULT] and is_ascii)):
+        winner = leaders[0]
+        # The words of "Was macht Amy in Berlin?" are English too. The verb after "was" is not.
+        if winner in (DEFAULT, *foreign_languages) or _begins_with_german_verb(text.split()[1:2]):
+            return winner
+        return DEFAULT if is_ascii else ""
+    # The other leader has a point for its opener. Without it, the default language would lead.
+    if DEFAULT in leaders and opener_language in leaders:
+        return DEFAULT
+    # Plain ASCII counts as the default language, unless a word belongs only to other languages.
+    return DEFAULT if text.isascii() and not foreign_languages else ""
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:
-    """Return whether the first of *words* looks like a German verb.
-
-    Returns ``False`` if *words* is empty. The verb after "was" tells the German "Was macht Amy?"
-    from the English "Was Amy here?".
-    """
+    """Return whether the first of *words* looks like a German verb, such as "macht"."""
     return any(
         word[0].islower() and word.rstrip("?!.,").endswith(("t", "te", "en", "un"))
         for word in words[:1]
     )
-
-
-def _excludes_default_language(word_weights: Sequence[tuple[str, int]], language: str) -> bool:
-    """Return whether a word belongs to *language* and not to the default language.
-
-    *word_weights* has a (language, weight) pair for each language of the word.
-    """
-    languages = {name for name, _ in word_weights}
-    return language in languages and DEFAULT not in languages
-
-
-def _choose_language(
-    scores: dict[str, int], folded_words: Sequence[str], opener_language: str | None
-) -> str:
-    """Return the language with the highest score, or ``""`` if the score is too low or tied.
-
-    If the default language ties with *opener_language*, the default language wins.
-
-    Args:
-        scores: The score of each language. Must not be empty.
-        folded_words: The words of the text in lower case.
-        opener_language: The language that the text's first word makes more likely, or ``None``.
-    """
-    best = max(scores.values())
-    leaders = [language for language, score in scores.items() if score == best]
-    if len(leaders) > 1:
-        # The other language has extra points for its opener. Without them, the default would lead.
-        return DEFAULT if DEFAULT in leaders and opener_language in leaders else ""
-    enough = best >= STRONG or (leaders[0] == DEFAULT and all(map(str.isascii, folded_words)))
-    return leaders[0] if enough else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from typing import NamedTuple
 
 from qtmiddleware.preprocessing.lexicon import Lexicon, count_phrase_words
 from qtmiddleware.preprocessing.text import lower_case, normalise_characters
@@ -46,37 +45,29 @@ def is_typed_in_capitals(tokens: Sequence[Token], stop_words: Container[str]) ->
     return len(in_capitals) > 1 and any(token.folded_text in stop_words for token in in_capitals)
 
 
-class StripResult(NamedTuple):
-    """The keywords of a text.
-
-    Attributes:
-        keywords: The keywords, or ``""`` if all words were removed.
-        opens_with_name: Whether the first keyword is a name that looks like a question word, as in
-            "Can Yaman". A second pass would remove the name.
-    """
-
-    keywords: str
-    opens_with_name: bool
-
-
 def strip_stop_words(
-    text: str, tokens: Sequence[Token], folded_words: Sequence[str], lexicon: Lexicon
-) -> StripResult:
-    """Remove question words and other stop words from *text*, and return the keywords.
+    text: str,
+    tokens: Sequence[Token],
+    folded_words: Sequence[str],
+    lexicon: Lexicon,
+    *,
+    is_all_caps: bool,
+) -> tuple[str, bool]:
+    """Remove question words and other stop words from *text*.
 
     Args:
         text: The query.
         tokens: The tokens of the query.
         folded_words: The words of the query in lower case, from `fold_tokens`.
         lexicon: The word list of the query's language.
+        is_all_caps: Whether the query is typed in capitals.
+
+    Returns:
+        The keywords, or ``""`` if all words were removed.
+        Whether the first keyword is a name that looks like a question word, as in "Can Yaman". A
+        second pass would remove the name.
     """
-    acronym_positions = [index for index, token in enumerate(tokens) if token.kind == "acronym"]
-    is_all_caps = any(folded_words[index] for index in acronym_positions)
-    topics = (
-        set()
-        if is_all_caps
-        else _find_topic_verb_positions(tokens, folded_words, acronym_positions, lexicon)
-    )
+    topics = set() if is_all_caps else _find_topic_verb_positions(tokens, folded_words, lexicon)
     # A word in capitals has no folded form yet. It gets one if it is only an emphasised stop word.
     if "" in folded_words:
         folded_words = [
@@ -88,48 +79,48 @@ def strip_stop_words(
         end -= 1
     kept_positions = _find_kept_positions(text, tokens, folded_words, lexicon, is_all_caps)
     removed = _find_removed_positions(tokens, folded_words, lexicon, kept_positions)
-    keywords, first_index = [], -1
-    for index, folded_word in enumerate(folded_words[:end]):
+    keywords: dict[int, str] = {}
+    for index in range(end):
+        word, folded_word = tokens[index].text, folded_words[index]
         if index in removed:
             continue
         if index in kept_positions or not folded_word:
-            keyword = tokens[index].text
-        elif folded_word in lexicon.removable:
-            continue
-        else:
-            keyword = _strip_elision(tokens[index].text, folded_word, lexicon, is_all_caps)
-        if keyword:
-            first_index = index if first_index < 0 else first_index
-            keywords.append(keyword)
+            keywords[index] = word
+        elif folded_word not in lexicon.removable:
+            keywords[index] = _strip_elision(word, folded_word, lexicon, is_all_caps)
+    indices = [index for index, keyword in keywords.items() if keyword]
+    if not indices:
+        return "", False
     # After another verb, the word is certainly a name: "Is Can Yaman ...". In "What Is ..." it may
     # be a verb.
-    is_certain = first_index > 0 and folded_words[first_index - 1] in lexicon.verbs
-    is_name = first_index in topics or (
-        first_index in kept_positions and folded_words[first_index] in lexicon.removable
+    first = indices[0]
+    opens_with_name = (
+        first > 0
+        and folded_words[first - 1] in lexicon.verbs
+        and (
+            first in topics
+            or (first in kept_positions and folded_words[first] in lexicon.removable)
+        )
     )
-    return StripResult(" ".join(keywords), is_certain and is_name)
+    return " ".join(keywords[index] for index in indices), opens_with_name
 
 
 def _find_topic_verb_positions(
-    tokens: Sequence[Token],
-    folded_words: Sequence[str],
-    acronym_positions: Sequence[int],
-    lexicon: Lexicon,
+    tokens: Sequence[Token], folded_words: Sequence[str], lexicon: Lexicon
 ) -> set[int]:
     """Return the indices of the verbs in capitals that are the topic of a question.
 
     Examples are "what does DOES stand for" and "what do MUST, SHOULD and MAY mean". A verb in
     capitals is a topic if it follows another verb, another topic, or a topic and a conjunction.
-    *acronym_positions* are the indices of all words in capitals.
     """
     topics: set[int] = set()
-    for index in acronym_positions:
-        if index and tokens[index].folded_text in lexicon.verbs:
-            before = index - 1
-            follows_topic = before in topics or (
-                index - 2 in topics and folded_words[before] in lexicon.conjunctions
+    for index, token in enumerate(tokens):
+        if index and token.kind == "acronym" and token.folded_text in lexicon.verbs:
+            word_before = folded_words[index - 1]
+            follows_topic = index - 1 in topics or (
+                index - 2 in topics and word_before in lexicon.conjunctions
             )
-            if follows_topic or folded_words[before] in lexicon.verbs:
+            if follows_topic or word_before in lexicon.verbs:
                 topics.add(index)
     return topics
 
@@ -141,15 +132,12 @@ def _fold_emphasised_word(token: Token, lexicon: Lexicon) -> str:
     words in capitals ("what IS the") that are not acronyms, and words that the user wants removed.
     """
     folded_word = token.folded_text
-    if folded_word in lexicon.extra:
-        return folded_word
-    if token.kind != "acronym":
-        return ""
-    return (
-        folded_word
-        if folded_word in lexicon.removable and folded_word not in lexicon.acronyms
-        else ""
+    is_stop_word = (
+        token.kind == "acronym"
+        and folded_word in lexicon.removable
+        and folded_word not in lexicon.acronyms
     )
+    return folded_word if is_stop_word or folded_word in lexicon.extra else ""
 
 
 def _find_removed_positions(
@@ -251,23 +239,17 @@ def _find_kept_positions(
     """
     kept: set[int] = set()
     for index, folded_word in enumerate(folded_words):
-        if folded_word in lexicon.kept and (
-            length := count_phrase_words(lexicon.kept, folded_words, index)
-        ):
-            kept.update(range(index, index + length))
-        elif (
-            len(folded_word) == 1
-            and folded_word in lexicon.articles
-            and (index + 1 == len(folded_words) or _has_operator_beside(tokens, index))
-        ):
-            # An article has a word after it, so the "a" in "plan a" is not an article.
-            kept.add(index)
-        elif (
-            folded_word == "may"
-            and _has_number_beside(tokens, index)
-            and "may" in lexicon.homographs
-        ):
-            kept.add(index)
+        length = count_phrase_words(lexicon.kept, folded_words, index) if folded_word else 0
+        kept.update(range(index, index + length))
+        neighbours = tokens[max(0, index - 1) : index + 2]
+        # An article has a word after it, so the "a" in "plan a" is not an article. Nor is the one
+        # in "a != b".
+        if len(folded_word) == 1 and folded_word in lexicon.articles:
+            is_letter = index + 1 == len(tokens) or any(map(_is_operator, neighbours))
+            kept.update((index,) if is_letter else ())
+        elif folded_word == "may" and "may" in lexicon.homographs:
+            is_month = any(token.kind == "number" for token in neighbours)
+            kept.update((index,) if is_month else ())
     words = [
         (token.text, folded_word)
         for token, folded_word in zip(tokens, folded_words, strict=True)
@@ -275,26 +257,14 @@ def _find_kept_positions(
     ]
     if not (is_all_caps or text.islower() or is_title_case(words, lexicon)):
         kept.update(_find_name_positions(text, tokens, folded_words, lexicon))
-        kept.update(_find_opening_name_positions(text, tokens, folded_words, lexicon, kept))
+        if _opens_with_name(text, tokens, folded_words, lexicon, kept):
+            kept.add(0)
     return kept
 
 
-def _get_token_and_neighbours(tokens: Sequence[Token], index: int) -> Sequence[Token]:
-    """Return the token at *index* and its neighbours. The first and last token have only one."""
-    return tokens[max(0, index - 1) : index + 2]
-
-
-def _has_operator_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether an operator is directly before or after the token at *index*, as in a != b."""
-    neighbours = _get_token_and_neighbours(tokens, index)
-    return any(
-        token.kind == "identifier" and not any(map(str.isalnum, token.text)) for token in neighbours
-    )
-
-
-def _has_number_beside(tokens: Sequence[Token], index: int) -> bool:
-    """Return whether a number is directly before or after the token at *index*, as in May 2024."""
-    return any(token.kind == "number" for token in _get_token_and_neighbours(tokens, index))
+def _is_operator(token: Token) -> bool:
+    """Return whether *token* is an operator, such as ``!=``."""
+    return token.kind == "identifier" and not any(map(str.isalnum, token.text))
 
 
 def is_title_case(words: Sequence[tuple[str, str]], lexicon: Lexicon) -> bool:
@@ -397,29 +367,25 @@ def _find_name_positions(
     return names
 
 
-def _find_opening_name_positions(
+def _opens_with_name(
     text: str,
     tokens: Sequence[Token],
     folded_words: Sequence[str],
     lexicon: Lexicon,
     kept_positions: set[int],
-) -> tuple[int, ...]:
-    """Return ``(0,)`` if the first token is a name ("Will said"), or else ``()``.
+) -> bool:
+    """Return whether the first token is a name, as in "Will said".
 
     "Will" may also be a verb ("Will it rain?"). Such a word is a name if the text has no question
     mark, no pronoun follows the word, and the rules remove no other word.
     """
     if "?" in text or len(folded_words) < 2 or not tokens[0].text[0].isupper():
-        return ()
-    if (
-        folded_words[0] not in lexicon.homographs
-        or folded_words[0] in lexicon.extra
-        or folded_words[1] in lexicon.pronouns
-    ):
-        return ()
-    removable = (
-        index
+        return False
+    first_word, next_word = folded_words[:2]
+    if first_word not in lexicon.homographs - lexicon.extra or next_word in lexicon.pronouns:
+        return False
+    return not any(
+        folded_word in lexicon.removable and index not in kept_positions
         for index, folded_word in enumerate(folded_words)
-        if index and index not in kept_positions and folded_word in lexicon.removable
+        if index
     )
-    return () if any(True for _ in removable) else (0,)
