@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pkgutil import get_data
 from typing import Any, cast
@@ -44,8 +44,8 @@ class Lexicon:
         language: The language code, or ``""`` for an empty list.
         stop: All stop words, such as articles, verbs and question words.
         verbs: The stop words that are auxiliary or modal verbs.
-        kept: The phrases that the rules never change.
-        removed: The phrases to remove because they name no topic, such as "how much".
+        kept_phrases: The phrases that the rules never change.
+        removed_phrases: The phrases to remove because they name no topic, such as "how much".
         extra: The words that the user wants to remove, even if they are capitalised.
         removable: The stop words, except negations.
     """
@@ -66,8 +66,8 @@ class Lexicon:
     starters: frozenset[str] = frozenset()
     openers: frozenset[str] = frozenset()
     lead_ins: Phrases = field(default_factory=dict)
-    kept: Phrases = field(default_factory=dict)
-    removed: Phrases = field(default_factory=dict)
+    kept_phrases: Phrases = field(default_factory=dict)
+    removed_phrases: Phrases = field(default_factory=dict)
     greetings: Phrases = field(default_factory=dict)
     conjunctions: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class Lexicon:
 
     def collect_removable_words(self) -> frozenset[str]:
         """Return all words that the rules may remove, alone or as the start of a phrase."""
-        return self.stop.union(self.closings, self.lead_ins, self.removed, self.greetings)
+        return self.stop.union(self.closings, self.lead_ins, self.removed_phrases, self.greetings)
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True)
@@ -112,25 +112,6 @@ class Markers:
     weights: Mapping[str, Mapping[str, int]]
     starters: Mapping[str, str]
     openers: Mapping[str, str]
-
-
-_WORD_KEYS = (
-    "elisions", "negations", "homographs", "acronyms", "pronouns", "references", "closings",
-    "titles", "talk", "denials", "exclusions", "conjunctions", "function_words",
-)  # fmt: skip
-"""The JSON keys for lists of words. The words are folded when they are loaded."""
-_PATTERN_KEYS = (
-    "chatter",
-    "denial_patterns",
-    "negation_patterns",
-    "no_negations",
-    "refusals",
-    "labels",
-    "unresolved",
-    "abbreviations",
-    "endings",
-)
-"""The JSON keys for lists of patterns or other texts. These texts are not folded."""
 
 
 @cache
@@ -178,27 +159,25 @@ def _build_lexicon(language: str, lexicon_data: Mapping[str, Any]) -> Lexicon:
     Every key in *lexicon_data* is optional.
     """
     classes: dict[str, list[str]] = lexicon_data.get("stop_words", {})
-    hints: dict[str, list[str]] = lexicon_data.get("hints", {})
-    words: dict[str, Any] = {name: _fold_words(lexicon_data.get(name, ())) for name in _WORD_KEYS}
-    words |= {
-        name: _fold_words(hints.get(name, ())) for name in ("strong", "weak", "starters", "openers")
+    content = {
+        **lexicon_data,
+        **lexicon_data.get("hints", {}),
+        "stop": [word for words in classes.values() for word in words],
+        "articles": classes.get("articles", ()),
+        "verbs": [*classes.get("auxiliaries", ()), *classes.get("modals", ())],
     }
-    patterns: dict[str, Any] = {name: tuple(lexicon_data.get(name, ())) for name in _PATTERN_KEYS}
-    return Lexicon(
-        language=language,
-        stop=_fold_words(word for words in classes.values() for word in words),
-        articles=_fold_words(classes.get("articles", ())),
-        verbs=_fold_words([*classes.get("auxiliaries", ()), *classes.get("modals", ())]),
-        lead_ins=compile_phrases(lexicon_data.get("lead_ins", ())),
-        kept=compile_phrases(lexicon_data.get("kept_phrases", ())),
-        removed=compile_phrases(lexicon_data.get("removed_phrases", ())),
-        greetings=compile_phrases(lexicon_data.get("greetings", ())),
-        nouns_are_capitalised=lexicon_data.get("nouns_are_capitalised", False),
-        no_answer=lexicon_data.get("no_answer", ""),
-        dates=lexicon_data.get("dates", {}),
-        **words,
-        **patterns,
-    )
+    readers: dict[str, Callable[[Any], Any]] = {
+        "frozenset[str]": _fold_words,
+        "tuple[str, ...]": tuple,
+        "Phrases": compile_phrases,
+    }
+    values: dict[str, Any] = {}
+    for attribute in fields(Lexicon):
+        if attribute.init and attribute.name in content:
+            read = readers.get(str(attribute.type))
+            value = content[attribute.name]
+            values[attribute.name] = read(value) if read else value
+    return Lexicon(language, **values)
 
 
 def apply_user_words(
@@ -224,7 +203,7 @@ def apply_user_words(
     # A single word leaves the lists of removable words. A phrase cannot leave them, because its
     # words stay removable elsewhere. It becomes a phrase that the rules never change.
     singles = {word for word in kept_words if " " not in word}
-    kept = dict(lexicon.kept)
+    kept = dict(lexicon.kept_phrases)
     for first_word, phrases in compile_phrases(word for word in kept_words if " " in word).items():
         kept[first_word] = kept.get(first_word, ()) + phrases
     return replace(
@@ -235,9 +214,9 @@ def apply_user_words(
         # Such a word is removed even if its capitals make it look like a name or an acronym.
         extra=extra_words - singles,
         closings=lexicon.closings - singles,
-        kept=kept,
+        kept_phrases=kept,
         lead_ins=_disallow_words(lexicon.lead_ins, singles),
-        removed=_disallow_words(lexicon.removed, singles),
+        removed_phrases=_disallow_words(lexicon.removed_phrases, singles),
         greetings=_disallow_words(lexicon.greetings, singles),
     )
 

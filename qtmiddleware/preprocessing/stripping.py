@@ -159,7 +159,7 @@ def _find_removed_positions(
             length = count_phrase_words(lexicon.lead_ins, folded_words, index)
             if length > 1 and (
                 phrase_length := count_phrase_words(
-                    lexicon.removed, folded_words, index + length - 1
+                    lexicon.removed_phrases, folded_words, index + length - 1
                 )
             ):
                 # A phrase may begin with the last word of a lead-in: "find out how" and "how much"
@@ -168,8 +168,12 @@ def _find_removed_positions(
             length = length or _count_greeting_tokens(tokens, folded_words, index, lexicon)
             # Several openings may follow each other: "Hello, can you tell me ...".
             is_opening = length > 0
-        if not length and folded_words[index] in lexicon.removed and index not in kept_positions:
-            length = count_phrase_words(lexicon.removed, folded_words, index)
+        if (
+            not length
+            and folded_words[index] in lexicon.removed_phrases
+            and index not in kept_positions
+        ):
+            length = count_phrase_words(lexicon.removed_phrases, folded_words, index)
         if length:
             removed.update(range(index, index + length))
             index += length
@@ -239,7 +243,7 @@ def _find_kept_positions(
     """
     kept: set[int] = set()
     for index, folded_word in enumerate(folded_words):
-        length = count_phrase_words(lexicon.kept, folded_words, index) if folded_word else 0
+        length = count_phrase_words(lexicon.kept_phrases, folded_words, index) if folded_word else 0
         kept.update(range(index, index + length))
         neighbours = tokens[max(0, index - 1) : index + 2]
         # An article has a word after it, so the "a" in "plan a" is not an article. Nor is the one
