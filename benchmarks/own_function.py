@@ -1,4 +1,4 @@
-"""What `qtm bench --function` prints for a user's function: the table of `docs/does-it-help.md`.
+"""What `qtm bench --function` prints for a user's function: the table of `docs/measuring.md`.
 
 A folder of its own gets an `app.py` that searches the demo's passages, and the demo's questions as
 `questions.csv`. The demo's recorded replies stand for the model. Run

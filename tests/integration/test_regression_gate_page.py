@@ -1,4 +1,4 @@
-"""What docs/regression-gate.md shows, run as it stands on the questions of the demo."""
+"""What docs/measuring.md shows, run as it stands on the questions of the demo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.application_world import run, write_application
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/regression-gate.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/measuring.md").read_text(encoding="utf-8")
 
 
 def block(kind: str) -> str:
