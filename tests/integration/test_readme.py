@@ -97,6 +97,6 @@ def test_its_figures_are_those_of_the_results() -> None:
             if qualities:
                 means.setdefault(cells[0], qualities[-1])
     shown = re.findall(r"^\| (.+?) \| (\d\.\d{3} \(\d+%\)) \|", README, re.MULTILINE)
-    assert len(shown) > 10
+    assert len(shown) > 6
     for name, mean in shown:
         assert means[name.replace("**", "").removesuffix(" (the default)")] == mean, name
