@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from importlib.resources import files
 from typing import Any, Final
 
@@ -155,11 +155,10 @@ def test_exactly_the_conversations_have_a_history() -> None:
     }
 
 
-@pytest.mark.parametrize("query_id", [key for key in QUERIES if history(key)])
-def test_turns_of_a_history_alternate_and_end_with_the_assistant(query_id: str) -> None:
-    turns = history(query_id)
-    assert [turn["role"] for turn in turns] == ["user", "assistant"] * (len(turns) // 2)
-    assert all(set(turn) == {"role", "content"} and turn["content"].strip() for turn in turns)
+def test_turns_of_a_history_alternate_and_end_with_the_assistant() -> None:
+    for turns in filter(None, map(history, QUERIES)):
+        assert [turn["role"] for turn in turns] == ["user", "assistant"] * (len(turns) // 2)
+        assert all(set(turn) == {"role", "content"} and turn["content"].strip() for turn in turns)
 
 
 def test_every_question_has_a_recording_of_its_own_text() -> None:
@@ -168,52 +167,41 @@ def test_every_question_has_a_recording_of_its_own_text() -> None:
     }
 
 
-@pytest.mark.parametrize("query_id", list(QUERIES))
-def test_a_recording_is_complete(query_id: str) -> None:
-    recording = RECORDINGS[query_id]
-    assert set(recording) == RECORDED_FIELDS
-    assert (recording["standalone"] is not None) == bool(history(query_id))
-    assert 1 <= len(recording["sub_queries"]) <= 4
-    assert len(recording["paraphrases"]) == 3
-    assert 3 <= len(recording["keywords"]) <= 8
-    for name in ("sub_queries", "paraphrases", "keywords"):
-        assert len(set(recording[name])) == len(recording[name])
-        assert all(text.strip() for text in recording[name])
-    assert all(recording[name].strip() for name in ("rewrite", "step_back", "hyde"))
+def test_every_recording_is_complete() -> None:
+    for query_id, recording in RECORDINGS.items():
+        assert set(recording) == RECORDED_FIELDS
+        assert (recording["standalone"] is not None) == bool(history(query_id)), query_id
+        assert 1 <= len(recording["sub_queries"]) <= 4, query_id
+        assert len(recording["paraphrases"]) == 3, query_id
+        assert 3 <= len(recording["keywords"]) <= 8, query_id
+        for name in ("sub_queries", "paraphrases", "keywords"):
+            assert len(set(recording[name])) == len(recording[name]), query_id
+            assert all(text.strip() for text in recording[name]), query_id
+        assert all(recording[name].strip() for name in ("rewrite", "step_back", "hyde")), query_id
 
 
-@pytest.mark.parametrize("query_id", list(QUERIES))
-def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name(
-    query_id: str,
-) -> None:
-    recording, question = RECORDINGS[query_id], QUERIES[query_id]["text"]
-    variants = [
-        recording["rewrite"],
-        recording["standalone"] or question,
-        *recording["paraphrases"],
-    ]
-    assert {
-        variant: lost(question, variant) for variant in variants if lost(question, variant)
-    } == {}
+def test_no_rewrite_or_paraphrase_loses_an_identifier_a_number_a_quote_or_a_name() -> None:
+    missing = {
+        variant: lost(QUERIES[query_id]["text"], variant)
+        for query_id, recording in RECORDINGS.items()
+        for variant in filter(
+            None, (recording["rewrite"], recording["standalone"], *recording["paraphrases"])
+        )
+    }
+    assert {variant: parts for variant, parts in missing.items() if parts} == {}
 
 
-@pytest.mark.parametrize(
-    "query_id", [key for key, row in QUERIES.items() if NEGATION.search(row["text"])]
-)
-def test_no_rewrite_loses_a_negation(query_id: str) -> None:
-    recording = RECORDINGS[query_id]
-    assert NEGATION.search(recording["rewrite"])
-    assert recording["standalone"] is None or NEGATION.search(recording["standalone"])
+def test_no_rewrite_loses_a_negation() -> None:
+    for query_id, row in QUERIES.items():
+        if NEGATION.search(row["text"]):
+            recording = RECORDINGS[query_id]
+            assert NEGATION.search(recording["rewrite"]), query_id
+            assert recording["standalone"] is None or NEGATION.search(recording["standalone"])
 
 
-@pytest.mark.parametrize("query_id", list(QUERIES))
-def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold(
-    query_id: str,
-) -> None:
-    judged = defaultdict(
-        str, {passage: CORPUS[passage]["text"] for query, passage, _ in QRELS if query == query_id}
-    )
-    new_numbers = numbers(recorded_texts(query_id)) - numbers(known_before(query_id))
-    new_runs = runs(recorded_texts(query_id), 6) - runs(known_before(query_id), 6)
-    assert {key for key, text in judged.items() if new_numbers & numbers(text)} == set()
-    assert {key for key, text in judged.items() if new_runs & runs(text, 6)} == set()
+def test_no_recording_knows_a_number_or_a_sentence_that_only_the_relevant_passages_hold() -> None:
+    for query_id, passage, _ in QRELS:
+        text = CORPUS[passage]["text"]
+        recorded, before = recorded_texts(query_id), known_before(query_id)
+        assert not (numbers(recorded) - numbers(before)) & numbers(text), query_id
+        assert not (runs(recorded, 6) - runs(before, 6)) & runs(text, 6), query_id
