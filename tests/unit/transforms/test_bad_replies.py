@@ -36,13 +36,10 @@ def searched(mode: str, text: str) -> dict[str, object] | str:
     return {name: list(it) if isinstance(it, tuple) else it for name, it in texts.items()}
 
 
-@pytest.mark.parametrize(
-    ("mode", "text", "expected"), REPLIES, ids=[f"{i}-{row[0]}" for i, row in enumerate(REPLIES)]
-)
-def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(
-    mode: str, text: str, expected: dict[str, object] | str
-) -> None:
-    assert searched(mode, text) == expected
+def test_a_reply_gives_what_is_usable_in_it_and_nothing_else(subtests: pytest.Subtests) -> None:
+    for mode, text, expected in REPLIES:
+        with subtests.test(mode):
+            assert searched(mode, text) == expected
 
 
 @pytest.mark.parametrize(

@@ -80,17 +80,19 @@ def test_every_language_with_a_word_list_has_refusals() -> None:
     assert codes == set(REFUSALS) == {it.language for it in load_all_lexicons() if it.refusals}
 
 
-@pytest.mark.parametrize(("language", "text"), rows(REFUSALS))
+@pytest.mark.parametrize("language", REFUSALS)
 def test_a_refusal_is_searched_in_no_field_whatever_language_the_question_has(
-    language: str, text: str
+    language: str, subtests: pytest.Subtests
 ) -> None:
-    for query in (QUERIES["en"], QUERIES.get(language, QUERIES["de"])):
-        for mode in (*MODES, "combined"):
-            field = MODES.get(mode, "rewrite")
-            for reply in (text, json.dumps({field: text}), json.dumps({field: [text]})):
-                with pytest.raises(ModelError) as caught:
-                    parse_transformation(prompt(mode, query), Reply(reply))
-                assert caught.value.reason == "refused"
+    for text in REFUSALS[language]:
+        with subtests.test(text):
+            for query in (QUERIES["en"], QUERIES.get(language, QUERIES["de"])):
+                for mode in (*MODES, "combined"):
+                    field = MODES.get(mode, "rewrite")
+                    for reply in (text, json.dumps({field: text}), json.dumps({field: [text]})):
+                        with pytest.raises(ModelError) as caught:
+                            parse_transformation(prompt(mode, query), Reply(reply))
+                        assert caught.value.reason == "refused"
 
 
 @pytest.mark.parametrize("mode", QUESTIONS)
@@ -111,22 +113,21 @@ def test_chatter_is_known_whatever_language_the_question_has(language: str) -> N
         assert searched("rewrite", QUERIES[language], CHATTER["talk"][other][1]) is None
 
 
-@pytest.mark.parametrize(("question", "text"), CHATTER["own"])
-def test_a_question_that_opens_so_itself_keeps_its_variants(question: str, text: str) -> None:
-    assert [searched(mode, question, text) for mode in QUESTIONS] == [text] * len(QUESTIONS)
+def test_a_question_that_opens_so_itself_keeps_its_variants(subtests: pytest.Subtests) -> None:
+    for question, text in CHATTER["own"]:
+        with subtests.test(text):
+            assert [searched(mode, question, text) for mode in QUESTIONS] == [text] * len(QUESTIONS)
 
 
-@pytest.mark.parametrize(
-    ("query", "text"),
-    [
-        *[("What is the strategy?", text) for text in CHATTER["passages"]],
-        *chain.from_iterable(COMPANY.values()),
-    ],
-)
-def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(query: str, text: str) -> None:
-    assert searched("hyde", query, text) == text
-    is_like_an_answer = has_common_word(text, query) or len(text.split()) > 14
-    assert not is_like_an_answer or searched("hyde", query, text, is_plain=True) == text
+def test_a_passage_may_speak_of_i_and_we_and_you_as_a_help_page_does(
+    subtests: pytest.Subtests,
+) -> None:
+    passages = [("What is the strategy?", text) for text in CHATTER["passages"]]
+    for query, text in (*passages, *chain.from_iterable(COMPANY.values())):
+        with subtests.test(text):
+            assert searched("hyde", query, text) == text
+            is_like_an_answer = has_common_word(text, query) or len(text.split()) > 14
+            assert not is_like_an_answer or searched("hyde", query, text, is_plain=True) == text
 
 
 @pytest.mark.parametrize(

@@ -34,20 +34,28 @@ def spans_of(query: str) -> Spans:
     return [(span.kind, span.text) for span in find_protected_spans(query)]
 
 
-@pytest.mark.parametrize(("kind", "span", "text"), TABLES["same"])
-def test_another_way_of_writing_the_same_is_kept_as_it_is(kind: str, span: str, text: str) -> None:
-    assert rewrite(f"about {span} here", [(kind, span)], text) == text
+def test_another_way_of_writing_the_same_is_kept_as_it_is(subtests: pytest.Subtests) -> None:
+    for kind, span, text in TABLES["same"]:
+        with subtests.test(text):
+            assert rewrite(f"about {span} here", [(kind, span)], text) == text
 
 
-@pytest.mark.parametrize(("kind", "span", "text", "expected"), TABLES["lost"])
-def test_what_was_lost_is_put_back(kind: str, span: str, text: str, expected: str) -> None:
-    query = f"about {span} and its users, revenue, errors, bugs, company, power and docs; what bar and C are"
-    found = guarded(query, [(kind, span)], rewrite=text, paraphrases=(text,), standalone=text)
-    assert (found.rewrite, found.paraphrases, found.standalone) == (expected, (expected,), expected)
-    assert set(found.notes) == {
-        (name, f"repaired: {kind} 6:{6 + len(span)}")
-        for name in ("standalone", "rewrite", "paraphrases")
-    }
+def test_what_was_lost_is_put_back(subtests: pytest.Subtests) -> None:
+    for kind, span, text, expected in TABLES["lost"]:
+        with subtests.test(text):
+            query = f"about {span} and its users, revenue, errors, bugs, company, power and docs; what bar and C are"
+            found = guarded(
+                query, [(kind, span)], rewrite=text, paraphrases=(text,), standalone=text
+            )
+            assert (found.rewrite, found.paraphrases, found.standalone) == (
+                expected,
+                (expected,),
+                expected,
+            )
+            assert set(found.notes) == {
+                (name, f"repaired: {kind} 6:{6 + len(span)}")
+                for name in ("standalone", "rewrite", "paraphrases")
+            }
 
 
 def test_a_text_that_lost_most_is_dropped() -> None:
@@ -59,38 +67,46 @@ def test_a_text_that_lost_most_is_dropped() -> None:
     assert found.notes == (("rewrite", "dropped: identifier 8:13, identifier 18:26"),)
 
 
-@pytest.mark.parametrize(("query", "word", "text"), TABLES["denied"])
-def test_a_denial_in_other_words_is_still_one(query: str, word: str, text: str) -> None:
-    assert rewrite(query, [("negation", word)], text) == text
+def test_a_denial_in_other_words_is_still_one(subtests: pytest.Subtests) -> None:
+    for query, word, text in TABLES["denied"]:
+        with subtests.test(text):
+            assert rewrite(query, [("negation", word)], text) == text
 
 
-@pytest.mark.parametrize(("query", "word", "text"), TABLES["undenied"])
-def test_a_text_that_lost_the_denial_is_dropped(query: str, word: str, text: str) -> None:
-    found = guarded(query, [("negation", word)], rewrite=text)
-    assert found.rewrite is None
-    assert found.notes == (
-        ("rewrite", f"dropped: negation {query.index(word)}:{query.index(word) + len(word)}"),
-    )
+def test_a_text_that_lost_the_denial_is_dropped(subtests: pytest.Subtests) -> None:
+    for query, word, text in TABLES["undenied"]:
+        with subtests.test(text):
+            found = guarded(query, [("negation", word)], rewrite=text)
+            assert found.rewrite is None
+            assert found.notes == (
+                (
+                    "rewrite",
+                    f"dropped: negation {query.index(word)}:{query.index(word) + len(word)}",
+                ),
+            )
 
 
-@pytest.mark.parametrize(("query", "text"), TABLES["lost_one_thing"])
 def test_a_reply_that_lost_one_thing_of_the_question_is_repaired_or_dropped(
-    query: str, text: str
+    subtests: pytest.Subtests,
 ) -> None:
-    spans = spans_of(query)
-    found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
-    assert text not in (found.rewrite, found.standalone, *found.paraphrases)
-    assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
+    for query, text in TABLES["lost_one_thing"]:
+        with subtests.test(text):
+            spans = spans_of(query)
+            found = guarded(query, spans, rewrite=text, standalone=text, paraphrases=(text,))
+            assert text not in (found.rewrite, found.standalone, *found.paraphrases)
+            assert {what.partition(":")[0] for _, what in found.notes} <= {"repaired", "dropped"}
 
 
-@pytest.mark.parametrize(("query", "text"), TABLES["faithful"])
-def test_a_faithful_reply_is_kept_as_it_is(query: str, text: str) -> None:
-    assert rewrite(query, spans_of(query), text) == text
+def test_a_faithful_reply_is_kept_as_it_is(subtests: pytest.Subtests) -> None:
+    for query, text in TABLES["faithful"]:
+        with subtests.test(text):
+            assert rewrite(query, spans_of(query), text) == text
 
 
-@pytest.mark.parametrize(("query", "text", "expected"), TABLES["put_back"])
-def test_what_is_put_back_has_its_sign_and_its_title(query: str, text: str, expected: str) -> None:
-    assert rewrite(query, spans_of(query), text) == expected
+def test_what_is_put_back_has_its_sign_and_its_title(subtests: pytest.Subtests) -> None:
+    for query, text, expected in TABLES["put_back"]:
+        with subtests.test(text):
+            assert rewrite(query, spans_of(query), text) == expected
 
 
 @pytest.mark.parametrize("mark", "'’ʼ＇")
