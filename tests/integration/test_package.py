@@ -76,7 +76,7 @@ def test_the_wheel_holds_the_package_and_the_presets_and_nothing_else(
         " transforms/prompts/rewrite.py kit/demo/data/corpus.jsonl kit/demo/small/corpus.jsonl"
     )
     needed += " kit/evaluation/page.html.jinja kit/evaluation/page.css"
-    needed += " kit/playground/card.html.jinja kit/playground/page.css kit/playground/page.js"
+    needed += " kit/playground/page.html.jinja kit/playground/static/page.css"
     assert {f"qtmiddleware/{name}" for name in needed.split()} <= held
 
 

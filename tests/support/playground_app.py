@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
+import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 import qtmiddleware as qtm
@@ -58,6 +55,7 @@ def raising(query: str, top_k: int = 4) -> list[dict[str, Any]]:
 @qtm.middleware
 def hanging(query: str, top_k: int = 4) -> list[dict[str, Any]]:
     """A function that never returns."""
+    print("the function hangs", file=sys.stderr, flush=True)
     threading.Event().wait()
     return []
 
@@ -94,21 +92,3 @@ def hostile(query: str, top_k: int = 8) -> list[dict[str, Any]]:
         for at, text in enumerate(HOSTILE)
     ]
     return rows[:top_k]
-
-
-@qtm.middleware
-async def waiting(query: str, top_k: int = 4) -> list[dict[str, Any]]:
-    """A function that waits for long, and writes down what became of it to the file ``PLAYGROUND_NOTES``."""
-    notes = Path(os.environ["PLAYGROUND_NOTES"])
-
-    def write(what: str) -> None:
-        with notes.open("a") as file:
-            file.write(json.dumps([query, what]) + "\n")
-
-    write("began")
-    try:
-        await asyncio.sleep(600)
-    except asyncio.CancelledError:
-        write("cancelled")
-        raise
-    return []

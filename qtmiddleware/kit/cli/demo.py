@@ -196,14 +196,8 @@ def _serve_playground(
             middleware = stack.enter_context(new_middleware)
             pages[folder] = _build_page(folder, dataset, middleware, recording, names, [origin])
         stack.enter_context(show_warnings(hidden_events=SHOWN_ANYWAY))
-        page = pages.pop("data")
-        serve_pages(
-            page,
-            listener,
-            other_pages=pages,
-            notes=[origin],
-            should_open_browser=should_open_browser,
-        )
+        by_path = {"/": pages["data"], "/small/": pages["small"]}
+        serve_pages(by_path, listener, notes=[origin], should_open_browser=should_open_browser)
 
 
 def _build_page(
@@ -226,14 +220,8 @@ def _build_page(
         notes: Sentences to show on the page.
     """
     has_recorded_reply = None if recorded_model is None else partial(has_recording, recorded_model)
-    tiers = Tiers(
-        middleware.retriever,
-        should_cache_replies=recorded_model is None,
-        has_recorded_reply=has_recorded_reply,
-    )
-    example_types = {id_: kind for kind, id_ in EXAMPLES[folder].items()}
-    examples = [_find_question(dataset, id_) for id_ in example_types]
-    tiers.warm_up(dataset.questions[:SEEDED], should_search_examples=True)
+    tiers = Tiers(middleware.retriever, has_recorded_reply=has_recorded_reply)
+    tiers.warm_up(dataset.questions[:SEEDED])
     # The page of the second collection is one level below that of the first.
     links = {
         "data": "" if folder == "data" else "../",
@@ -242,14 +230,10 @@ def _build_page(
     return Page(
         tiers,
         name=collection_names[folder],
-        examples=examples,
+        dataset=dataset,
+        examples={id_: kind for kind, id_ in EXAMPLES[folder].items()},
         notes=notes,
-        qrels=dataset.qrels,
-        judged_questions=dataset.questions,
-        example_types=example_types,
-        collections=[
-            (name, links[other_folder]) for other_folder, name in collection_names.items()
-        ],
+        collections={name: links[other] for other, name in collection_names.items()},
         skip_reason=(
             "No reply is recorded for this question; the examples have recorded replies. With"
             " OPENAI_API_KEY set, a model answers every question."

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import sys
+import webbrowser
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
 
 from qtmiddleware.catalogue import STORES
-from qtmiddleware.kit.cli.browser import open_page_in_browser
 from qtmiddleware.kit.cli.check import (
     Arguments,
     InPlaceOfIndex,
@@ -26,14 +27,14 @@ from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
 from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
 from qtmiddleware.kit.cli.terminal import write_note, write_output
-from qtmiddleware.kit.evaluation import Question, load_questions
+from qtmiddleware.kit.evaluation import Dataset, load_questions
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import (
     LOOPBACK,
-    make_token,
+    build_app,
     open_socket,
     require_web,
-    serve_page,
+    serve_app,
 )
 from qtmiddleware.kit.playground.tiers import Tiers
 from qtmiddleware.wrapping.wrapped import Wrapped
@@ -62,7 +63,7 @@ def playground_command(
     questions: Annotated[
         Path | None,
         typer.Option(
-            help="Example questions: a JSON file as for compare, or the folder of a data set."
+            help="Example questions, with or without judgements: a file or a data set's folder."
         ),
     ] = None,
     port: Port = None,
@@ -71,13 +72,12 @@ def playground_command(
     """Compare the tiers on a web page.
 
     The page shows the tiers side by side: which passages moved, the reasons and
-    the costs. Only this machine can open the page, at an address that is new at
-    each start and cannot be guessed. Press Ctrl-C to stop. Without a language
-    model, the page compares only the rules; './scripts/demo --playground' shows
-    recorded replies.
+    the costs. Only this machine can open the page. Press Ctrl-C to stop. Without
+    a language model, the page compares only the rules; './scripts/demo
+    --playground' shows recorded replies.
     """
     require_web()
-    examples = () if questions is None else load_questions(questions).questions
+    dataset = None if questions is None else load_questions(questions)
     arguments_by_name = dict(parse_argument(text) for text in arguments or ())
     # The socket comes first, so that a port in use fails before the index is loaded.
     with open_socket(port) as listener:
@@ -96,7 +96,7 @@ def playground_command(
                     tiers,
                     listener,
                     name=name,
-                    examples=examples,
+                    dataset=dataset,
                     should_open_browser=not no_open,
                     should_search_examples=is_free,
                 )
@@ -110,7 +110,7 @@ def playground_command(
             has_own_tier = is_wrapped or has_search_settings(wrapped.middleware.config)
             tiers = Tiers(wrapped, has_own_tier=has_own_tier, arguments=arguments_by_name)
             serve_tiers(
-                tiers, listener, name=function, examples=examples, should_open_browser=not no_open
+                tiers, listener, name=function, dataset=dataset, should_open_browser=not no_open
             )
 
 
@@ -119,8 +119,8 @@ def serve_tiers(
     listener: socket.socket,
     *,
     name: str,
-    examples: Sequence[Question] = (),
-    should_open_browser: bool = True,
+    dataset: Dataset | None,
+    should_open_browser: bool,
     should_search_examples: bool = False,
 ) -> None:
     """Print the address of a page that compares *tiers*, and serve the page until Ctrl-C.
@@ -129,52 +129,51 @@ def serve_tiers(
         tiers: The configurations to compare.
         listener: The socket to serve on.
         name: The name of the function or index, for the page.
-        examples: The example questions on the page.
+        dataset: The example questions on the page.
         should_open_browser: Whether to open the page in a browser.
         should_search_examples: Whether to search the examples before the page opens. Set this only
             if a search costs nothing.
     """
-    skip_reason = "" if tiers.has_model else NO_MODEL
-    page = Page(tiers, name=name, examples=examples, skip_reason=skip_reason)
-    tiers.warm_up(examples[:SEEDED], should_search_examples=should_search_examples)
-    notes = [f"{NO_MODEL} Only tiers that need no model are compared."] if skip_reason else []
-    serve_pages(page, listener, notes=notes, should_open_browser=should_open_browser)
+    notes = [] if tiers.has_model else [f"{NO_MODEL} Only tiers that need no model are compared."]
+    tiers.warm_up(dataset.questions[:SEEDED] if dataset and should_search_examples else ())
+    page = Page(tiers, name=name, dataset=dataset, notes=notes)
+    serve_pages({"/": page}, listener, notes=notes, should_open_browser=should_open_browser)
 
 
 def serve_pages(
-    page: Page,
+    pages: Mapping[str, Page],
     listener: socket.socket,
     *,
-    other_pages: Mapping[str, Page] | None = None,
     notes: Sequence[str] = (),
     should_open_browser: bool = True,
 ) -> None:
-    """Print the address of web pages, and serve the pages until Ctrl-C.
+    """Print the address of *pages*, and serve the pages by their path until Ctrl-C.
 
-    Args:
-        page: The page at the printed address.
-        listener: The socket to serve on.
-        other_pages: Further pages, by the name in the page's address.
-        notes: Sentences to print before the address.
-        should_open_browser: Whether to open the page in a browser.
+    *notes* are sentences to print before the address.
     """
-    token = make_token()
-    address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/{token}/"
+    address = f"http://{LOOPBACK}:{listener.getsockname()[1]}/"
     for text in notes:
         write_note(text)
     write_output(address, should_wrap=False)
     write_note("Press Ctrl-C to stop.")
-    with (
-        open_page_in_browser(address)
-        if should_open_browser
-        else nullcontext(enter_result=False) as is_opened
-    ):
-        if is_opened:
-            write_note("If your browser shows no page, open the address above.")
-        close_pages = partial(_close_pages, [page, *(other_pages or {}).values()])
-        asyncio.run(serve_page(page, listener, token, close_pages, other_pages))
+    if should_open_browser and _has_browser():
+        # `webbrowser` waits for some browsers until they end. Meanwhile the page must be served.
+        Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        write_note("If your browser shows no page, open the address above.")
+
+    async def serve_and_close() -> None:
+        try:
+            await serve_app(build_app(pages), listener)
+        finally:
+            for page in pages.values():
+                await page.tiers.middleware.aclose()
+
+    asyncio.run(serve_and_close())
 
 
-async def _close_pages(pages: Sequence[Page]) -> None:
-    for page in pages:
-        await page.tiers.middleware.aclose()
+def _has_browser() -> bool:
+    """Return whether a graphical browser can open; a text browser would take over the terminal."""
+    if not sys.stdout.isatty() or os.environ.get("SSH_CONNECTION"):
+        return False
+    has_screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    return sys.platform in ("win32", "darwin") or bool(has_screen)

@@ -1,266 +1,156 @@
-"""Render the playground's page in pieces of HTML, so that the server can send each when ready."""
+"""Render the playground's page, and answer its requests."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from qtmiddleware.kit.evaluation import figures
-from qtmiddleware.kit.evaluation.dataset import Question
+from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation.dataset import Dataset, Question
 from qtmiddleware.kit.evaluation.report import build_environment
-from qtmiddleware.kit.playground.asked import KNOBS, TOP_K, Knob, PageState
-from qtmiddleware.kit.playground.cards import Card, build_card
-from qtmiddleware.kit.playground.tiers import TierAnswer, Tiers
-from qtmiddleware.kit.playground.verdict import format_headline, judge_tiers
+from qtmiddleware.kit.playground.state import KNOBS, TOP_K, Knob, PageState
+from qtmiddleware.kit.playground.tiers import Tiers
+from qtmiddleware.kit.playground.view import build_cards, compare_places, write_headline
 from qtmiddleware.runtime.control_characters import escape_hidden
-from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
     import jinja2
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 FEW: Final = 6
 """The number of examples that the page shows at first. A click shows the other examples."""
-UNANSWERABLE: Final = "unanswerable"
-"""The ``type`` in the metadata of a question that no passage answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """An example question on the page.
-
-    Attributes:
-        question: The question to ask.
-        kind: The type of the question, such as ``typo``; empty if unknown.
-        link: The address of the page with this question.
-    """
-
-    question: Question
-    kind: str
-    link: str
+_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src data:;"
+        " form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
 
 
 class Page:
-    """The playground's page, which compares the results of several tiers (configurations).
-
-    Attributes:
-        tiers: The configurations to compare.
-        name: The name of the function, index or collection on the page.
-        examples: The example questions.
-        notes: Sentences shown on the page.
-        collections: The name and the link of each page; the link of this page is empty.
-    """
+    """The page that compares the results of several tiers for one question."""
 
     def __init__(
         self,
         tiers: Tiers,
         *,
         name: str,
-        examples: Sequence[Question] = (),
+        dataset: Dataset | None = None,
+        examples: Mapping[str, str] | None = None,
         notes: Sequence[str] = (),
-        qrels: Mapping[str, Mapping[str, int]] | None = None,
-        judged_questions: Sequence[Question] = (),
-        example_types: Mapping[str, str] | None = None,
-        collections: Sequence[tuple[str, str]] = (),
+        collections: Mapping[str, str] | None = None,
         skip_reason: str = "",
     ) -> None:
         """Set up the page.
 
         Args:
             tiers: The configurations to compare.
-            name: The name of the function, index or collection on the page.
-            examples: The example questions.
-            notes: Sentences shown on the page.
-            qrels: The grades of passages, by question id and passage id.
-            judged_questions: The questions with grades in *qrels*. Default: the *examples*.
-            example_types: The type of each example, by question id.
-            collections: The name and the link of each page; the link of this page is empty.
-            skip_reason: A sentence on why no model replies. The page shows the sentence instead of
-                the tiers that need a model.
+            name: The name of the function, index or collection.
+            dataset: The example questions with their judgements.
+            examples: The kind of each example by question id. Default: all questions, without kind.
+            notes: Sentences to show below the verdict.
+            collections: The address of each page by its name; empty for this page.
+            skip_reason: Why no model replies. The page shows this instead of the tiers that need a
+                model.
         """
         self.tiers = tiers
-        # The address holds the question's text and not its id, so the text finds the answers.
+        self.name = name
+        self.notes = notes
+        self.collections = collections or {}
+        self.skip_reason = skip_reason
+        questions = {question.id: question for question in dataset.questions} if dataset else {}
+        kinds = dict.fromkeys(questions, "") if examples is None else examples
+        self._examples = [(kind, questions[id_]) for id_, kind in kinds.items()]
+        # An address holds the question's text and not its id, so the text finds the answers.
         self._answers = {
             (question.text.strip(), question.history): answers
-            for question in judged_questions or examples
-            if (answers := _find_answer_ids(question, (qrels or {}).get(question.id, {})))
-            is not None
+            for question in questions.values()
+            if dataset and (answers := _find_answers(question, dataset)) is not None
         }
-        self.name = name
-        self.examples = tuple(examples)
-        self.notes = tuple(notes)
-        self.collections = tuple(collections)
-        self._example_types = dict(example_types or {})
-        self._skip_reason = skip_reason
-        self._environment = _load_template_environment()
 
-    def render_head(self, state: PageState, nonce: str, *, is_running: bool) -> str:
-        """Return the first piece of the page's HTML: the form, and one empty area per tier.
+    async def respond(self, request: Request) -> Response:
+        """Return the page for the question in the address of *request*."""
+        from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-        Args:
-            state: The question and its settings.
-            nonce: The random value that allows the page's own script and style.
-            is_running: Whether the tiers run. If false, the HTML contains no areas.
-        """
-        default_tiers = self.tiers.shown
-        folded = self.tiers.list_skipped_tiers(state) if is_running else ()
-        chosen = [
-            tier for tier in self.tiers.all if tier.name in state.tiers and tier.name not in folded
-        ]
-        examples = [self._build_example(question, state) for question in self.examples]
-        return self._render_template(
-            "head",
-            state=state,
-            nonce=nonce,
-            style=_read_page_file("page.css"),
-            script=_read_page_file("page.js"),
-            waiting=_read_page_file("waiting.css"),
-            page=self,
-            chosen=chosen,
-            is_running=is_running,
-            # Without an argument of the function, the page cannot set the number of passages.
-            knobs=[
-                knob
-                for knob in KNOBS.values()
-                if knob.key != TOP_K or self.tiers.has_top_k_argument
-            ],
-            describe_usual=self._format_default_value,
-            follow_up=state.build_follow_up().format_query_string(default_tiers),
-            examples=examples[:FEW],
-            more=examples[FEW:],
-        )
+        # Browsers send this header, and a page cannot change it.
+        if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return PlainTextResponse("Copy the address into the browser's address bar.\n", 403)
+        parameters = request.query_params.multi_items()
+        state = PageState.from_parameters(parameters, tuple(self.tiers.all), self.tiers.shown)
+        # A form also sends its blank fields. The address without them can be kept.
+        if not state.problems and parameters != state.list_parameters(self.tiers.shown):
+            return RedirectResponse(state.format_link(self.tiers.shown), 303)
+        content = (await self.render(state)).encode("utf-8", "replace")
+        return Response(content, headers=_HEADERS, media_type="text/html; charset=utf-8")
 
-    def _build_example(self, question: Question, state: PageState) -> Example:
-        """Return an example whose link asks *question* with the settings in *state*."""
-        link = replace(state, question=question.text, history=question.history).format_query_string(
-            self.tiers.shown
-        )
-        return Example(question, self._example_types.get(question.id, ""), link)
-
-    def render_card(self, card: Card) -> str:
-        """Return the HTML of one tier's result, which *card* contains."""
-        return self._render_template("card", card=card)
-
-    def render_tail(self, state: PageState, cards: Sequence[Card], problem: str = "") -> str:
-        """Return the HTML after the results: the verdict, a table of the tiers, and remarks.
-
-        Args:
-            state: The question and its settings.
-            cards: The tiers' results.
-            problem: An error message to show instead of the verdict; empty without an error.
-        """
-        # The cards come in the order in which the tiers finished; the table has a fixed order.
-        card_by_tier = {card.tier.name: card for card in cards}
-        ordered = [card_by_tier[tier.name] for tier in self.tiers.all if tier.name in card_by_tier]
-        folded = self.tiers.list_skipped_tiers(state)
-        return self._render_template(
-            "tail",
-            state=state,
-            page=self,
-            cards=ordered,
-            problem=problem,
-            table=list(_build_comparison_rows(ordered)),
-            sums=list(_list_figures_by_tier(ordered)),
-            folded=folded if ordered else (),
-            why_folded=self._skip_reason,
-            verdict=None if problem or len(ordered) < 2 else judge_tiers(ordered),
-            headline="" if problem else format_headline(ordered),
-            unanswered=[
-                name for name in state.tiers if name not in card_by_tier and name not in folded
-            ],
-        )
-
-    def render_foot(self, *, is_running: bool) -> str:
-        """Return the last piece of the page's HTML."""
-        return self._render_template("foot", is_running=is_running)
-
-    def make_card(self, answer: TierAnswer, state: PageState, baseline: Retrieval | None) -> Card:
-        """Return a tier's *answer* prepared for the page, compared with the plain search.
-
-        *baseline* is the result of the plain search; ``None`` if the plain search failed.
-        """
-        config = json.dumps(
-            self.tiers.build_config_values(answer.tier, state), indent=2, ensure_ascii=False
-        )
+    async def render(self, state: PageState) -> str:
+        """Ask the tiers in *state*, and return the page as HTML."""
+        cards, problem, headline = [], "", "No question has been asked."
         answers = self._answers.get((state.question.strip(), state.history))
-        return build_card(answer, state, baseline, answers, config)
+        is_asked = bool(state.question.strip())
+        if is_asked:
+            try:
+                asked = await self.tiers.ask(state)
+            except ConfigError as error:
+                problem = str(error)
+            else:
+                cards = build_cards(asked, self.tiers, state, answers or ())
+                headline = write_headline(cards, None if answers is None else len(answers))
 
-    def _format_default_value(self, knob: Knob) -> str:
-        """Return the default value of the setting *knob* as text, to show in the empty field."""
-        settings = self.tiers.settings
-        if knob.key == TOP_K:
+        def link(question: Question) -> str:
+            asked = replace(state, question=question.text, history=question.history)
+            return asked.format_link(self.tiers.shown)
+
+        return _load_template().render(
+            page=self,
+            state=state,
+            is_asked=is_asked,
+            examples=[(kind, question.text, link(question)) for kind, question in self._examples],
+            few=FEW,
+            knobs={
+                key: (knob, self._find_default(key, knob))
+                for key, knob in KNOBS.items()
+                if key != TOP_K or self.tiers.has_top_k
+            },
+            cards=cards,
+            headline=headline,
+            problem=problem,
+            skipped=self.tiers.list_skipped(state) if is_asked else (),
+            is_judged=bool(answers),
+            ways={card.tier.name: compare_places(card, cards[0]) for card in cards},
+            follow_up=state.follow_up().format_link(self.tiers.shown),
+            clean=escape_hidden,
+        )
+
+    def _find_default(self, key: str, knob: Knob) -> str:
+        settings = self.tiers.middleware.settings
+        if key == TOP_K:
             return str(settings.top_k)
-        if knob.choices:
-            return str(settings.fusion.method)
-        return knob.usual
-
-    def _render_template(self, template_name: str, **values: Any) -> str:
-        """Return the HTML of the template *template_name* with *values*."""
-        template = self._environment.get_template(f"{template_name}.html.jinja")
-        return template.render(figures=figures, rem=_convert_to_rem, clean=escape_hidden, **values)
+        return str(settings.fusion.method) if knob.choices else knob.default
 
 
-def _find_answer_ids(question: Question, grades: Mapping[str, int]) -> frozenset[str] | None:
-    """Return the ids of the passages that answer *question*: those with the highest grade.
+def _find_answers(question: Question, dataset: Dataset) -> frozenset[str] | None:
+    """Return the ids of the passages with the question's highest grade; ``None`` if none has one.
 
-    Returns an empty set if the question has no answer, and ``None`` if no passage has a grade.
+    A question whose ``type`` is ``unanswerable`` has no answers.
     """
-    best = max(grades.values(), default=0)
-    if question.metadata.get("type") == UNANSWERABLE:
+    if question.metadata.get("type") == "unanswerable":
         return frozenset()
+    grades = dataset.qrels.get(question.id, {})
+    best = max(grades.values(), default=0)
     return frozenset(id_ for id_, grade in grades.items() if grade == best) if best > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedRow:
-    """A row of the table that compares all tiers: the ranks of one passage.
-
-    Attributes:
-        key: Identifies the passage on the page.
-        title: The passage's title.
-        cells: The passage's rank and direction of movement, one pair per tier.
-        is_answer: Whether the passage answers the question, according to the judgements.
-    """
-
-    key: str
-    title: str
-    cells: tuple[tuple[str, str], ...]
-    is_answer: bool
-
-
-def _build_comparison_rows(cards: Sequence[Card]) -> Iterator[ComparedRow]:
-    """Yield one row per passage that any tier found, in order of first appearance."""
-    rows_by_card = [{row.key: row for row in card.rows} for card in cards]
-    answers = {key for rows in rows_by_card for key, row in rows.items() if row.is_answer}
-    titles = {key: row.title for rows in rows_by_card for key, row in reversed(rows.items())}
-    for key in dict.fromkeys(key for rows in rows_by_card for key in rows):
-        cells = [
-            (str(rows[key].place), rows[key].way) if key in rows else ("–", "none")
-            for rows in rows_by_card
-        ]
-        yield ComparedRow(key, titles[key], tuple(cells), key in answers)
-
-
-def _list_figures_by_tier(cards: Sequence[Card]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each figure, such as a time or a cost, with one value per tier."""
-    figures_by_tier = [dict(card.figures) for card in cards]
-    for name in dict.fromkeys(name for tier_figures in figures_by_tier for name in tier_figures):
-        yield name, [tier_figures.get(name, figures.UNKNOWN) for tier_figures in figures_by_tier]
-
-
-def _convert_to_rem(pixels: float) -> str:
-    """Convert *pixels* to a CSS length in rem; 1 rem is 16 pixels."""
-    return f"{pixels / 16:g}rem"
-
-
 @cache
-def _load_template_environment() -> jinja2.Environment:
-    return build_environment(_read_page_file, "cli")
+def _load_template() -> jinja2.Template:
+    def read(name: str) -> str:
+        return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
-
-@cache
-def _read_page_file(file_name: str) -> str:
-    return files(__package__).joinpath(file_name).read_text(encoding="utf-8")
+    return build_environment(read, "cli").get_template("page.html.jinja")

@@ -1,49 +1,45 @@
-"""Ask several configurations (tiers) the same question. The plain search comes first."""
+"""Ask several configurations (tiers) of one function the same question."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
-from qtmiddleware.config.errors import hide_secrets
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.kit.check import configure_function
 from qtmiddleware.kit.evaluation.dataset import Question
+from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
 from qtmiddleware.kit.evaluation.systems import BASELINE, OWN, SYSTEMS, read_preset_settings
-from qtmiddleware.kit.playground.asked import TOP_K, PageState
+from qtmiddleware.kit.playground.state import TOP_K, PageState
 from qtmiddleware.retrieval.learned import Learned
-from qtmiddleware.types import Message, Retrieval
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from qtmiddleware.types import Message
 from qtmiddleware.wrapping.wrapped import copy_with_learned, read_learned
 
 SECONDS: Final = 30.0
-"""The default time limit per tier, in seconds. The limit stops a function that hangs."""
-AT_ONCE: Final = 2
-"""The maximum number of tiers that call a model at the same time.
-
-With more tiers, the load of the machine would change the measured times.
-"""
+"""The default time limit per tier, in seconds. The page does not wait longer for a function."""
 _SHOWN: Final = (BASELINE, "rules", "combined", OWN)
-_PRESETS: Final[Mapping[str, str]] = {
+_PRESETS: Final = {
     "words": "One model call, no extra search: the model’s words only rerank.",
     "auto": "combined, but only if the first result looks uncertain.",
     "thorough": "One model call, and one search for each text that the model writes.",
 }
-_LABELS: Final[Mapping[str, str]] = {
+_FIRST: Final = {
     BASELINE: "Your function alone (preset off).",
     "rules": "The question’s words rerank the passages. No model.",
     "combined": "One model call and one more search (preset balanced).",
     OWN: "What your config says.",
     **_PRESETS,
 }
+_LABELS: Final = {
+    **_FIRST,
+    **{name: f"{row.label}." for name, row in TRANSFORMS.items() if name not in ("none", *_FIRST)},
+}
 # Questions on the page are experiments: they are not logged. Shadow mode is off, because it would
 # return the plain list.
 _EXPERIMENT: Final[Mapping[str, Any]] = {"log": {"path": None}, "shadow": None}
-_MOST_MESSAGE_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +48,8 @@ class Tier:
 
     Attributes:
         name: The name of the configuration.
-        label: A short description of the configuration, for the page.
+        label: A short description for the page.
         asks_model: Whether the tier calls a language model.
-        is_open: Whether the tier can run. ``False`` if the tier needs a model and there is none.
         settings: The tier's settings, which override the user's settings.
         function: The wrapped function with *settings*.
     """
@@ -62,45 +57,22 @@ class Tier:
     name: str
     label: str
     asks_model: bool
-    is_open: bool
     settings: Mapping[str, Any]
     function: Any = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class TierAnswer:
-    """The result of one tier for a question.
-
-    Attributes:
-        tier: The tier that was called.
-        retrieval: The search results; ``None`` if the call failed.
-        problem: A description of the error; empty if the call succeeded.
-        seconds: The duration of the call, in seconds.
-    """
-
-    tier: Tier
-    retrieval: Retrieval | None
-    problem: str = ""
-    seconds: float = 0.0
-
-    @property
-    def is_readable(self) -> bool:
-        """``True`` if the call returned passages that qtmiddleware can read."""
-        return self.retrieval is not None and all(
-            degradation.stage != "response" for degradation in self.retrieval.degradations
-        )
-
-
 class Tiers:
-    """The configurations that the playground compares, all built from one wrapped function.
+    """The configurations that the playground compares, all of one wrapped function.
 
-    Only `warm_up` learns the function's usual scores. Therefore, the result of a question does not
-    depend on earlier questions.
+    Only `warm_up` learns the function's usual scores, so the result of a question does not depend
+    on earlier questions.
 
     Attributes:
-        all: All tiers, including tiers that cannot run because there is no model.
+        all: All tiers by name, in the page's order. Without a model, only those that need none.
+        shown: The names of the tiers that are asked by default.
         has_model: Whether a language model is configured.
-        timeout_seconds: The time limit per tier, in seconds.
+        has_top_k: Whether the function has a parameter for the number of passages.
+        middleware: The middleware of the wrapped function.
     """
 
     def __init__(
@@ -108,210 +80,124 @@ class Tiers:
         wrapped_function: Any,
         *,
         has_own_tier: bool = False,
-        should_cache_replies: bool = True,
         arguments: Mapping[str, Any] | None = None,
         timeout_seconds: float = SECONDS,
         has_recorded_reply: Callable[[str, Sequence[Message]], bool] | None = None,
     ) -> None:
-        """Build one tier per standard system, preset and transform from one wrapped function.
+        """Build the tiers.
 
         Args:
             wrapped_function: The user's function, wrapped by qtmiddleware.
             has_own_tier: Whether to add a tier with the user's own config.
-            should_cache_replies: Whether to cache the model's replies. With the cache, the user can
-                change a weight without a new model call.
             arguments: The function's arguments except the question, by name.
             timeout_seconds: The time limit per tier, in seconds.
-            has_recorded_reply: Returns whether the model has a recorded reply to a question after
-                the given messages. ``None`` if the model can reply to every question.
-
-        Raises:
-            ConfigError: The settings of *wrapped_function* cannot be overridden.
+            has_recorded_reply: Whether the model has a recorded reply to a question after some
+                messages. ``None`` if the model replies to every question.
         """
-        self.has_model: bool = wrapped_function.middleware.has_model
-        self.timeout_seconds = timeout_seconds
-        self._arguments = dict(arguments or {})
+        self.middleware = wrapped_function.middleware
+        self.has_model: bool = self.middleware.has_model
+        self.has_top_k = wrapped_function.top_k_argument is not None
         self._wrapped = wrapped_function
+        self._arguments = dict(arguments or {})
+        self._timeout_seconds = timeout_seconds
         self._has_recorded_reply = has_recorded_reply
         self._learned = Learned()
-        overrides = (
-            _EXPERIMENT if should_cache_replies else {**_EXPERIMENT, "cache": {"enabled": False}}
+        # A recording replies at once. A cache beside it would hide its replies' times.
+        cache = {} if has_recorded_reply is None else {"cache": {"enabled": False}}
+        tiers = (
+            self._build_tier(name, {**_EXPERIMENT, **cache})
+            for name in _LABELS
+            if name != OWN or has_own_tier
         )
-        function = configure_function(wrapped_function, overrides)
-        self.all = tuple(
-            self._build_tier(name, function)
-            for name in self._list_tier_names(has_own_tier=has_own_tier)
+        self.all = {tier.name: tier for tier in tiers if self.has_model or not tier.asks_model}
+        self.shown = tuple(name for name in self.all if name in _SHOWN)
+
+    def _build_tier(self, name: str, overrides: Mapping[str, Any]) -> Tier:
+        settings: Mapping[str, Any] = {}
+        if name != OWN:
+            settings = read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
+        function = configure_function(self._wrapped, overrides, settings)
+        asks_model = function.middleware.settings.transformation_type != "none"
+        return Tier(name, _LABELS[name], asks_model, settings, function)
+
+    def list_skipped(self, state: PageState) -> tuple[str, ...]:
+        """Return the names of the tiers that ask a model, if it has no reply to the question."""
+        has_reply = self._has_recorded_reply is None or self._has_recorded_reply(
+            state.question, state.history
         )
+        asking = tuple(name for name, tier in self.all.items() if tier.asks_model)
+        return () if has_reply else asking
 
-    @staticmethod
-    def _list_tier_names(*, has_own_tier: bool) -> Sequence[str]:
-        """Return the names of all tiers, in the order in which the page shows them."""
-        own_tier = (OWN,) if has_own_tier else ()
-        transforms = (name for name in TRANSFORMS if name != "none")
-        # A name may be that of a preset and of a transform; it keeps its first position.
-        return tuple(
-            dict.fromkeys((BASELINE, "rules", "combined", *own_tier, *_PRESETS, *transforms))
-        )
-
-    def _build_tier(self, name: str, wrapped_function: Any) -> Tier:
-        """Return the tier *name*, which runs *wrapped_function* with the tier's settings."""
-        settings: Mapping[str, Any] = (
-            {} if name == OWN else read_preset_settings(name) if name in _PRESETS else SYSTEMS[name]
-        )
-        own_kind = wrapped_function.middleware.settings.transformation_type
-        kind = settings.get("transformationType", own_kind)
-        asks_model = kind != "none"
-        label = _LABELS.get(name) or f"{TRANSFORMS[name].label}."
-        return Tier(
-            name,
-            label,
-            asks_model,
-            self.has_model or not asks_model,
-            settings,
-            configure_function(wrapped_function, settings),
-        )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the tiers that can run; the plain tier comes first."""
-        return tuple(tier.name for tier in self.all if tier.is_open)
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The names of the tiers that run by default."""
-        return tuple(name for name in self.names if name in _SHOWN)
-
-    @property
-    def settings(self) -> Settings:
-        """The settings of the user's own config."""
-        return self.middleware.settings
-
-    @property
-    def middleware(self) -> QueryMiddleware:
-        """The middleware of the wrapped function."""
-        return self._wrapped.middleware  # type: ignore[no-any-return]
-
-    @property
-    def has_top_k_argument(self) -> bool:
-        """``True`` if the wrapped function has an argument for the number of passages."""
-        return self._wrapped.top_k_argument is not None
-
-    def list_skipped_tiers(self, state: PageState) -> tuple[str, ...]:
-        """Return the names of the tiers to skip, because the model cannot reply.
-
-        Returns no names if the model can reply to the question in *state*. Otherwise, returns the
-        names of all tiers that call the model.
-        """
-        has_reply = self.has_model and (
-            self._has_recorded_reply is None
-            or self._has_recorded_reply(state.question, state.history)
-        )
-        return () if has_reply else tuple(tier.name for tier in self.all if tier.asks_model)
-
-    def warm_up(self, examples: Sequence[Question] = (), *, should_search_examples: bool) -> None:
-        """Load the data that the first question needs, and learn the function's usual scores.
-
-        Args:
-            examples: The questions whose results show the usual scores.
-            should_search_examples: Whether to search *examples*. If false, the method learns
-                nothing. Use true only if a search costs nothing.
-        """
+    def warm_up(self, examples: Sequence[Question]) -> None:
+        """Load what the first question needs, and learn usual scores by searching *examples*."""
         self.middleware.warm_up()
-        if not should_search_examples:
-            return
-        # What the tier "rules" learns about the function is true for every tier.
-        function = next(tier.function for tier in self.all if tier.name == "rules")
-        for example in examples or (Question("", "warm up"),):
-            function.retrieve(example.text, **{**self._arguments, "history": list(example.history)})
+        # What this tier learns about the function is true for every tier.
+        function = self.all["rules"].function
+        for example in examples:
+            function.retrieve(example.text, **self._arguments, history=list(example.history))
         self._learned = read_learned(function).copy()
 
-    def build_config_values(self, tier: Tier, state: PageState) -> dict[str, Any]:
-        """Return the values of a config that gives the same result as *tier* in other programs.
+    def build_config(self, name: str, state: PageState) -> dict[str, Any]:
+        """Return a config that gives the same result as the tier *name* in other programs."""
+        config = self.middleware.config.overridden(self.all[name].settings)
+        values: dict[str, Any] = config.overridden(_nest(state.settings)).to_dict(
+            with_defaults=False
+        )
+        return values
 
-        The config combines the user's settings, the tier's settings and the settings in *state*.
+    async def ask(self, state: PageState) -> AskedQuestion:
+        """Ask the tiers in *state*, and return their results side by side.
+
+        If the plain search fails, or if its result cannot be read, no other tier is asked. Raises
+        `ConfigError` if the settings in *state* are not valid.
         """
-        config = self.middleware.config.overridden(tier.settings)
-        return config.overridden(_nest_values(state.settings)).to_dict(with_defaults=False)
-
-    async def ask_tiers(self, state: PageState) -> AsyncGenerator[TierAnswer, None]:
-        """Ask the tiers in *state* the question in *state*, and yield each result when ready.
-
-        1. The plain tier runs first. If the plain tier fails or returns an unreadable result, no
-           other tier runs, because every tier includes the plain search.
-        2. The other tiers without a model run one after another.
-        3. The tiers with a model run at the same time, at most `AT_ONCE` at once.
-
-        Raises:
-            ConfigError: The settings in *state* are not valid.
-        """
-        flat = {key: value for key, value in state.settings.items() if key != TOP_K}
-        overrides = _nest_values(flat)
-        # Impossible settings are refused once, here, and not by each tier.
-        self.middleware.config.overridden(overrides)
+        # Settings that are not valid are refused once, here, and not by each tier.
+        self.middleware.config.overridden(_nest(state.settings))
+        overrides = _nest({key: it for key, it in state.settings.items() if key != TOP_K})
         arguments: dict[str, Any] = {
             **self._arguments,
             "history": list(state.history),
             "qtm_config": overrides or None,
         }
-        if TOP_K in state.settings and self.has_top_k_argument:
+        if TOP_K in state.settings and self.has_top_k:
             arguments[self._wrapped.top_k_argument] = state.settings[TOP_K]
-        folded = self.list_skipped_tiers(state)
-        chosen = [tier for tier in self.all if tier.name in state.tiers and tier.name not in folded]
-        free = [tier for tier in chosen if not tier.asks_model]
-        for tier in free:
-            answer = await self._ask_tier(tier, state.question, arguments)
-            yield answer
-            if tier.name == BASELINE and not answer.is_readable:
-                return
-        slots = asyncio.Semaphore(AT_ONCE)
 
-        async def ask_in_turn(tier: Tier) -> TierAnswer:
-            async with slots:
-                return await self._ask_tier(tier, state.question, arguments)
+        async def ask_tier(tier: Tier) -> SystemAnswer:
+            start = perf_counter()
+            retrieval, problem = None, None
+            try:
+                async with asyncio.timeout(self._timeout_seconds) as limit:
+                    function = copy_with_learned(tier.function, self._learned)
+                    retrieval = await function.aretrieve(state.question, **arguments)
+            # A tier that fails shows its error, and the other tiers still show their results.
+            except Exception as error:
+                problem = error
+                if limit.expired():
+                    problem = TimeoutError(f"no answer within {self._timeout_seconds:g} seconds")
+            seconds = perf_counter() - start
+            return SystemAnswer(tier.name, retrieval, error=problem, seconds=seconds)
 
-        tasks = [asyncio.create_task(ask_in_turn(tier)) for tier in chosen if tier not in free]
-        try:
-            for done in asyncio.as_completed(tasks):
-                yield await done
-        finally:
-            # The browser may disconnect before all tiers have answered.
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _ask_tier(
-        self, tier: Tier, question: str, arguments: Mapping[str, Any]
-    ) -> TierAnswer:
-        """Return the result of *tier* for *question*, or a description of the error."""
-        start = perf_counter()
-        retrieval, problem = None, ""
-        try:
-            async with asyncio.timeout(self.timeout_seconds) as limit:
-                retrieval = await copy_with_learned(tier.function, self._learned).aretrieve(
-                    question, **arguments
-                )
-        # A tier that fails shows its error, and the other tiers still show their results.
-        except Exception as error:
-            problem = self._describe_error(error, has_timed_out=limit.expired())
-        return TierAnswer(tier, retrieval, problem, perf_counter() - start)
-
-    def _describe_error(self, error: Exception, *, has_timed_out: bool) -> str:
-        """Return a short description of *error*, without secrets."""
-        if has_timed_out:
-            return f"did not answer within {self.timeout_seconds:g} seconds and was stopped"
-        message = " ".join(hide_secrets(str(error)).split())
-        return f"raised {type(error).__name__}" + (
-            f": {message[:_MOST_MESSAGE_CHARS]}" if message else ""
-        )
+        skipped = self.list_skipped(state)
+        tiers = [self.all[name] for name in state.tiers if name not in skipped]
+        # Without a model, one after the other, so that each time is that of a single call.
+        plain = await ask_tier(tiers[0])
+        answers = [plain]
+        if plain.retrieval and all(it.stage != "response" for it in plain.retrieval.degradations):
+            free = [tier for tier in tiers[1:] if not tier.asks_model]
+            asking = [tier for tier in tiers if tier.asks_model]
+            answers += [await ask_tier(tier) for tier in free]
+            answers += await asyncio.gather(*map(ask_tier, asking))
+            answers.sort(key=lambda answer: state.tiers.index(answer.system))
+        return AskedQuestion(Question("", state.question), tuple(answers))
 
 
-def _nest_values(values_by_name: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested dicts, as in a config file, for values by dotted key."""
+def _nest(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dicts, as in a config file, for *values* by dotted key."""
     tree: dict[str, Any] = {}
-    for name, value in values_by_name.items():
-        *groups, option_name = name.split(".")
+    for key, value in values.items():
+        *groups, name = key.split(".")
         holder = tree
         for group in groups:
             holder = holder.setdefault(group, {})
-        holder[option_name] = value
+        holder[name] = value
     return tree

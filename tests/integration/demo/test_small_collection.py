@@ -12,10 +12,9 @@ from qtmiddleware.kit.demo import EXAMPLES, has_recording, load_dataset, load_re
 from qtmiddleware.kit.embedding import find_embedder
 from qtmiddleware.kit.evaluation import Question
 from qtmiddleware.kit.evaluation.bench import open_index
-from qtmiddleware.kit.playground.asked import PageState
-from qtmiddleware.kit.playground.cards import Card, build_card
+from qtmiddleware.kit.playground.state import PageState
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.kit.playground.verdict import judge_tiers
+from qtmiddleware.kit.playground.view import build_cards, compare_places
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 from tests.integration.demo.test_demo_data import DATA, README, numbers, runs
 
@@ -75,16 +74,16 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
             {"topK": 5}, client=load_recorded_model(folder), store=store, embedder=embedder
         )
         with opened as middleware:
-            tiers = Tiers(middleware.retriever, should_cache_replies=False)
+            tiers = Tiers(middleware.retriever, has_recorded_reply=lambda *_: True)
             for kind, id_ in EXAMPLES[folder].items():
                 (question,) = data.only({id_}).questions
                 best = max(data.qrels[id_].values())
-                answers = [
-                    id_ for id_, grade in data.qrels[question.id].items() if grade == best > 0
-                ]
-                ways = [
-                    verdict.way for verdict in judge_tiers(show(tiers, question, answers)).tiers
-                ]
+                answers = [id_ for id_, grade in data.qrels[id_].items() if grade == best > 0]
+                state = PageState(
+                    question=question.text, history=question.history, tiers=tiers.shown
+                )
+                cards = build_cards(asyncio.run(tiers.ask(state)), tiers, state, answers)
+                ways = [compare_places(card, cards[0]) for card in cards]
                 if kind == "loses":
                     assert "worse" in ways
                 elif kind == "nothing found":
@@ -92,20 +91,3 @@ def test_an_example_shows_what_its_kind_says(folder: str, tmp_path: Path) -> Non
                 else:
                     assert "worse" not in ways
                     assert "better" in ways or kind == "code"
-
-
-def show(tiers: Tiers, question: Question, answers: list[str]) -> list[Card]:
-    """What each tier shows of *question*."""
-
-    async def ask() -> list[Card]:
-        asked, cards, plain = (
-            PageState(question=question.text, history=question.history, tiers=tiers.shown),
-            [],
-            None,
-        )
-        async for answer in tiers.ask_tiers(asked):
-            plain = answer.retrieval if plain is None else plain
-            cards.append(build_card(answer, asked, plain, answers, ""))
-        return cards
-
-    return asyncio.run(ask())

@@ -21,7 +21,7 @@ from qtmiddleware.kit.evaluation.figures import shorten_start
 from qtmiddleware.kit.evaluation.judge import parse_opinion
 from qtmiddleware.kit.evaluation.report import escape_text
 from qtmiddleware.kit.evaluation.testset import find_check_fault, find_fault, is_prose
-from qtmiddleware.kit.playground.drawing import cut_snippet, mark_words
+from qtmiddleware.kit.playground.words import Keywords
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import (
     detect_language,
@@ -157,8 +157,8 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "chunks": _quietly(_chunked),
     "a report's text": _quietly(lambda text: (shorten_start(text, 60), shorten_text(text, 12))),
     "a report's Markdown": _quietly(lambda text: escape_text(text, len(text))),
-    "a snippet on the playground": _quietly(lambda text: cut_snippet(text, text[:200], "a")),
-    "words marked on the playground": _quietly(lambda text: mark_words(text, text[:200], "a")),
+    "a snippet on the playground": _quietly(lambda text: Keywords(text[:200], "a").cut(text)),
+    "words marked on the playground": _quietly(lambda text: Keywords(text[:200], "a").mark(text)),
     "a terminal's text": _quietly(escape_hidden),
     "a terminal's JSON": _quietly(escape_json),
     "a text": _as_document(read_text),

@@ -1,0 +1,399 @@
+"""Turn the results of the tiers into what the playground's page shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from qtmiddleware.catalogue import JOINED, TEXT_FIELDS
+from qtmiddleware.config.errors import hide_secrets
+from qtmiddleware.kit.documents.place import describe_chunk_location
+from qtmiddleware.kit.evaluation import figures
+from qtmiddleware.kit.evaluation.side_by_side import AskedQuestion, SystemAnswer
+from qtmiddleware.kit.evaluation.systems import BASELINE
+from qtmiddleware.kit.playground.state import PageState
+from qtmiddleware.kit.playground.tiers import Tier, Tiers
+from qtmiddleware.kit.playground.words import Keywords, Segment
+from qtmiddleware.preprocessing.text import clean_text, format_count, shorten_text
+from qtmiddleware.retrieval.movement import (
+    Movement,
+    Movements,
+    build_search_labels,
+    format_ordinal,
+)
+from qtmiddleware.runtime.control_characters import escape_hidden
+from qtmiddleware.types import Match, Retrieval, Stage
+
+MOST_SHOWN: Final = 4_000
+"""The maximum number of characters that the page shows of a passage or a searched text."""
+SAME: Final = "The same list"
+"""The summary of a tier whose result equals that of the plain search."""
+_TITLE: Final = 90
+_NOWHERE: Final = 1_000_000
+"""The rank of an answer that is not in a list."""
+_ADVICE: Final = {
+    "empty": "the model's reply was not usable",
+    "unreadable": (
+        "the function's result has no list of passages; run qtm check to see how to fix that"
+    ),
+}
+_STAGES: Final = {
+    "preprocess": "rules",
+    "search.original": "search, question",
+    "search.variants": "search, variants",
+    "fuse": "merge lists",
+    "keyword_evidence": "weigh words",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One passage in a tier's result.
+
+    Attributes:
+        key: Identifies the passage in all lists of the page.
+        start: The rank in the plain list, or else in the search for the question; ``None`` if
+            neither has the passage.
+        end: The rank in the result. If the passage dropped out, its last known rank, or ``None``.
+        way: ``new``, ``up``, ``down``, ``same`` or ``gone``.
+        badge: The movement as a short label, such as ``▲ 2``.
+        why: The reason for the movement, in one sentence.
+        title: The passage's title.
+        source: The document, address or page that the passage comes from.
+        snippet: An excerpt of the passage's text; empty unless the passage is first shown here.
+        text: The passage's text.
+        is_answer: Whether the passage answers the question, according to the judgements.
+    """
+
+    key: str
+    start: int | None
+    end: int | None
+    way: str
+    badge: str
+    why: str
+    title: str
+    source: str
+    snippet: Sequence[Segment]
+    text: Sequence[Segment]
+    is_answer: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The bar of one stage on a tier's timeline; *start* and *width* are percentages."""
+
+    name: str
+    kind: str
+    start: float
+    width: float
+    time: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A tier's result, prepared for the page.
+
+    Attributes:
+        tier: The tier.
+        config: The tier's config as JSON, for use outside the playground.
+        summary: How many passages moved.
+        took: How long the call took, or how much time the tier added to the plain search.
+        calls: The number of model calls.
+        cost: The cost of model calls and reads.
+        problem: The error; empty if the tier returned a result.
+        degradations: One line per step that failed or was skipped.
+        rows: The passages of the result, and then those of the plain list that dropped out.
+        is_unsure: Whether the search probably found no answer.
+        texts: The label, the text and a remark for each search and each text of the model.
+        figures: The name and the value of each time and cost.
+        bars: The timeline.
+        notes: The decision whether to ask the model, and the notes of the trace.
+    """
+
+    tier: Tier
+    config: str
+    summary: str = "No answer"
+    took: str = ""
+    calls: str = ""
+    cost: str = ""
+    problem: str = ""
+    degradations: Sequence[str] = ()
+    rows: Sequence[Row] = ()
+    is_unsure: bool = False
+    texts: Sequence[tuple[str, str, str]] = ()
+    figures: Sequence[tuple[str, str]] = ()
+    bars: Sequence[Bar] = ()
+    notes: Sequence[tuple[str, str]] = ()
+
+    @property
+    def is_baseline(self) -> bool:
+        """``True`` for the plain search, with which all other results are compared."""
+        return self.tier.name == BASELINE
+
+    @property
+    def shown(self) -> Sequence[Row]:
+        """The rows of the result, without the passages that dropped out."""
+        return [row for row in self.rows if row.way != "gone"]
+
+    @property
+    def answer(self) -> int:
+        """The best rank of a passage that answers the question."""
+        return min((row.end or _NOWHERE for row in self.shown if row.is_answer), default=_NOWHERE)
+
+    @property
+    def place(self) -> str:
+        """The best rank of a passage that answers the question, in words."""
+        if self.answer < _NOWHERE:
+            return format_ordinal(self.answer)
+        lost = [row.end for row in self.rows if row.is_answer and row.end]
+        is_known = bool(lost) and min(lost) > len(self.shown)
+        return f"not shown, {format_ordinal(min(lost))}" if is_known else "not shown"
+
+
+def build_cards(
+    asked: AskedQuestion, tiers: Tiers, state: PageState, answer_ids: Collection[str]
+) -> list[Card]:
+    """Return one card per result in *asked*.
+
+    *answer_ids* are the ids of the passages that answer the question.
+    """
+    cards = []
+    for answer in asked.systems:
+        tier = tiers.all[answer.system]
+        values = tiers.build_config(answer.system, state)
+        config = json.dumps(values, indent=2, ensure_ascii=False)
+        movements = asked.explain(answer.system)
+        if answer.retrieval is None or movements is None:
+            took = figures.format_duration(answer.seconds * 1e3)
+            problem = _describe_error(answer.error)
+            cards.append(Card(tier=tier, config=config, took=took, problem=problem))
+        else:
+            cards.append(
+                _build_card(
+                    answer, answer.retrieval, movements, tier, config, state.question, answer_ids
+                )
+            )
+    return cards
+
+
+def _build_card(
+    answer: SystemAnswer,
+    retrieval: Retrieval,
+    movements: Movements,
+    tier: Tier,
+    config: str,
+    question: str,
+    answer_ids: Collection[str],
+) -> Card:
+    is_baseline = tier.name == BASELINE
+    trace = retrieval.trace
+    keywords = Keywords.of(question, retrieval)
+    rows = [
+        _build_row(movement, keywords, answer_ids, is_baseline=is_baseline)
+        for movement in (*movements.passages, *movements.dropped)
+    ]
+    took = answer.seconds * 1e3 if is_baseline else trace.added_ms
+    is_remembered = trace.cache_hits and not trace.llm_calls
+    calls = "0, remembered" if is_remembered else str(trace.llm_calls)
+    cost = None if trace.cost_usd is None else trace.cost_usd + (trace.read_cost_usd or 0.0)
+    numbers = {
+        "confidence": "" if retrieval.confidence is None else f"{retrieval.confidence:.2f}",
+        "searches": str(trace.searches),
+        "reads": "" if trace.read_cost_usd is None else figures.format_dollars(trace.read_cost_usd),
+        "tokens": f"{trace.input_tokens:,} + {trace.output_tokens:,}" if trace.llm_calls else "",
+    }
+    notes = list(trace.notes)
+    if trace.decision is not None:
+        verb = "called" if trace.decision.call else "not called"
+        notes.insert(0, ("model", f"{verb}: {trace.decision.reason}"))
+    return Card(
+        tier=tier,
+        config=config,
+        summary=(
+            format_count(len(rows), "passage") if is_baseline else _summarise([r.way for r in rows])
+        ),
+        took=f"{'' if is_baseline else '+'}{figures.format_duration(took)}",
+        calls=calls,
+        cost="unknown" if cost is None else figures.format_dollars(cost),
+        degradations=[
+            f"{note.stage}: {note.reason}"
+            + (f" ({detail})" if (detail := _ADVICE.get(note.reason, note.detail)) else "")
+            for note in retrieval.degradations
+        ],
+        rows=rows,
+        is_unsure=retrieval.is_unsure,
+        texts=list(_list_texts(retrieval, movements)),
+        figures=[(name, value) for name, value in numbers.items() if value],
+        bars=[_build_bar(stage, trace.total_ms) for stage in trace.stages],
+        notes=notes,
+    )
+
+
+def _build_row(
+    movement: Movement, keywords: Keywords, answer_ids: Collection[str], *, is_baseline: bool
+) -> Row:
+    match, change = movement.match, movement.change or 0
+    way, badge = "up" if change > 0 else "down", f"{'▲' if change > 0 else '▼'} {abs(change)}"
+    if movement.place is None:
+        way, badge = "gone", "out"
+    elif movement.before is None:
+        way, badge = "new", "new"
+    elif not change:
+        way, badge = "same", "="
+    title, source = _find_title_and_source(match)
+    # An index may have stored the title at the start of the text.
+    text = (match.text or "").removeprefix(f"{title}\n")
+    cut = text[:MOST_SHOWN] + (" …" if len(text) > MOST_SHOWN else "")
+    # A text may be very long, so only its beginning is searched for an excerpt.
+    snippet = keywords.cut(text[: 4 * MOST_SHOWN]) if is_baseline or way == "new" else ""
+    return Row(
+        # An id may contain any characters, and this becomes an attribute.
+        key=f"{crc32(repr(match.key).encode()):08x}",
+        start=movement.before or movement.question_place,
+        end=movement.place or movement.last_place,
+        way=way,
+        badge="" if is_baseline else badge,
+        why="" if is_baseline or way == "same" else movement.why,
+        title=title,
+        source=source,
+        snippet=keywords.mark(snippet),
+        text=keywords.mark(escape_hidden(cut)),
+        is_answer=match.id in answer_ids,
+    )
+
+
+def _find_title_and_source(match: Match) -> tuple[str, str]:
+    """Return the passage's title, or what replaces it, and where the passage comes from."""
+    metadata = match.metadata
+    values = (*(metadata.get(name) for name in ("title", "source", "url")), match.id, match.text)
+    names = [clean_text(str(value)) for value in values if isinstance(value, str | int)]
+    title = next(filter(None, names), "a passage without an id")
+    others = [name for name in names[:-1] if name not in ("", title)]
+    places = (*others[:1], describe_chunk_location(metadata))
+    return shorten_text(title, _TITLE), shorten_text(", ".join(filter(None, places)), _TITLE)
+
+
+def _summarise(ways: Sequence[str]) -> str:
+    """Return how many passages moved, such as ``2 new, 1 up, 3 down, 2 out``."""
+    if not ways:
+        return "Nothing was found"
+    words = {"new": "new", "up": "up", "down": "down", "gone": "out"}
+    counts = [f"{ways.count(way)} {word}" for way, word in words.items() if way in ways]
+    return ", ".join(counts) or SAME
+
+
+def _list_texts(retrieval: Retrieval, movements: Movements) -> Iterator[tuple[str, str, str]]:
+    """Yield a label, the text and a remark for each search and each other text of the model."""
+    rankings = retrieval.rankings
+    labels = build_search_labels(ranking.variant for ranking in rankings)
+    for number, (ranking, label) in enumerate(zip(rankings, labels, strict=True)):
+        variant = ranking.variant
+        places = [
+            f"{movement.place} (here {hit.place})"
+            for movement in movements.passages
+            for hit in movement.hits
+            if hit.search == number
+        ]
+        name = "joined text" if variant.kind == JOINED else label.removeprefix("the ")
+        found = f"found the results {', '.join(places)}" if places else "found no result"
+        yield name, variant.text[:MOST_SHOWN], f"weight {variant.weight:.2f}, {found}"
+    searched = {ranking.variant.text for ranking in rankings}
+    for name, row in TEXT_FIELDS.items():
+        for text in retrieval.transformation.texts(name):
+            if text not in searched:
+                yield row.label, text[:MOST_SHOWN], "without a search of its own"
+
+
+def _build_bar(stage: Stage, total_ms: float) -> Bar:
+    group, _, transform = stage.name.partition(".")
+    name = _STAGES.get(stage.name, f"model, {transform}" if group == "transform" else stage.name)
+    kind = {"transform": "model", "rerank": "model", "search": "search"}.get(group, "own")
+    total = max(total_ms, stage.started_ms + stage.ms, 0.001)
+    start = min(99.0, 100 * stage.started_ms / total)
+    # Even the shortest stage is visible.
+    width = min(100 - start, max(0.7, 100 * stage.ms / total))
+    status = "" if stage.status == "ok" else stage.status
+    return Bar(name, kind, start, width, figures.format_duration(stage.ms), status)
+
+
+def _describe_error(error: Exception | None) -> str:
+    message = " ".join(hide_secrets(str(error)).split())[:300]
+    return f"{type(error).__name__}: {message}".removesuffix(": ")
+
+
+def compare_places(card: Card, baseline: Card) -> str:
+    """Return whether the answer is ``better``, ``worse`` or ``same``; ``none`` for no answer."""
+    if card.is_baseline or card.problem:
+        return "none"
+    if card.answer == baseline.answer:
+        return "same"
+    return "better" if card.answer < baseline.answer else "worse"
+
+
+def write_headline(cards: Sequence[Card], answer_count: int | None) -> str:
+    """Return one to three short sentences on how the tiers' results differ.
+
+    *answer_count* is the number of passages that answer the question; ``None`` if it is not known.
+    """
+    baseline, *others = cards
+    others = [card for card in others if not card.problem]
+    if not others:
+        return "The plain list." if baseline.rows else "There is no plain list, so no tier ran."
+    if answer_count:
+        sentences = _describe_answer(baseline, others, answer_count)
+    elif answer_count is None:
+        sentences = _describe_changes(others)
+    else:
+        shown = format_count(len(baseline.rows), "passage")
+        sentences = f"No passage answers this question. Every tier still returns {shown}."
+    # A degradation's text begins with its stage.
+    silent = sum(any(note.startswith("transform") for note in card.degradations) for card in others)
+    if silent:
+        sentences += f" The model gave nothing usable to {format_count(silent, 'tier')}."
+    return sentences
+
+
+def _describe_answer(baseline: Card, others: Sequence[Card], answer_count: int) -> str:
+    """Return where the answer is in the plain list, and which tiers rank it differently."""
+    subject = "The answer" if answer_count == 1 else f"The first of {answer_count} answers"
+    ways: dict[str, list[str]] = {}
+    for card in others:
+        way = compare_places(card, baseline)
+        ways.setdefault(way, []).append(f"{card.tier.name} ({card.place})")
+    is_listed = baseline.answer < _NOWHERE
+    if [*ways] == ["same"]:
+        where = f"{baseline.place} in every list" if is_listed else "in none of the lists"
+        return f"{subject} is {where}."
+    where = f"{baseline.place} in the plain list" if is_listed else "not in the plain list"
+    # Losses come before gains, because a reader must not miss them.
+    changes = [
+        f"{way} with {figures.join_names(ways[way])}" for way in ("worse", "better") if way in ways
+    ]
+    return f"{subject} is {where}: {', '.join(changes)}."
+
+
+def _describe_changes(cards: Sequence[Card]) -> str:
+    """Return how the lists differ from the plain list, without saying which one is better."""
+    names: dict[str, list[str]] = {}
+    for card in cards:
+        new = sum(row.way == "new" for row in card.rows)
+        change = "reorder{} the plain list"
+        if new:
+            change = f"replace{{}} {new} of the {format_count(len(card.shown), 'passage')}"
+        elif card.summary == SAME:
+            change = "give{} the plain list"
+        names.setdefault(change, []).append(card.tier.name)
+    clauses = [
+        f"{figures.join_names(tiers)} {change.format('s' if len(tiers) == 1 else '')}"
+        for change, tiers in names.items()
+    ]
+    remark = "Nobody judged which passage answers."
+    if any(card.is_unsure for card in cards):
+        remark = (
+            "The passages probably do not hold the answer: the best one fits far worse than usual."
+        )
+    return f"{'; '.join(clauses)}. {remark}"
