@@ -45,9 +45,8 @@ def python(code: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("name", qtm.__all__)
-def test_every_public_name_resolves_and_is_the_same_each_time(name: str) -> None:
-    assert getattr(qtm, name) is getattr(qtm, name)
+def test_every_public_name_resolves_and_is_the_same_each_time() -> None:
+    assert all(getattr(qtm, name) is getattr(qtm, name) for name in qtm.__all__)
 
 
 def test_every_public_name_is_loaded_from_where_type_checkers_see_it() -> None:
@@ -63,13 +62,13 @@ def test_star_import_brings_every_public_name() -> None:
     assert set(qtm.__all__) <= set(names)
 
 
-@pytest.mark.parametrize("name", qtm.__all__)
-def test_every_public_name_has_a_docstring_of_its_own(name: str) -> None:
-    thing = getattr(qtm, name)
-    own = thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__")
-    assert own
-    assert own.strip()[0].isupper() or own.strip()[0] in "*`"
-    assert not own.startswith(f"{name}(")  # what dataclasses write where nobody wrote anything
+def test_every_public_name_has_a_docstring_of_its_own() -> None:
+    for name in qtm.__all__:
+        thing = getattr(qtm, name)
+        own = thing.__doc__ if inspect.isfunction(thing) else vars(thing).get("__doc__")
+        assert own, name
+        assert own.strip()[0].isupper() or own.strip()[0] in "*`", name
+        assert not own.startswith(f"{name}(")  # what dataclasses write where nobody wrote anything
 
 
 @pytest.mark.parametrize("name", ["QueryMiddleware", "Retrieval", "Config"])
