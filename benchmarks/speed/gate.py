@@ -14,7 +14,8 @@ import sys
 from statistics import median
 
 from benchmarks.speed.overhead import open_own_worker, read_limits
-from benchmarks.speed.own_worker import CALIBRATION, LONG
+from benchmarks.speed.own_worker import CALIBRATION
+from benchmarks.speed.workload import LONG
 
 CALLS = 20
 WARM_UP_CALLS = 60

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.speed.own_worker import CALIBRATION, LONG, SETUPS
+from benchmarks.speed.own_worker import CALIBRATION, SETUPS
 from benchmarks.speed.report import Row, at_most, below_peer
 from benchmarks.speed.worker import ROOT, Worker
-from benchmarks.speed.workload import SEED
+from benchmarks.speed.workload import LONG, SEED
 
 GROUP = "Overhead of a whole call"
 CALIBRATED = "In units of a calibration"
@@ -131,7 +131,9 @@ def rows(
             )
     for name in sorted(name for name in timings.rounds if name.partition(" ")[0] in PEERS):
         kind = "async" if " async" in name else "sync"
-        ours, peer, what = timings.of(f"ours {kind}"), timings.of(name), f"{kind}, beside {name}"
+        size = LONG if name.endswith(LONG) else ""
+        ours, peer = timings.of(f"ours {kind}{size}"), timings.of(name)
+        what = f"{kind}, beside {name}"
         is_bare = name.startswith(BARE)
         found.append(
             Row(GROUP, what, ours, peer, peer / ours, "us")

@@ -19,7 +19,16 @@ from benchmarks.speed.ours import (
     wrapped,
 )
 from benchmarks.speed.worker import Case, serve
-from benchmarks.speed.workload import afind_candidates, asearch, calibrate, find_candidates, search
+from benchmarks.speed.workload import (
+    LONG,
+    afind_candidates,
+    asearch,
+    asearch_long,
+    calibrate,
+    find_candidates,
+    search,
+    search_long,
+)
 
 SETUPS = {
     "": MULTI_QUERY,
@@ -28,7 +37,6 @@ SETUPS = {
 }
 SEARCHES = 5
 CALIBRATION = "calibration"
-LONG = ", 50 candidates of 1,000 characters"
 
 
 def asynchronous(wrapped_search: Any) -> Case:
@@ -56,6 +64,11 @@ def cases() -> dict[str, Case]:
         f"balanced in LangChain sync{LONG}": in_langchain(BALANCED, combining_model()),
     }
     check(wrapped(find_candidates, ALL_IN_ONE, combining_model()))
+    check(wrapped(search_long, MULTI_QUERY, paraphrasing_model()), searches=SEARCHES)
+    found[f"ours sync{LONG}"] = wrapped(search_long, MULTI_QUERY, paraphrasing_model())
+    found[f"ours async{LONG}"] = asynchronous(
+        wrapped(asearch_long, MULTI_QUERY, paraphrasing_model())
+    )
     for name, config in SETUPS.items():
         check(wrapped(search, config, paraphrasing_model()), searches=SEARCHES)
         found[f"ours sync{name}"] = wrapped(search, config, paraphrasing_model())

@@ -23,6 +23,8 @@ TOP_K = 5
 PASSAGE_CHARS = 800  # the default chunkSize
 CANDIDATES = 50
 CANDIDATE_CHARS = 1_000
+LONG = ", 50 candidates of 1,000 characters"
+"""The end of the name of what is measured with long lists."""
 
 _PLACES = (
     "Paris",
@@ -91,21 +93,23 @@ def _passage(chance: random.Random, number: int, chars: int = PASSAGE_CHARS) -> 
     return {"id": f"passage-{number}", "text": text[:chars].strip()}
 
 
-def _lists() -> list[list[dict[str, Any]]]:
+def _lists(count: int, chars: int) -> list[list[dict[str, Any]]]:
     """One result a form of question, best first; many of their passages are the same."""
-    chance = random.Random(SEED)
-    passages = [_passage(chance, number) for number in range(3 * TOP_K)]
+    chance, step = random.Random(SEED), 0.25 / count
+    passages = [_passage(chance, number, chars) for number in range(3 * count)]
     return [
         [
-            {**passage, "score": round(0.9 - 0.05 * rank - 0.01 * chance.random(), 4)}
-            for rank, passage in enumerate(chance.sample(passages, TOP_K))
+            {**passage, "score": round(0.9 - step * (rank + 0.2 * chance.random()), 4)}
+            for rank, passage in enumerate(chance.sample(passages, count))
         ]
         for _ in _FORMS
     ]
 
 
-LISTS = _lists()
+LISTS = _lists(TOP_K, PASSAGE_CHARS)
 """What the question and each of its paraphrases find."""
+LONG_LISTS = _lists(CANDIDATES, CANDIDATE_CHARS)
+"""The same for a retriever that is asked for 50 candidates."""
 
 
 COMBINED = {
@@ -195,6 +199,16 @@ def search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
 async def asearch(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:
     """`search`, to be awaited."""
     return LISTS[_PLACE_OF.get(query, 0)][:top_k]
+
+
+def search_long(query: str, top_k: int = CANDIDATES) -> list[dict[str, Any]]:
+    """A search of long lists that takes no time."""
+    return LONG_LISTS[_PLACE_OF.get(query, 0)][:top_k]
+
+
+async def asearch_long(query: str, top_k: int = CANDIDATES) -> list[dict[str, Any]]:
+    """`search_long`, to be awaited."""
+    return search_long(query, top_k)
 
 
 def slow_search(query: str, top_k: int = TOP_K) -> list[dict[str, Any]]:

@@ -17,14 +17,15 @@ from langchain_core.documents import Document
 from langchain_core.language_models.llms import LLM
 from langchain_core.retrievers import BaseRetriever
 
-from benchmarks.speed.worker import serve
-from benchmarks.speed.workload import LISTS, lines_for_now, place_of
+from benchmarks.speed.worker import Case, serve
+from benchmarks.speed.workload import LISTS, LONG, LONG_LISTS, lines_for_now, place_of
 
 # Documents have no score here; equal ones are told apart by their metadata, which must not differ
 # then.
-FOUND = [
-    [Document(id=match["id"], page_content=match["text"]) for match in found] for found in LISTS
-]
+FOUND, LONG_FOUND = (
+    [[Document(id=match["id"], page_content=match["text"]) for match in found] for found in lists]
+    for lists in (LISTS, LONG_LISTS)
+)
 
 
 class Model(LLM):
@@ -46,32 +47,29 @@ class Model(LLM):
 class Retriever(BaseRetriever):
     """Finds at once."""
 
+    lists: list[list[Document]]
+
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
-        return list(FOUND[place_of(query)])
+        return list(self.lists[place_of(query)])
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun
     ) -> list[Document]:
-        return list(FOUND[place_of(query)])
+        return list(self.lists[place_of(query)])
 
 
-retriever = MultiQueryRetriever.from_llm(retriever=Retriever(), llm=Model(), include_original=True)
-
-
-def sync(question: str) -> Any:
-    """Blocking."""
-    return retriever.invoke(question)
-
-
-async def asynchronous(question: str) -> Any:
-    """Awaiting."""
-    return await retriever.ainvoke(question)
+def cases(lists: list[list[Document]], size: str) -> dict[str, Case]:
+    """The retriever over *lists*, blocking and awaiting."""
+    retriever = MultiQueryRetriever.from_llm(
+        retriever=Retriever(lists=lists), llm=Model(), include_original=True
+    )
+    return {
+        f"MultiQueryRetriever sync{size}": retriever.invoke,
+        f"MultiQueryRetriever async{size}": retriever.ainvoke,
+    }
 
 
 if __name__ == "__main__":
-    serve(
-        {"MultiQueryRetriever sync": sync, "MultiQueryRetriever async": asynchronous},
-        version("langchain-classic"),
-    )
+    serve(cases(FOUND, "") | cases(LONG_FOUND, LONG), version("langchain-classic"))

@@ -13,13 +13,25 @@ from llama_index.core.llms import CustomLLM
 from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
-from benchmarks.speed.worker import serve
-from benchmarks.speed.workload import LISTS, TOP_K, lines_for_now, place_of
+from benchmarks.speed.worker import Case, serve
+from benchmarks.speed.workload import (
+    CANDIDATES,
+    LISTS,
+    LONG,
+    LONG_LISTS,
+    TOP_K,
+    lines_for_now,
+    place_of,
+)
 
-NODES = [
-    [(TextNode(id_=match["id"], text=match["text"]), match["score"]) for match in found]
-    for found in LISTS
-]
+Lists = list[list[tuple[TextNode, float]]]
+NODES, LONG_NODES = (
+    [
+        [(TextNode(id_=match["id"], text=match["text"]), match["score"]) for match in found]
+        for found in lists
+    ]
+    for lists in (LISTS, LONG_LISTS)
+)
 
 
 class Model(CustomLLM):
@@ -44,52 +56,46 @@ class Model(CustomLLM):
 class Retriever(BaseRetriever):
     """Finds at once. The scores are written to by the fusion, so every result has its own."""
 
+    def __init__(self, lists: Lists) -> None:
+        super().__init__()
+        self._lists = lists
+
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [
             NodeWithScore(node=node, score=score)
-            for node, score in NODES[place_of(query_bundle.query_str)]
+            for node, score in self._lists[place_of(query_bundle.query_str)]
         ]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._retrieve(query_bundle)
 
 
-def fusion(*, use_async: bool) -> QueryFusionRetriever:
-    """The retriever; *use_async* runs the searches of a blocking call in an event loop of their own."""
-    return QueryFusionRetriever(
-        [Retriever()],
-        llm=Model(),
-        num_queries=5,
-        similarity_top_k=TOP_K,
-        use_async=use_async,
-        verbose=False,
+def cases(lists: Lists, count: int, size: str) -> dict[str, Case]:
+    """The retriever over *lists*; use_async runs a blocking call's searches in an event loop."""
+    parallel, sequential = (
+        QueryFusionRetriever(
+            [Retriever(lists)],
+            llm=Model(),
+            num_queries=5,
+            similarity_top_k=count,
+            use_async=use_async,
+            verbose=False,
+        )
+        for use_async in (True, False)
     )
 
+    async def awaiting(question: str) -> Any:
+        return await parallel.aretrieve(question)
 
-parallel, sequential = fusion(use_async=True), fusion(use_async=False)
-
-
-def sync(question: str) -> Any:
-    """Blocking, with the default use_async=True."""
-    return parallel.retrieve(question)
-
-
-def sync_sequential(question: str) -> Any:
-    """Blocking, one search after the other."""
-    return sequential.retrieve(question)
-
-
-async def asynchronous(question: str) -> Any:
-    """Awaiting."""
-    return await parallel.aretrieve(question)
+    return {
+        f"QueryFusionRetriever sync{size}": parallel.retrieve,
+        f"QueryFusionRetriever sync, use_async=False{size}": sequential.retrieve,
+        f"QueryFusionRetriever async{size}": awaiting,
+    }
 
 
 if __name__ == "__main__":
     serve(
-        {
-            "QueryFusionRetriever sync": sync,
-            "QueryFusionRetriever sync, use_async=False": sync_sequential,
-            "QueryFusionRetriever async": asynchronous,
-        },
+        cases(NODES, TOP_K, "") | cases(LONG_NODES, CANDIDATES, LONG),
         version("llama-index-core"),
     )
