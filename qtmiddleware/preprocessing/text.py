@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 APOSTROPHES: Final = str.maketrans("’ʼ＇‛", "''''")
@@ -181,6 +181,8 @@ def format_count(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+# A model's text is compared in several places, each time with the same question.
+@lru_cache(32)
 def normalise_text(text: str) -> str:
     """Return *text* in lower case, without extra spaces, outer quotes and final punctuation.
 
@@ -266,8 +268,11 @@ def split_terms(text: str) -> list[str]:
 
     In scripts without spaces between words, every two neighbouring characters are a word.
     """
+    words = fold_words(text)
+    if text.isascii() and "'" not in text:
+        return words
     terms: list[str] = []
-    for word in fold_words(text):
+    for word in words:
         terms += word.split("'") if "'" in word else split_pairs(word)
     return terms
 

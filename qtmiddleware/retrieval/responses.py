@@ -1085,7 +1085,10 @@ def _build_shape_error(
 
 def get_read_units(response: Any) -> float | None:
     """Return the read units that a response of Pinecone reports; ``None`` if it reports none."""
-    _, units = _follow({"usage": _get_field(response, "usage")}, "usage.read_units")
+    usage = _get_field(response, "usage")
+    if usage is None:
+        return None
+    _, units = _follow({"usage": usage}, "usage.read_units")
     number = convert_to_float(units)
     if number is None or number < 0:
         return None

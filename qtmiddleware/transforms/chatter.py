@@ -33,12 +33,12 @@ _FEWEST_WORDS: Final = 4
 
 def is_refusal(text: str, query: str) -> bool:
     """Return whether *text* begins with a model's refusal in any language: "I cannot help"."""
-    return _begins_with(compile_patterns("refusals"), text, query)
+    return _begins_with("refusals", text, query)
 
 
 def is_chatter(text: str, query: str) -> bool:
     """Return whether *text* is blank, or begins like a placeholder or talk about the task."""
-    return is_blank(text) or _begins_with(compile_patterns("chatter"), text, query)
+    return is_blank(text) or _begins_with("chatter", text, query)
 
 
 def split_chatter(text: str, query: str) -> tuple[str, str]:
@@ -116,8 +116,11 @@ def _cut_stems(words: Set[str]) -> frozenset[str]:
     return frozenset(fold_text(word)[:5].rstrip("s") for word in words)
 
 
-def _begins_with(pattern: re.Pattern[str], text: str, query: str) -> bool:
-    """Return whether *pattern* matches the start of *text*, but not because of the user's words."""
+# The same opening is asked for again when a text has lost its marks, which most never had.
+@lru_cache(16)
+def _begins_with(key: str, text: str, query: str) -> bool:
+    """Return whether *text* begins like a pattern under *key*, but not by the user's words."""
+    pattern = compile_patterns(key)
     match = pattern.match(_fold_opening(text))
     if not match:
         return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from typing import Any, Final
 
 from qtmiddleware.catalogue import STANDALONE, TEXT_FIELDS, Transformation
@@ -371,7 +370,7 @@ class _Reading:
         if chatter.is_refusal(line, query) or chatter.is_refusal(value, query):
             return "refusal"
         # A model may repeat the instructions, or the example in them.
-        if key.count(" ") >= 3 and key in _normalise_cached(self.prompt.system):
+        if key.count(" ") >= 3 and key in normalise_text(self.prompt.system):
             return "copies the prompt"
         is_heading = line.endswith(_COLONS) and not query.endswith(_COLONS)
         if not key or is_heading or chatter.is_chatter(value, query):
@@ -379,7 +378,7 @@ class _Reading:
         if field.shape != "passage" and chatter.is_off_topic_talk(value, query, self.context):
             return "no query"
         # One of several sub-queries may be the query itself, if the others add to it.
-        if key == _normalise_cached(query) and not (is_sub_query or is_term):
+        if key == normalise_text(query) and not (is_sub_query or is_term):
             return "same as the query"
         if is_term:
             return "too long for a keyword" if len(value) > MAX_KEYWORD_CHARS else ""
@@ -402,10 +401,6 @@ def has_unresolved_reference(sub_query: str, query: str) -> bool:
     if not match or match.group().strip() in fold_text(query):
         return False
     return not re.search(r",| and | who ", text[: match.start()])
-
-
-# Many questions have the same instructions, and many texts have the same question.
-_normalise_cached = lru_cache(32)(normalise_text)
 
 
 def _has_guard(field: ReplyField, guard: str) -> bool:
