@@ -6,11 +6,12 @@ rest is here: the options, the number of passages, the call, and the conversion 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from qtmiddleware.config import Config
 from qtmiddleware.errors import ConfigError, ResponseShapeError, WrapError
 from qtmiddleware.retrieval.responses import read_response
 from qtmiddleware.types import Match, Retrieval, Variant
@@ -42,6 +43,7 @@ class Adapter:
         accepted: What a user may pass as the retriever, for error messages.
         items: What the framework calls its documents, for error messages.
         awaited: The names of the async methods, for error messages.
+        count_name: The functions' argument for the number of passages, if it is known.
         never_widens: Whether to ask for exactly as many passages as the caller wants.
 
     Attributes:
@@ -60,69 +62,60 @@ class Adapter:
         accepted: str,
         items: str,
         awaited: str,
+        count_name: str | None = None,
         never_widens: bool = False,
     ) -> None:
         self._options = options
         self._items = items
         self._awaited = awaited
-        self._never_widens = never_widens
         function = functions[0]
         if not callable(function) or isinstance(function, type):
-            raise reject(
-                f"not {describe_type(function)}",
-                function,
-                accepted,
-            )
-        if not isinstance(function, Wrapped):
-            wrap = QueryMiddleware(**options).wrap
-            self.search: Any = wrap(function)
-            self.asearch: Any = wrap(functions[-1])
+            raise reject(f"not {describe_type(function)}", function, accepted)
+        if isinstance(function, Wrapped):
+            if repeated := [name for name, value in options.items() if value]:
+                raise ConfigError(
+                    f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
+                    path="retriever",
+                )
+            self.search = self.asearch = function
             return
-        if repeated := [name for name, value in options.items() if value]:
-            raise ConfigError(
-                f"retriever is already wrapped; set {', '.join(repeated)} where you wrap it",
-                path="retriever",
-            )
-        self.search = self.asearch = function
+        if never_widens:
+            config = Config.load(options["config"], origin="QueryMiddleware")
+            config = config.overridden({"keywordEvidence": {"candidates": 0}})
+            options = {**options, "config": config}
+        wrap = QueryMiddleware(**options).wrap
+        self.search: Any = wrap(function, top_k_arg=count_name)
+        self.asearch: Any = wrap(functions[-1], top_k_arg=count_name)
 
-    def retrieve(
-        self,
-        query: Any,
-        count: int | None,
-        arguments: dict[str, Any],
-    ) -> Retrieval:
-        """Return at most *count* passages. *arguments* are those of `Wrapped.retrieve`."""
+    def retrieve(self, query: Any, arguments: dict[str, Any], *counts: int | None) -> Retrieval:
+        """Return at most as many passages as the first of *counts* that is set says.
+
+        *arguments* are those of `Wrapped.retrieve`.
+        """
         if self.search.is_async:
             raise WrapError(f"{self.search!r} is asynchronous: use {self._awaited}")
-        retrieval = self.search.retrieve(query, **self._add_count(count, arguments))
-        return self._limit(retrieval, count)
+        count = self._add_count(arguments, counts)
+        return self._limit(self.search.retrieve(query, **arguments), count)
 
     async def aretrieve(
-        self, query: Any, count: int | None, arguments: dict[str, Any]
+        self, query: Any, arguments: dict[str, Any], *counts: int | None
     ) -> Retrieval:
-        """Return at most *count* passages. This is the async version of `retrieve`."""
-        retrieval = await self.asearch.aretrieve(query, **self._add_count(count, arguments))
-        return self._limit(retrieval, count)
+        """Return the passages for *query*. This is the async version of `retrieve`."""
+        count = self._add_count(arguments, counts)
+        return self._limit(await self.asearch.aretrieve(query, **arguments), count)
 
-    def _add_count(
-        self,
-        count: int | None,
-        arguments: dict[str, Any],
-    ) -> dict[str, Any]:
+    def _add_count(self, arguments: dict[str, Any], counts: Iterable[int | None]) -> int | None:
+        """Add the number of passages to *arguments*; return it if the function takes none."""
+        count = next((count for count in counts if count is not None), None)
         name = self.search.top_k_argument
-        if name is not None and count is not None:
+        if name is None:
+            return count
+        if count is not None:
             arguments.setdefault(name, count)
-        # With as many candidates as passages, the middleware does not ask the retriever for more.
-        if self._never_widens and isinstance(count, int):
-            arguments["config"] = {"keywordEvidence": {"candidates": count}}
-        return arguments
+        return None
 
-    def _limit(
-        self,
-        retrieval: Retrieval,
-        count: int | None,
-    ) -> Retrieval:
-        if self.search.top_k_argument is not None or not isinstance(count, int) or count < 1:
+    def _limit(self, retrieval: Retrieval, count: int | None) -> Retrieval:
+        if count is None:
             return retrieval
         response = retrieval.response
         return replace(
@@ -160,11 +153,7 @@ class Adapter:
         """Return the query log's record of *retrieval*, redacted."""
         return build_record(retrieval, TextWriter(self._options["redact"]))
 
-    def reduce(
-        self,
-        owner: object,
-        arguments: dict[str, Any],
-    ) -> tuple[Any, ...]:
+    def reduce(self, owner: object, arguments: dict[str, Any]) -> tuple[Any, ...]:
         """Return what pickles *owner*, which is made with *arguments*.
 
         Raises `TypeError` if an option besides ``config`` is set, because such an object may hold
@@ -175,69 +164,11 @@ class Adapter:
         return partial(type(owner), **arguments), ()
 
 
-def make_searches(
-    name: str,
-    call: Callable[[Any, int | None, dict[str, Any]], Any],
-    acall: Callable[[Any, int | None, dict[str, Any]], Awaitable[Any]] | None,
-    *,
-    sets_count: bool,
-) -> tuple[Callable[..., Any], ...]:
-    """Return *call* and *acall* as functions of a query and a number of passages.
-
-    Args:
-        name: The name of the functions in messages.
-        call: Gets the query, the number of passages (``None`` for the retriever's own number) and
-            the other arguments.
-        acall: The async version of *call*, if there is one.
-        sets_count: Whether the retriever takes a number. If not, its result is truncated.
-    """
-
-    def limit(response: Any, top_k: int | None) -> Any:
-        return response if sets_count or not isinstance(response, list) else response[:top_k]
-
-    def search(query: Any, top_k: int | None = None, **arguments: Any) -> Any:
-        return limit(
-            call(
-                query,
-                top_k if sets_count else None,
-                arguments,
-            ),
-            top_k,
-        )
-
-    search.__qualname__ = name
-    if acall is None:
-        return (search,)
-
-    async def asearch(query: Any, top_k: int | None = None, **arguments: Any) -> Any:
-        return limit(
-            await acall(
-                query,
-                top_k if sets_count else None,
-                arguments,
-            ),
-            top_k,
-        )
-
-    asearch.__qualname__ = name
-    return search, asearch
-
-
 def check_count(name: str, count: Any) -> None:
     """Raise `ConfigError` if *count*, the value of the option *name*, is no number of passages."""
     if count is not None and (type(count) is not int or count < 1):
         message = f"{name} must be a whole number of at least 1, not {count!r}"
-        raise ConfigError(
-            message,
-            path=name,
-            value=count,
-            allowed="1 or more",
-        )
-
-
-def choose_count(*counts: int | None) -> int | None:
-    """Return the first of *counts* that is set; ``None`` if none is."""
-    return next((count for count in counts if count is not None), None)
+        raise ConfigError(message, path=name, value=count, allowed="1 or more")
 
 
 def list_scores(retrieval: Retrieval) -> list[float | None]:
@@ -258,12 +189,7 @@ def unwrap_pair(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) and item else item
 
 
-def reject(
-    reason: str,
-    value: Any,
-    accepted: str,
-    path: str = "retriever",
-) -> ConfigError:
+def reject(reason: str, value: Any, accepted: str, path: str = "retriever") -> ConfigError:
     """Return the error for *value*, which cannot be what the option *path* must be."""
     return ConfigError(
         f"{path} must be {accepted}, {reason}",

@@ -15,10 +15,9 @@ the whole retrieval's span.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from inspect import isawaitable
@@ -31,10 +30,8 @@ from qtmiddleware.integrations.adapter import (
     MIDDLEWARE_OPTIONS,
     Adapter,
     check_count,
-    choose_count,
     describe_type,
     list_scores,
-    make_searches,
     reject,
 )
 from qtmiddleware.runtime.threads import run_in_thread
@@ -60,6 +57,7 @@ _ACCEPTED: Final = (
     "a retriever component that takes a query, one that takes an embedding with text_embedder="
     " beside it, a function of a query (plain or async), or a function that qtm.middleware wrapped"
 )
+_CHAT_GENERATOR: Final = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
 _EMBEDDER: Final = "a component that embeds a text, such as a TextEmbedder"
 _FIELDS: Final = ("retriever", "text_embedder", "top_k", *MIDDLEWARE_OPTIONS)
 _PLAIN_FIELDS: Final = ("top_k", "config")
@@ -149,6 +147,7 @@ class QueryTransformRetriever:
             accepted=_ACCEPTED,
             items="documents",
             awaited="`run_async` or `aretrieve`",
+            count_name="top_k" if "top_k" in _get_sockets(retriever, "input") else None,
         )
         self._default_top_k = _find_default_top_k(retriever)
 
@@ -210,13 +209,11 @@ class QueryTransformRetriever:
         The field ``raw`` of a match is the document that *retriever* returned. The other inputs,
         and the exceptions, are those of `run`.
         """
-        count, arguments = self._bind(*inputs, **named_inputs)
-        return self._adapter.retrieve(query, count, arguments)
+        return self._adapter.retrieve(query, *self._bind(*inputs, **named_inputs))
 
     async def aretrieve(self, query: str, *inputs: Any, **named_inputs: Any) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
-        count, arguments = self._bind(*inputs, **named_inputs)
-        return await self._adapter.aretrieve(query, count, arguments)
+        return await self._adapter.aretrieve(query, *self._bind(*inputs, **named_inputs))
 
     @property
     def search(self) -> Any:
@@ -289,19 +286,14 @@ class QueryTransformRetriever:
         history: Any = None,
         retriever_kwargs: _Mapping | None = None,
         qtm_config: Mapping[str, Any] | str | None = None,
-    ) -> tuple[int | None, _Mapping]:
-        """Return the number of documents, and the keyword arguments for the wrapped function."""
-        arguments = dict(retriever_kwargs or {})
+    ) -> tuple[Any, ...]:
+        """Return the arguments of the adapter's methods after the query."""
+        arguments = {**(retriever_kwargs or {}), "history": history, "qtm_config": qtm_config}
         if filters is not None:
             arguments["filters"] = filters
-        count = choose_count(top_k, self.top_k, self._default_top_k)
-        return count, {**arguments, "history": history, "qtm_config": qtm_config}
+        return arguments, top_k, self.top_k, self._default_top_k
 
-    def _build_outputs(
-        self,
-        retrieval: Retrieval,
-        span: Span,
-    ) -> dict[str, Any]:
+    def _build_outputs(self, retrieval: Retrieval, span: Span) -> dict[str, Any]:
         """Return the outputs of `run` for *retrieval*, and add tags about *retrieval* to *span*.
 
         The tags contain no texts. If content tracing is on, a query-log record is also added.
@@ -319,11 +311,7 @@ class QueryTransformRetriever:
             }
             span.set_tags(tags)
             span.set_content_tag("qtmiddleware.record", self._adapter.build_record(retrieval))
-        documents = self._adapter.convert_matches(
-            retrieval,
-            Document,
-            _make_document,
-        )
+        documents = self._adapter.convert_matches(retrieval, Document, _make_document)
         return {
             "documents": [
                 document if score in (None, document.score) else replace(document, score=score)
@@ -362,15 +350,12 @@ class _Part:
             span.set_content_tag("haystack.component.output", outputs)
             return outputs
 
-    @contextmanager
-    def _open_span(self, inputs: Mapping[str, Any]) -> Iterator[Span]:
+    def _open_span(self, inputs: Mapping[str, Any]) -> AbstractContextManager[Span]:
         tags = {
             "haystack.component.name": self._role,
             "haystack.component.type": type(self.inner).__name__,
         }
-        with _open_span(f"haystack.{self._role}.run", tags) as span:
-            span.set_content_tag("haystack.component.input", inputs)
-            yield span
+        return _open_span(f"haystack.{self._role}.run", tags, inputs)
 
 
 class _ChatModel(_Part):
@@ -379,13 +364,8 @@ class _ChatModel(_Part):
     def __init__(self, generator: Any) -> None:
         sockets = _get_sockets(generator, "input") | _get_sockets(generator, "output")
         if not sockets.keys() >= {"messages", "replies"}:
-            accepted = "a chat generator of Haystack, or what client= of QueryMiddleware takes"
-            raise reject(
-                f"not {describe_type(generator)}",
-                generator,
-                accepted,
-                "client",
-            )
+            reason = f"not {describe_type(generator)}"
+            raise reject(reason, generator, _CHAT_GENERATOR, "client")
         super().__init__("chat_generator", generator)
         self.model = getattr(generator, "model", None)
         self.__qualname__ = type(generator).__name__  # The name in degradations and logs.
@@ -438,71 +418,37 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
     part = _Part("retriever", retriever)
     embedder = _Part("text_embedder", text_embedder) if vectors else None
 
-    def build_inputs(
-        query: Any,
-        embedded: _Mapping,
-        top_k: int | None,
-        more: _Mapping,
-    ) -> _Mapping:
-        own = {"query": query} if "query" in inputs else {}
-        own |= {} if top_k is None else {"top_k": top_k}
+    def build_inputs(query: Any, embedded: _Mapping, more: _Mapping) -> _Mapping:
         found = {vectors[name]: vector for name, vector in embedded.items() if name in vectors}
-        return more | own | found
+        return {**more, **({"query": query} if "query" in inputs else {}), **found}
 
-    def call(query: Any, top_k: int | None, more: _Mapping) -> Any:
+    def search(query: Any, **more: Any) -> Any:
         embedded = embedder.run(text=query) if embedder else {}
-        return part.run(
-            **build_inputs(
-                query,
-                embedded,
-                top_k,
-                more,
-            )
-        )["documents"]
+        return part.run(**build_inputs(query, embedded, more))["documents"]
 
-    async def acall(
-        query: Any,
-        top_k: int | None,
-        more: _Mapping,
-    ) -> Any:
+    async def asearch(query: Any, **more: Any) -> Any:
         embedded = await embedder.run_async(text=query) if embedder else {}
-        outputs = await part.run_async(
-            **build_inputs(
-                query,
-                embedded,
-                top_k,
-                more,
-            )
-        )
-        return outputs["documents"]
+        found = await part.run_async(**build_inputs(query, embedded, more))
+        return found["documents"]
 
+    search.__qualname__ = asearch.__qualname__ = f"{type(retriever).__name__}.run"
     can_await = hasattr(retriever, "run_async") or hasattr(text_embedder, "run_async")
-    name, sets_count = f"{type(retriever).__name__}.run", "top_k" in inputs
-    return make_searches(
-        name,
-        call,
-        acall if can_await else None,
-        sets_count=sets_count,
-    )
+    return (search, asearch) if can_await else (search,)
 
 
-def _make_document(
-    id_: str | None,
-    text: str,
-    meta: dict[str, Any],
-) -> Document:
+def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document:
     return Document(id=id_ or "", content=text, meta=meta)
 
 
 @contextmanager
-def _open_span(span_name: str, tags: dict[str, Any] | None = None) -> Iterator[Span]:
+def _open_span(
+    name: str, tags: _Mapping | None = None, inputs: Mapping[str, Any] | None = None
+) -> Iterator[Span]:
     # A search may run in a thread of the middleware. The thread has the caller's context, so the
     # current span is the right parent there too.
-    with tracer.trace(
-        span_name,
-        tags=tags,
-        parent_span=tracer.current_span(),
-    ) as span:
+    with tracer.trace(name, tags=tags, parent_span=tracer.current_span()) as span:
+        if inputs is not None:
+            span.set_content_tag("haystack.component.input", inputs)
         yield span
 
 
@@ -531,14 +477,10 @@ def _save(name: str, value: Any) -> Any:
     A component becomes what Haystack saves of it, and a function its import path. Raises
     `SerializationError` if *value* cannot be saved.
     """
-    if name == "config":
-        if isinstance(value, os.PathLike):
-            return os.fspath(value)
-        if not isinstance(value, str | Mapping):
-            value = Config.load(value).to_dict()
-        return json.loads(json.dumps(value, default=dict))
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
     if name in _PLAIN_FIELDS:
-        return value
+        return value if isinstance(value, int | str | Mapping) else Config.load(value).to_dict()
     if _is_component(value):
         return component_to_dict(value, name)
     if callable(value) and find_import_name(value, value) is not None:

@@ -21,12 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.integrations import require_package
-from qtmiddleware.integrations.adapter import (
-    MIDDLEWARE_OPTIONS,
-    Adapter,
-    choose_count,
-    make_searches,
-)
+from qtmiddleware.integrations.adapter import MIDDLEWARE_OPTIONS, Adapter
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.binding import find_top_k_name
 
@@ -114,14 +109,15 @@ class QueryTransformRetriever(BaseRetriever):
         def __init__(self, **fields: Any) -> None:
             # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
-            functions, self._default_k = _make_functions(self.retriever)
-            inner, _ = _unwrap_bindings(self.retriever)
+            inner, bound = _unwrap_bindings(self.retriever)
+            name, self._default_k = _find_k(inner, bound)
             self._adapter = Adapter(
-                functions,
+                _make_functions(self.retriever, inner, name),
                 {name: getattr(self, name) for name in MIDDLEWARE_OPTIONS},
                 accepted=_ACCEPTED,
                 items="documents",
                 awaited="`ainvoke` or `aretrieve`",
+                count_name=name,
                 never_widens=getattr(inner, "search_type", None) == "mmr",
             )
 
@@ -155,8 +151,7 @@ class QueryTransformRetriever(BaseRetriever):
         Exceptions of your retriever pass through unchanged.
         """
         arguments = {**retriever_arguments, "history": history, "qtm_config": qtm_config}
-        count = choose_count(k, self.k, self._default_k)
-        ask = partial(self._adapter.retrieve, query, count, arguments)
+        ask = partial(self._adapter.retrieve, query, arguments, k, self.k, self._default_k)
         if config is None:
             return ask()
         with set_config_context(config) as context:
@@ -174,8 +169,7 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
         arguments = {**retriever_arguments, "history": history, "qtm_config": qtm_config}
-        count = choose_count(k, self.k, self._default_k)
-        retrieving = self._adapter.aretrieve(query, count, arguments)
+        retrieving = self._adapter.aretrieve(query, arguments, k, self.k, self._default_k)
         if config is None:
             return await retrieving
         with set_config_context(config) as context:
@@ -206,18 +200,10 @@ class QueryTransformRetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **retriever_arguments: Any
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = self.retrieve(
-            query,
-            config=config,
-            **retriever_arguments,
-        )
+        retrieval = self.retrieve(query, config=config, **retriever_arguments)
         if _has_event_listener(run_manager):
-            dispatch_custom_event(
-                EVENT,
-                self._adapter.build_record(retrieval),
-                config=config,
-            )
-        return self._convert(retrieval)
+            dispatch_custom_event(EVENT, self._adapter.build_record(retrieval), config=config)
+        return self._adapter.convert_matches(retrieval, Document, _make_document)
 
     async def _aget_relevant_documents(
         self,
@@ -227,60 +213,38 @@ class QueryTransformRetriever(BaseRetriever):
         **retriever_arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
-        retrieval = await self.aretrieve(
-            query,
-            config=config,
-            **retriever_arguments,
-        )
+        retrieval = await self.aretrieve(query, config=config, **retriever_arguments)
         if _has_event_listener(run_manager):
-            await adispatch_custom_event(
-                EVENT, self._adapter.build_record(retrieval), config=config
-            )
-        return self._convert(retrieval)
-
-    def _convert(self, retrieval: Retrieval) -> list[Document]:
-        return self._adapter.convert_matches(
-            retrieval,
-            Document,
-            _make_document,
-        )
+            record = self._adapter.build_record(retrieval)
+            await adispatch_custom_event(EVENT, record, config=config)
+        return self._adapter.convert_matches(retrieval, Document, _make_document)
 
     def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
-def _make_functions(inner: Any) -> tuple[tuple[Any, ...], int | None]:
-    """Return *inner* as a sync and an async function, and its own number of documents if known."""
-    if isinstance(inner, VectorStore):
+def _make_functions(retriever: Any, inner: Any, count_name: str | None) -> tuple[Any, ...]:
+    """Return *retriever*, which calls *inner*, as a function and, if possible, an async one."""
+    if isinstance(retriever, VectorStore):
         # The base class has a method with scores too, but it only raises an error.
         if type(inner).similarity_search_with_score is VectorStore.similarity_search_with_score:
-            return (inner.similarity_search, inner.asimilarity_search), None
-        return (inner.similarity_search_with_score, inner.asimilarity_search_with_score), None
-    if not isinstance(inner, Runnable):
-        return (inner,), None
-    name, default = _find_k(inner)
+            return inner.similarity_search, inner.asimilarity_search
+        return inner.similarity_search_with_score, inner.asimilarity_search_with_score
+    if not isinstance(retriever, Runnable):
+        return (retriever,)
 
-    def call(
-        query: Any,
-        k: int | None,
-        arguments: dict[str, Any],
-    ) -> Any:
-        return inner.invoke(query, **(arguments if k is None else {**arguments, name: k}))
+    def search(query: Any, **arguments: Any) -> Any:
+        return retriever.invoke(query, **arguments)
 
-    async def acall(
-        query: Any,
-        k: int | None,
-        arguments: dict[str, Any],
-    ) -> Any:
-        return await inner.ainvoke(query, **(arguments if k is None else {**arguments, name: k}))
+    async def asearch(query: Any, **arguments: Any) -> Any:
+        return await retriever.ainvoke(query, **arguments)
 
+    search.__qualname__ = asearch.__qualname__ = f"{type(retriever).__name__}.invoke"
     # LangChain's default asynchronous method calls the blocking one in a thread and takes no
-    # arguments, so it could not pass k on. Then the middleware uses its own thread.
-    can_await = not name or _accepts(_unwrap_bindings(inner)[0]._aget_relevant_documents, name)
-    functions = make_searches(
-        f"{type(inner).__name__}.invoke", call, acall if can_await else None, sets_count=bool(name)
-    )
-    return functions, default
+    # arguments, so it could not pass the number on. Then the middleware uses its own thread.
+    if count_name and not _accepts(inner._aget_relevant_documents, count_name):
+        return (search,)
+    return search, asearch
 
 
 def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
@@ -293,24 +257,23 @@ def _unwrap_bindings(runnable: Any) -> tuple[Any, dict[str, Any]]:
     return runnable, arguments
 
 
-def _find_k(runnable: Any) -> tuple[str, int | None]:
-    """Return the name and the default of the runnable's argument for the number of documents.
+def _find_k(inner: Any, bound: dict[str, Any]) -> tuple[str | None, int | None]:
+    """Return the name and the default of the argument for the number of documents, if known.
 
-    The name is ``""`` if there is no such argument. The default is ``None`` if it is unknown.
+    *bound* are the arguments that are bound to *inner*.
     """
-    inner, arguments = _unwrap_bindings(runnable)
     if not isinstance(inner, BaseRetriever):
-        return "", None
-    fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **arguments}
+        return None, None
+    fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **bound}
     store = getattr(inner, "vectorstore", None)
-    name = find_top_k_name(inspect.signature(inner._get_relevant_documents).parameters) or ""
-    if not name and _accepts(inner._get_relevant_documents, ""):
+    name = find_top_k_name(inspect.signature(inner._get_relevant_documents).parameters)
+    if name is None and _accepts(inner._get_relevant_documents, ""):
         # A retriever that accepts any argument may ask a model about each document, as compressors
         # do. So it is asked for more documents only if it has such a field or a store.
-        name = next((it for it in ("k", "top_k") if it in fields), "" if store is None else "k")
+        name = next((it for it in ("k", "top_k") if it in fields), None if store is None else "k")
     searches = (inner._get_relevant_documents, getattr(store, "similarity_search", None))
     parameters = (
-        inspect.signature(search).parameters.get(name) for search in searches if callable(search)
+        inspect.signature(search).parameters.get(name or "") for search in searches if search
     )
     defaults = (parameter.default for parameter in parameters if parameter is not None)
     values = (fields.get(name), *defaults)
@@ -320,9 +283,8 @@ def _find_k(runnable: Any) -> tuple[str, int | None]:
 def _accepts(method: Callable[..., Any], argument_name: str) -> bool:
     """Return whether *method* accepts a keyword argument *argument_name*."""
     parameters = inspect.signature(method).parameters
-    return argument_name in parameters or any(
-        parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()
-    )
+    kinds = [parameter.kind for parameter in parameters.values()]
+    return argument_name in parameters or inspect.Parameter.VAR_KEYWORD in kinds
 
 
 def _has_event_listener(
@@ -333,9 +295,5 @@ def _has_event_listener(
     return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
 
 
-def _make_document(
-    id_: str | None,
-    text: str,
-    metadata: dict[str, Any],
-) -> Document:
+def _make_document(id_: str | None, text: str, metadata: dict[str, Any]) -> Document:
     return Document(id=id_, page_content=text, metadata=metadata)

@@ -22,13 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.integrations import require_package
-from qtmiddleware.integrations.adapter import (
-    Adapter,
-    check_count,
-    choose_count,
-    list_scores,
-    make_searches,
-)
+from qtmiddleware.integrations.adapter import Adapter, check_count, list_scores
 from qtmiddleware.types import Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
@@ -42,7 +36,6 @@ with require_package("llama-index-core", "0.12.31", extra="llamaindex"):
     from llama_index.core.instrumentation.events import BaseEvent
     from llama_index.core.memory import BaseMemory
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
-    from llama_index.core.prompts.mixin import PromptMixin, PromptMixinType
     from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle, QueryType, TextNode
 
 _ACCEPTED: Final = (
@@ -123,30 +116,36 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> None:
         inner: Any = retriever.as_retriever() if isinstance(retriever, BaseIndex) else retriever
         self._inner = inner
+        options = {
+            "config": config,
+            "client": client,
+            "reranker": reranker,
+            "redact": redact,
+            "observers": observers,
+            "on_retrieval": on_retrieval,
+            "clock": clock,
+        }
         self._arguments = {
             "retriever": retriever,
             "callback_manager": callback_manager,
+            **options,
+            **base_arguments,
         }
-        self._arguments |= base_arguments
-        self._options = {
-            "config": config, "client": client, "reranker": reranker, "redact": redact,
-            "observers": observers, "on_retrieval": on_retrieval, "clock": clock,
-        }  # fmt: skip
         self._can_set_node_count = _can_set_node_count(inner)
         self._takes_bundle = isinstance(inner, BaseRetriever) or _takes_query_bundle(inner)
         self.similarity_top_k = similarity_top_k
         self.history = history
         self._adapter = Adapter(
             _make_functions(inner) if isinstance(inner, BaseRetriever) else (inner,),
-            self._options,
+            options,
             accepted=_ACCEPTED,
             items="nodes",
             awaited="`aretrieve` or `afind`",
+            count_name="top_k" if self._can_set_node_count else None,
             never_widens=getattr(inner, "_vector_store_query_mode", None) == "mmr",
         )
-        super().__init__(
-            callback_manager or getattr(inner, "callback_manager", None), **base_arguments
-        )
+        callback_manager = callback_manager or getattr(inner, "callback_manager", None)
+        super().__init__(callback_manager, **base_arguments)
 
     def find(
         self,
@@ -174,13 +173,9 @@ class QueryTransformRetriever(BaseRetriever):
         Exceptions of your retriever pass through unchanged.
         """
         messages = _read_messages(self.history if history is None else history)
-        count = choose_count(similarity_top_k, self.similarity_top_k)
         arguments = {"history": messages, "qtm_config": qtm_config}
-        return self._adapter.retrieve(
-            self._read_query(query),
-            count,
-            arguments,
-        )
+        counts = similarity_top_k, self.similarity_top_k
+        return self._adapter.retrieve(self._read_query(query), arguments, *counts)
 
     async def afind(
         self,
@@ -192,13 +187,9 @@ class QueryTransformRetriever(BaseRetriever):
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `find`."""
         messages = await _aread_messages(self.history if history is None else history)
-        count = choose_count(similarity_top_k, self.similarity_top_k)
         arguments = {"history": messages, "qtm_config": qtm_config}
-        return await self._adapter.aretrieve(
-            self._read_query(query),
-            count,
-            arguments,
-        )
+        counts = similarity_top_k, self.similarity_top_k
+        return await self._adapter.aretrieve(self._read_query(query), arguments, *counts)
 
     def with_history(self, history: Iterable[Any] | BaseMemory | None) -> QueryTransformRetriever:
         """Return a copy of this retriever with another conversation *history*.
@@ -212,8 +203,9 @@ class QueryTransformRetriever(BaseRetriever):
     @property
     def similarity_top_k(self) -> int | None:
         """The number of nodes that a call returns by default; ``None`` if it is unknown."""
-        default_count = self._inner.similarity_top_k if self._can_set_node_count else None
-        return choose_count(self._similarity_top_k, default_count)
+        if self._similarity_top_k is None and self._can_set_node_count:
+            return self._inner.similarity_top_k  # type: ignore[no-any-return]
+        return self._similarity_top_k
 
     @similarity_top_k.setter
     def similarity_top_k(self, similarity_top_k: int | None) -> None:
@@ -237,14 +229,8 @@ class QueryTransformRetriever(BaseRetriever):
         return copy.copy(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = {
-            "similarity_top_k": self._similarity_top_k,
-            "history": self.history,
-        }
-        return self._adapter.reduce(self, self._arguments | self._options | own)
-
-    def _get_prompt_modules(self) -> PromptMixinType:
-        return {"retriever": self._inner} if isinstance(self._inner, PromptMixin) else {}
+        own = {"similarity_top_k": self._similarity_top_k, "history": self.history}
+        return self._adapter.reduce(self, self._arguments | own)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return self._tell_and_convert(self.find(query_bundle))
@@ -259,11 +245,7 @@ class QueryTransformRetriever(BaseRetriever):
         response = retrieval.response
         if isinstance(response, list) and all(isinstance(it, NodeWithScore) for it in response):
             return response
-        nodes = self._adapter.convert_matches(
-            retrieval,
-            (NodeWithScore, BaseNode),
-            _make_node,
-        )
+        nodes = self._adapter.convert_matches(retrieval, (NodeWithScore, BaseNode), _make_node)
         return [
             node if isinstance(node, NodeWithScore) else NodeWithScore(node=node, score=score)
             for node, score in zip(nodes, list_scores(retrieval), strict=True)
@@ -321,37 +303,20 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
 
 
 def _make_functions(retriever: BaseRetriever) -> tuple[Callable[..., Any], ...]:
-    """Return *retriever* as a sync function and, if it has an async method, an async function."""
+    """Return *retriever* as a function and, if it has an async method, an async function."""
 
-    def choose(node_count: int | None) -> Any:
-        # Another call may search with the same retriever now, so its own number stays unchanged.
-        return retriever if node_count is None else _copy_with_node_count(retriever, node_count)
+    def search(query: Any, **numbers: int) -> Any:
+        return _copy_with_node_count(retriever, **numbers).retrieve(query)
 
-    def call(
-        query: Any,
-        node_count: int | None,
-        arguments: dict[str, Any],
-    ) -> Any:
-        return choose(node_count).retrieve(query, **arguments)
+    async def asearch(query: Any, **numbers: int) -> Any:
+        return await _copy_with_node_count(retriever, **numbers).aretrieve(query)
 
-    async def acall(
-        query: Any,
-        node_count: int | None,
-        arguments: dict[str, Any],
-    ) -> Any:
-        return await choose(node_count).aretrieve(query, **arguments)
-
+    search.__qualname__ = asearch.__qualname__ = f"{type(retriever).__name__}.retrieve"
     # LlamaIndex's default async method calls the sync method on the event loop. The middleware
     # calls the sync method in a thread instead, so the loop is not blocked.
-    blocks = type(retriever)._aretrieve is BaseRetriever._aretrieve
-    name = f"{type(retriever).__name__}.retrieve"
-    can_set = _can_set_node_count(retriever)
-    return make_searches(
-        name,
-        call,
-        None if blocks else acall,
-        sets_count=can_set,
-    )
+    if type(retriever)._aretrieve is BaseRetriever._aretrieve:
+        return (search,)
+    return search, asearch
 
 
 def _read_messages(history: Any) -> Any:
@@ -379,10 +344,15 @@ def _return_nodes(query: str, nodes: list[NodeWithScore]) -> list[NodeWithScore]
     return nodes
 
 
-def _copy_with_node_count(retriever: BaseRetriever, node_count: int) -> Any:
-    """Return a copy of *retriever* that returns *node_count* nodes."""
+def _copy_with_node_count(retriever: BaseRetriever, top_k: int | None = None) -> Any:
+    """Return *retriever*, or a copy that returns *top_k* nodes.
+
+    Another call may search with the same retriever now, so its own number stays unchanged.
+    """
+    if top_k is None:
+        return retriever
     retriever_copy: Any = copy.copy(retriever)
-    retriever_copy.similarity_top_k = node_count
+    retriever_copy.similarity_top_k = top_k
     return retriever_copy
 
 
@@ -431,13 +401,6 @@ def _has_event_listener() -> bool:
     return True
 
 
-def _make_node(
-    id_: str | None,
-    text: str,
-    metadata: dict[str, Any],
-) -> TextNode:
-    return TextNode(
-        text=text,
-        metadata=metadata,
-        **({} if id_ is None else {"id_": id_}),
-    )
+def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
+    node_id = {} if id_ is None else {"id_": id_}
+    return TextNode(text=text, metadata=metadata, **node_id)
