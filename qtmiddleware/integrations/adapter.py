@@ -54,6 +54,9 @@ class Adapter:
     it is already wrapped.
     """
 
+    search: Any
+    asearch: Any
+
     def __init__(
         self,
         functions: tuple[Any, ...],
@@ -84,10 +87,15 @@ class Adapter:
             config = config.overridden({"keywordEvidence": {"candidates": 0}})
             options = {**options, "config": config}
         wrap = QueryMiddleware(**options).wrap
-        self.search: Any = wrap(function, top_k_arg=count_name)
-        self.asearch: Any = wrap(functions[-1], top_k_arg=count_name)
+        self.search = wrap(function, top_k_arg=count_name)
+        self.asearch = wrap(functions[-1], top_k_arg=count_name)
 
-    def retrieve(self, query: Any, arguments: dict[str, Any], *counts: int | None) -> Retrieval:
+    def retrieve(
+        self,
+        query: Any,
+        arguments: dict[str, Any],
+        *counts: int | None,
+    ) -> Retrieval:
         """Return at most as many passages as the first of *counts* that is set says.
 
         *arguments* are those of `Wrapped.retrieve`.
@@ -98,7 +106,10 @@ class Adapter:
         return self._limit(self.search.retrieve(query, **arguments), count)
 
     async def aretrieve(
-        self, query: Any, arguments: dict[str, Any], *counts: int | None
+        self,
+        query: Any,
+        arguments: dict[str, Any],
+        *counts: int | None,
     ) -> Retrieval:
         """Return the passages for *query*. This is the async version of `retrieve`."""
         count = self._add_count(arguments, counts)
@@ -189,7 +200,12 @@ def unwrap_pair(item: Any) -> Any:
     return item[0] if isinstance(item, tuple | list) and item else item
 
 
-def reject(reason: str, value: Any, accepted: str, path: str = "retriever") -> ConfigError:
+def reject(
+    reason: str,
+    value: Any,
+    accepted: str,
+    path: str = "retriever",
+) -> ConfigError:
     """Return the error for *value*, which cannot be what the option *path* must be."""
     return ConfigError(
         f"{path} must be {accepted}, {reason}",

@@ -182,8 +182,15 @@ class QueryTransformRetriever:
         Exceptions of the retriever pass through unchanged.
         """
         with _open_span(SPAN) as span:
-            options = (filters, top_k, history, retriever_kwargs, qtm_config)
-            return self._build_outputs(self.retrieve(query, *options), span)
+            retrieval = self.retrieve(
+                query,
+                filters,
+                top_k,
+                history,
+                retriever_kwargs,
+                qtm_config,
+            )
+            return self._build_outputs(retrieval, span)
 
     @_outputs
     async def run_async(
@@ -200,8 +207,15 @@ class QueryTransformRetriever:
         A component without ``run_async`` runs in a thread, so the event loop is not blocked.
         """
         with _open_span(SPAN) as span:
-            options = (filters, top_k, history, retriever_kwargs, qtm_config)
-            return self._build_outputs(await self.aretrieve(query, *options), span)
+            retrieval = await self.aretrieve(
+                query,
+                filters,
+                top_k,
+                history,
+                retriever_kwargs,
+                qtm_config,
+            )
+            return self._build_outputs(retrieval, span)
 
     def retrieve(self, query: str, *inputs: Any, **named_inputs: Any) -> Retrieval:
         """Return a `Retrieval` with the matches for *query* and all their scores.
@@ -276,8 +290,9 @@ class QueryTransformRetriever:
     def _find_methods(self, *names: str) -> Iterator[Callable[[], Any]]:
         """Yield the first of these methods that each component has."""
         for part in (self.retriever, self.text_embedder, self.client):
+            methods = [getattr(part, name, None) for name in names]
             if _is_component(part):
-                yield from islice((getattr(part, it) for it in names if hasattr(part, it)), 1)
+                yield from islice(filter(None, methods), 1)
 
     def _bind(
         self,
@@ -288,7 +303,11 @@ class QueryTransformRetriever:
         qtm_config: Mapping[str, Any] | str | None = None,
     ) -> tuple[Any, ...]:
         """Return the arguments of the adapter's methods after the query."""
-        arguments = {**(retriever_kwargs or {}), "history": history, "qtm_config": qtm_config}
+        arguments = {
+            **(retriever_kwargs or {}),
+            "history": history,
+            "qtm_config": qtm_config,
+        }
         if filters is not None:
             arguments["filters"] = filters
         return arguments, top_k, self.top_k, self._default_top_k
@@ -409,9 +428,12 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
     vectors = {name: f"query_{name}" for name in vectors if f"query_{name}" in inputs}
     required = [name for name, socket in inputs.items() if socket.is_mandatory]
     covered = {"query", *vectors.values()}
-    fits_embedder = bool(vectors) == (text_embedder is not None)
-    fits_query = covered.issuperset(required) and not covered.isdisjoint(inputs)
-    if not (fits_query and fits_embedder and "documents" in outputs):
+    if not (
+        covered.issuperset(required)
+        and not covered.isdisjoint(inputs)
+        and bool(vectors) == (text_embedder is not None)
+        and "documents" in outputs
+    ):
         takes, returns = ", ".join(required) or "no query", ", ".join(outputs)
         reason = f"and {describe_type(retriever)} takes {takes} and returns {returns}"
         raise reject(reason, retriever, _ACCEPTED)
@@ -420,7 +442,8 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
 
     def build_inputs(query: Any, embedded: _Mapping, more: _Mapping) -> _Mapping:
         found = {vectors[name]: vector for name, vector in embedded.items() if name in vectors}
-        return {**more, **({"query": query} if "query" in inputs else {}), **found}
+        own = {"query": query} if "query" in inputs else {}
+        return {**more, **own, **found}
 
     def search(query: Any, **more: Any) -> Any:
         embedded = embedder.run(text=query) if embedder else {}
@@ -436,13 +459,19 @@ def _make_functions(retriever: Any, text_embedder: Any) -> tuple[Any, ...]:
     return (search, asearch) if can_await else (search,)
 
 
-def _make_document(id_: str | None, text: str, meta: dict[str, Any]) -> Document:
+def _make_document(
+    id_: str | None,
+    text: str,
+    meta: dict[str, Any],
+) -> Document:
     return Document(id=id_ or "", content=text, meta=meta)
 
 
 @contextmanager
 def _open_span(
-    name: str, tags: _Mapping | None = None, inputs: Mapping[str, Any] | None = None
+    name: str,
+    tags: _Mapping | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> Iterator[Span]:
     # A search may run in a thread of the middleware. The thread has the caller's context, so the
     # current span is the right parent there too.
@@ -480,7 +509,8 @@ def _save(name: str, value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if name in _PLAIN_FIELDS:
-        return value if isinstance(value, int | str | Mapping) else Config.load(value).to_dict()
+        is_plain = isinstance(value, int | str | Mapping)
+        return value if is_plain else Config.load(value).to_dict()
     if _is_component(value):
         return component_to_dict(value, name)
     if callable(value) and find_import_name(value, value) is not None:

@@ -88,7 +88,9 @@ class QueryTransformRetriever(BaseRetriever):
     """
 
     model_config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid", validate_assignment=True
+        arbitrary_types_allowed=True,
+        extra="forbid",
+        validate_assignment=True,
     )
 
     retriever: Any = Field(frozen=True)
@@ -150,8 +152,17 @@ class QueryTransformRetriever(BaseRetriever):
 
         Exceptions of your retriever pass through unchanged.
         """
-        arguments = {**retriever_arguments, "history": history, "qtm_config": qtm_config}
-        ask = partial(self._adapter.retrieve, query, arguments, k, self.k, self._default_k)
+        arguments = {
+            **retriever_arguments,
+            "history": history,
+            "qtm_config": qtm_config,
+        }
+        ask = partial(
+            self._adapter.retrieve,
+            query,
+            arguments,
+            *(k, self.k, self._default_k),
+        )
         if config is None:
             return ask()
         with set_config_context(config) as context:
@@ -168,8 +179,16 @@ class QueryTransformRetriever(BaseRetriever):
         **retriever_arguments: Any,
     ) -> Retrieval:
         """Return a `Retrieval` for *query*. This is the async version of `retrieve`."""
-        arguments = {**retriever_arguments, "history": history, "qtm_config": qtm_config}
-        retrieving = self._adapter.aretrieve(query, arguments, k, self.k, self._default_k)
+        arguments = {
+            **retriever_arguments,
+            "history": history,
+            "qtm_config": qtm_config,
+        }
+        retrieving = self._adapter.aretrieve(
+            query,
+            arguments,
+            *(k, self.k, self._default_k),
+        )
         if config is None:
             return await retrieving
         with set_config_context(config) as context:
@@ -181,7 +200,10 @@ class QueryTransformRetriever(BaseRetriever):
         return self._adapter.search
 
     def model_copy(
-        self, *, update: Mapping[str, Any] | None = None, **_: Any
+        self,
+        *,
+        update: Mapping[str, Any] | None = None,
+        **_: Any,
     ) -> QueryTransformRetriever:
         """Return a copy of this retriever with the fields in *update* replaced.
 
@@ -197,13 +219,18 @@ class QueryTransformRetriever(BaseRetriever):
         return self._adapter.reduce(self, self._get_fields())
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **retriever_arguments: Any
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        **retriever_arguments: Any,
     ) -> list[Document]:
         config = patch_config(None, callbacks=run_manager.get_child())
         retrieval = self.retrieve(query, config=config, **retriever_arguments)
         if _has_event_listener(run_manager):
-            dispatch_custom_event(EVENT, self._adapter.build_record(retrieval), config=config)
-        return self._adapter.convert_matches(retrieval, Document, _make_document)
+            record = self._adapter.build_record(retrieval)
+            dispatch_custom_event(EVENT, record, config=config)
+        return self._convert(retrieval)
 
     async def _aget_relevant_documents(
         self,
@@ -217,19 +244,30 @@ class QueryTransformRetriever(BaseRetriever):
         if _has_event_listener(run_manager):
             record = self._adapter.build_record(retrieval)
             await adispatch_custom_event(EVENT, record, config=config)
+        return self._convert(retrieval)
+
+    def _convert(self, retrieval: Retrieval) -> list[Document]:
         return self._adapter.convert_matches(retrieval, Document, _make_document)
 
     def _get_fields(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields}
 
 
-def _make_functions(retriever: Any, inner: Any, count_name: str | None) -> tuple[Any, ...]:
+def _make_functions(
+    retriever: Any,
+    inner: Any,
+    count_name: str | None,
+) -> tuple[Any, ...]:
     """Return *retriever*, which calls *inner*, as a function and, if possible, an async one."""
     if isinstance(retriever, VectorStore):
         # The base class has a method with scores too, but it only raises an error.
-        if type(inner).similarity_search_with_score is VectorStore.similarity_search_with_score:
+        own_method = type(inner).similarity_search_with_score
+        if own_method is VectorStore.similarity_search_with_score:
             return inner.similarity_search, inner.asimilarity_search
-        return inner.similarity_search_with_score, inner.asimilarity_search_with_score
+        return (
+            inner.similarity_search_with_score,
+            inner.asimilarity_search_with_score,
+        )
     if not isinstance(retriever, Runnable):
         return (retriever,)
 
@@ -266,18 +304,18 @@ def _find_k(inner: Any, bound: dict[str, Any]) -> tuple[str | None, int | None]:
         return None, None
     fields = {**vars(inner), **getattr(inner, "search_kwargs", {}), **bound}
     store = getattr(inner, "vectorstore", None)
-    name = find_top_k_name(inspect.signature(inner._get_relevant_documents).parameters)
-    if name is None and _accepts(inner._get_relevant_documents, ""):
+    method = inner._get_relevant_documents
+    name = find_top_k_name(inspect.signature(method).parameters)
+    if name is None and _accepts(method, ""):
         # A retriever that accepts any argument may ask a model about each document, as compressors
         # do. So it is asked for more documents only if it has such a field or a store.
-        name = next((it for it in ("k", "top_k") if it in fields), None if store is None else "k")
-    searches = (inner._get_relevant_documents, getattr(store, "similarity_search", None))
-    parameters = (
-        inspect.signature(search).parameters.get(name or "") for search in searches if search
-    )
-    defaults = (parameter.default for parameter in parameters if parameter is not None)
-    values = (fields.get(name), *defaults)
-    return name, next((value for value in values if type(value) is int and value > 0), None)
+        usual = None if store is None else "k"
+        name = next((it for it in ("k", "top_k") if it in fields), usual)
+    values = [fields.get(name)]
+    for search in (method, getattr(store, "similarity_search", None)):
+        parameter = inspect.signature(search).parameters.get(name or "") if search else None
+        values.append(getattr(parameter, "default", None))
+    return name, next((it for it in values if type(it) is int and it > 0), None)
 
 
 def _accepts(method: Callable[..., Any], argument_name: str) -> bool:
@@ -292,7 +330,8 @@ def _has_event_listener(
 ) -> bool:
     """Return whether a callback handler in *run_manager* receives custom events."""
     # Without a listener, building the record would cost time for nothing.
-    return any(not handler.ignore_custom_event for handler in run_manager.inheritable_handlers)
+    handlers = run_manager.inheritable_handlers
+    return not all(handler.ignore_custom_event for handler in handlers)
 
 
 def _make_document(id_: str | None, text: str, metadata: dict[str, Any]) -> Document:

@@ -245,7 +245,11 @@ class QueryTransformRetriever(BaseRetriever):
         response = retrieval.response
         if isinstance(response, list) and all(isinstance(it, NodeWithScore) for it in response):
             return response
-        nodes = self._adapter.convert_matches(retrieval, (NodeWithScore, BaseNode), _make_node)
+        nodes = self._adapter.convert_matches(
+            retrieval,
+            (NodeWithScore, BaseNode),
+            _make_node,
+        )
         return [
             node if isinstance(node, NodeWithScore) else NodeWithScore(node=node, score=score)
             for node, score in zip(nodes, list_scores(retrieval), strict=True)
@@ -285,9 +289,8 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
             # No pydantic validator: pydantic would turn the errors raised here into its own.
             super().__init__(**fields)
             config = Config.load(self.config, origin="QueryMiddleware")
-            self._search = QueryMiddleware(config.overridden({"transformationType": "none"})).wrap(
-                _return_nodes
-            )
+            config = config.overridden({"transformationType": "none"})
+            self._search = QueryMiddleware(config).wrap(_return_nodes)
 
     @classmethod
     def class_name(cls) -> str:
@@ -295,7 +298,9 @@ class KeywordEvidencePostprocessor(BaseNodePostprocessor):
         return "KeywordEvidencePostprocessor"
 
     def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+        self,
+        nodes: list[NodeWithScore],
+        query_bundle: QueryBundle | None = None,
     ) -> list[NodeWithScore]:
         if query_bundle is not None:
             nodes = self._search(query_bundle.query_str, nodes)
@@ -401,6 +406,10 @@ def _has_event_listener() -> bool:
     return True
 
 
-def _make_node(id_: str | None, text: str, metadata: dict[str, Any]) -> TextNode:
+def _make_node(
+    id_: str | None,
+    text: str,
+    metadata: dict[str, Any],
+) -> TextNode:
     node_id = {} if id_ is None else {"id_": id_}
     return TextNode(text=text, metadata=metadata, **node_id)

@@ -14,7 +14,16 @@ from qtmiddleware.runtime.control_characters import escape_json
 from qtmiddleware.tools.tokens import count_tokens, cut_text
 from qtmiddleware.types import Retrieval
 
-_TITLES: Final = ("title", "heading", "name", "file_name", "filename", "source", "path", "url")
+_TITLES: Final = (
+    "title",
+    "heading",
+    "name",
+    "file_name",
+    "filename",
+    "source",
+    "path",
+    "url",
+)
 """Metadata fields that may contain a passage's title. The first one with a value is used."""
 LEAST_TOKENS: Final = 200
 """The smallest token budget. With fewer tokens, the notes would leave no room for passages."""
@@ -32,7 +41,12 @@ def format_json(value: Any) -> str:
     What has no JSON form is shown as text, or by the name of its type if that fails too.
     """
     try:
-        written = json.dumps(value, ensure_ascii=False, skipkeys=True, default=_describe)
+        written = json.dumps(
+            value,
+            ensure_ascii=False,
+            skipkeys=True,
+            default=_describe,
+        )
     # A value that contains itself, is nested too deeply, or raises when it is read.
     except Exception:
         written = json.dumps(f"<{type(value).__name__}>")
@@ -77,11 +91,13 @@ def build_search_result(
         result["confidence"] = round(retrieval.confidence, 2)
     result["another_search_could_help"] = bool(advice)
     # Words of the project, not of users or passages.
-    if problems := {f"{problem.stage} {problem.reason}" for problem in retrieval.degradations}:
+    problems = {f"{problem.stage} {problem.reason}" for problem in retrieval.degradations}
+    if problems:
         advice += f" Not everything was done ({', '.join(sorted(problems))})."
     if sentences := " ".join([advice.strip(), *notes]).strip():
         result["advice"] = sentences
-    if not rows and any(problem.stage == "response" for problem in retrieval.degradations):
+    stages = {problem.stage for problem in retrieval.degradations}
+    if not rows and "response" in stages:
         # The function's response cannot be read as passages, so the agent gets all of it.
         del result["results"]
         response = retrieval.response
@@ -99,8 +115,10 @@ def build_text_result(fields: Mapping[str, Any], text: str, max_tokens: int) -> 
 
     def show(tokens: int) -> dict[str, Any]:
         shown = cut_text(text, tokens - room)
-        note = "The text is longer. Ask with a larger max_tokens for more of it."
-        return {**fields, "text": shown, **({} if shown == text else {"cut": note})}
+        result = {**fields, "text": shown}
+        if shown != text:
+            result["cut"] = "The text is longer. Ask with a larger max_tokens for more of it."
+        return result
 
     return _fit(show, max_tokens)
 
@@ -112,7 +130,10 @@ def build_failure_result(reason: str) -> str:
 
 def build_title(metadata: Mapping[str, Any]) -> Any:
     """Return a short title from *metadata*; ``None`` if none of its fields can serve as one."""
-    return next((shorten(value) for name in _TITLES if (value := metadata.get(name))), None)
+    for name in _TITLES:
+        if value := metadata.get(name):
+            return shorten(value)
+    return None
 
 
 def shorten(value: Any) -> Any:
@@ -121,7 +142,8 @@ def shorten(value: Any) -> Any:
         return value
     if isinstance(value, int | float) and abs(value) < 1e18:
         return value
-    return cut_text(value if isinstance(value, str) else format_json(value), _MOST_OF_FIELD)
+    text = value if isinstance(value, str) else format_json(value)
+    return cut_text(text, _MOST_OF_FIELD)
 
 
 def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]:
@@ -139,12 +161,15 @@ def _build_row(movement: Movement, field_names: Sequence[str]) -> dict[str, Any]
         if score is not None and isfinite(score):
             row["score"] = round(score, 4)
         row["why"] = cut_text(movement.why, 2 * _MOST_OF_FIELD)
-        fields = {name: match.metadata[name] for name in field_names if name in match.metadata}
+        fields = {
+            name: shorten(match.metadata[name]) for name in field_names if name in match.metadata
+        }
         if fields:
-            row["fields"] = {name: shorten(value) for name, value in fields.items()}
+            row["fields"] = fields
     # A passage is the user's object, and one that cannot be read does not hide the others.
     except Exception as error:
-        row = {**row, "text": row.get("text", ""), "why": f"not read: {type(error).__name__}"}
+        row.setdefault("text", "")
+        row["why"] = f"not read: {type(error).__name__}"
     return row
 
 
@@ -178,7 +203,9 @@ def _fit(show: Callable[[int], dict[str, Any]], max_tokens: int) -> str:
 
 
 def _show_rows(
-    result: Mapping[str, Any], rows: Sequence[dict[str, Any]], tokens: int
+    result: Mapping[str, Any],
+    rows: Sequence[dict[str, Any]],
+    tokens: int,
 ) -> dict[str, Any]:
     """Return *result* with as many of *rows* as fit into *tokens* tokens, their long texts cut."""
     tokens -= count_tokens(format_json(result))
@@ -201,8 +228,13 @@ def _show_rows(
     shown = [row for _, row in kept]
     cut = sum(row["text"] != text for row, text in zip(shown, texts, strict=True))
     left = len(rows) - len(shown)
-    parts = [f"{format_count(cut, 'text')} cut"] if cut else []
+    parts = []
+    if cut:
+        parts.append(f"{format_count(cut, 'text')} cut")
     if left:
         parts.append(f"{format_count(left, 'passage')} left out")
-    note = f"{' and '.join(parts)} to keep max_tokens; ask with a larger one for more."
-    return {**result, "results": shown, **({"cut": note} if parts else {})}
+    written = {**result, "results": shown}
+    if parts:
+        notes = " and ".join(parts)
+        written["cut"] = f"{notes} to keep max_tokens; ask with a larger one for more."
+    return written

@@ -15,7 +15,12 @@ from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.tools.passages import build_failure_result, build_search_result
 from qtmiddleware.types import Retrieval
 
-EFFORTS: Final = {"minimal": "rules", "low": "words", "medium": "balanced", "high": "thorough"}
+EFFORTS: Final = {
+    "minimal": "rules",
+    "low": "words",
+    "medium": "balanced",
+    "high": "thorough",
+}
 """The agent's names for presets, the cheapest first. All but ``minimal`` call a model."""
 ARGUMENTS: Final[dict[str, dict[str, Any]]] = json.loads(
     get_data("qtmiddleware.tools", "search_tool.json") or b"{}"
@@ -120,7 +125,12 @@ class SearchTool:
         async def arun(
             query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
         ) -> str:
-            values = {"query": query, "top_k": top_k, "effort": effort, "max_tokens": max_tokens}
+            values = {
+                "query": query,
+                "top_k": top_k,
+                "effort": effort,
+                "max_tokens": max_tokens,
+            }
             try:
                 return await self.call(values)
             except ToolFailure as failure:
@@ -227,8 +237,10 @@ def read_number(name: str, value: Any, notes: list[str], default: int | None = N
     try:
         if isinstance(value, bool):
             raise TypeError
-        if value is not None and value != "":
-            number = value if isinstance(value, int) else int(float(str(value).replace(",", "")))
+        if isinstance(value, int):
+            number = value
+        elif value not in (None, ""):
+            number = int(float(str(value).replace(",", "")))
     except (TypeError, ValueError, OverflowError):
         notes.append(f"{name} must be a number from {least} to {most}; {number} was used.")
     return int(min(max(number, least), most))
