@@ -336,21 +336,7 @@ def guess_language(folded_words: Sequence[str], markers: Markers, text: str = ""
     first_word = folded_words[0]
     if first_word in markers.starters:
         return markers.starters[first_word]
-    weights = markers.weights
-    # A set, so that a repeated word does not decide the language.
-    telling_words = set(filter(weights.__contains__, folded_words))
-    # The part before the apostrophe tells the language of an elided word: l'homme.
-    if "'" in "".join(folded_words):
-        heads = (word[: word.index("'") + 1] for word in folded_words if "'" in word)
-        telling_words.update(filter(weights.__contains__, heads))
-    scores: dict[str, int] = {}
-    # The languages that have one of the words while the default language does not.
-    foreign_languages: set[str] = set()
-    for word in telling_words:
-        for language, weight in weights[word].items():
-            scores[language] = scores.get(language, 0) + weight
-        if DEFAULT not in weights[word]:
-            foreign_languages.update(weights[word])
+    scores, foreign_languages = _score_languages(folded_words, markers)
     opener_language = markers.openers.get(first_word, "")
     if opener_language in scores:
         scores[opener_language] += WEAK
@@ -371,6 +357,30 @@ def guess_language(folded_words: Sequence[str], markers: Markers, text: str = ""
         return DEFAULT
     # Plain ASCII counts as the default language, unless a word belongs only to other languages.
     return DEFAULT if text.isascii() and not foreign_languages else ""
+
+
+def _score_languages(
+    folded_words: Sequence[str], markers: Markers
+) -> tuple[dict[str, int], set[str]]:
+    """Return the score of each language that has some of *folded_words*.
+
+    Also returns the languages that have one of the words while the default language does not.
+    """
+    weights = markers.weights
+    # A set, so that a repeated word does not decide the language.
+    telling_words = set(filter(weights.__contains__, folded_words))
+    # The part before the apostrophe tells the language of an elided word: l'homme.
+    if "'" in "".join(folded_words):
+        heads = (word[: word.index("'") + 1] for word in folded_words if "'" in word)
+        telling_words.update(filter(weights.__contains__, heads))
+    scores: dict[str, int] = {}
+    foreign_languages: set[str] = set()
+    for word in telling_words:
+        for language, weight in weights[word].items():
+            scores[language] = scores.get(language, 0) + weight
+        if DEFAULT not in weights[word]:
+            foreign_languages.update(weights[word])
+    return scores, foreign_languages
 
 
 def _begins_with_german_verb(words: Sequence[str]) -> bool:

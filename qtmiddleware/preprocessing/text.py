@@ -44,11 +44,12 @@ _MARK: Final = re.compile(
     "\u06d6-\u06dc"
     "\u06df-\u06e8"
     "\u06ea-\u06ed"
+    "\u093c"  # the dot of Hindi
     "\u200c\u200d"  # joiners
     "]"
 )
-# Letters that Arabic and Persian keyboards exchange, their digits, letters that people write
-# without their stroke, dot or ligature, hyphens, and apostrophes.
+# Letters that Arabic and Persian keyboards exchange, their digits, the nasal signs of Hindi,
+# letters that people write without their stroke, dot or ligature, hyphens, and apostrophes.
 _ALIKE: Final = dict(
     zip(
         "ٱىیةۀہھک٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹øØłŁđĐı‐‑‒–—−’ʼ＇‛",
@@ -56,6 +57,7 @@ _ALIKE: Final = dict(
         strict=True,
     )
 ) | {
+    "ँ": "ं",
     "œ": "oe",
     "Œ": "OE",
     "æ": "ae",

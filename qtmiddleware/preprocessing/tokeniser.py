@@ -45,10 +45,14 @@ OPERATORS = frozenset(
 """The operators that count as tokens. Other punctuation does not."""
 CURRENCIES = "$€£¥₹₩₽¢"
 # A sign with spaces around it is an operator beside a number: x > 5. A hyphen between words is
-# usually a dash, so a minus sign needs numbers on both sides. An amount may have a space: 100 €.
+# usually a dash, so a minus sign needs numbers on both sides. An amount may have spaces: 1 299 €.
 CHUNK = re.compile(
+    # Most chunks are words, and no other pattern fits them.
+    r"[^\W\d_]++(?!\S)|"
     rf"(?P<operator>(?<=[\w%‰{CURRENCIES}]\s)[+*/^=<>≤≥≠×÷±](?=\s+[{CURRENCIES}]?\d)"
     rf"|(?<=[\d%‰{CURRENCIES}]\s)(?:[+*/^=<>≤≥≠×÷±](?=\s+\S)|[-−](?=\s+[{CURRENCIES}]?\d)))"
+    rf"|(?<!\S)[{CURRENCIES}]?\d{{1,3}}(?:\s\d{{3}})++(?:[.,]\d++)?+(?:\s?[{CURRENCIES}%])?+"
+    r"[?!.,;:)]*+(?!\S|\s\d)"
     rf"|[^\w\s]*+\d[\d.,'’–-]*(?<=\d)\s(?:[{CURRENCIES}%‰]|°[CF]?)[?!.,;:)]*+(?!\S)"
     rf"|(?<!\S)[{CURRENCIES}]\s(?=\d)\S++"
     r"|\S++"
@@ -368,7 +372,7 @@ def _compile_number_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return a pattern for numbers with signs and units, and a pattern for rates (€100/month)."""
     # Compiling is slow and most questions have no number, so it waits until the first number.
     number = re.compile(
-        r"[-+±−~≈<>≤≥]{0,2}+(?:[$€£¥₹₩₽¢]\s?)?+\.?\d++(?:[.,:/×'’–-]\d++)*+"
+        r"[-+±−~≈<>≤≥]{0,2}+(?:[$€£¥₹₩₽¢]\s?)?+\.?\d++(?:\s\d{3}(?!\d))*+(?:[.,:/×'’–-]\d++)*+"
         r"(?:\s?[%‰°]|'?s|(?:st|nd|rd|th))?+(?:\s?[$€£¥₹₩₽¢])?+(?:[^\W\d_]{1,3}(?:/[^\W\d_]{1,3})?+[²³]?)?+[+]?+"
     )
     amount = re.compile(r"(?:[$€£¥₹₩₽¢]\d++(?:[.,]\d++)*+|\d++(?:[.,]\d++)*+[$€£¥₹₩₽¢])/[^\W\d_]++")

@@ -23,8 +23,11 @@ from qtmiddleware.preprocessing.text import (
 
 _QUOTE_MARKS: Final = "\"'“”‘’«»„`「」『』 "
 _SCHEME: Final = re.compile(r"^[a-z][a-z0-9+.-]*://(?:www\.)?|^www\.")
-# Where an identifier may have a hyphen, an underscore, a space or nothing.
-_JOINT: Final = re.compile(r"[\s_-]+|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])")
+# Where an identifier may have a hyphen, an underscore, a space, a dot or nothing.
+_JOINT: Final = re.compile(
+    r"[\s_-]+|(?<=[^\W\d_])(?=\d)|(?<=\d)(?=[^\W\d_])|(?<=[^\W\d_])\.(?=[^\W\d_])"
+)
+_TIME: Final = re.compile(r"(?<=\d)[:h](?=\d\d)")
 _SMALL_WORDS: Final = frozenset(
     "the a an of and de la le du der die das von van el los las in on for st dr mr mrs ms".split()  # noqa: SIM905
 )
@@ -153,7 +156,7 @@ def _has_phrase(phrase: str, text: str) -> bool:
 def _has_identifier(span: str, text: str) -> bool:
     """Return whether *text* contains the identifier *span*, ignoring case and separators.
 
-    "RTX 4090", "RTX-4090" and "rtx4090" are equal.
+    "RTX 4090", "RTX-4090" and "rtx4090" are equal, and so are "U.S." and "US".
     """
     return bool(_compile_identifier(span).search(fold_text(text)))
 
@@ -161,9 +164,15 @@ def _has_identifier(span: str, text: str) -> bool:
 @lru_cache(maxsize=256)
 def _compile_identifier(span: str) -> re.Pattern[str]:
     """Return a pattern that matches the identifier *span* with any separators."""
-    folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'")
+    folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'").rstrip(".")
     parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
-    pattern = r"[\s_-]*".join(parts)
+    # A model may write "version 2.10" or only "2.10" for "v2.10".
+    if parts[0] == "v" and len(parts) == 2:
+        is_dotted = "." in parts[1]
+        parts = ["v(?:ersion)?", parts[1]]
+        if is_dotted:
+            parts = [rf"(?:v(?:ersion)?[\s._-]*)?{parts[1]}"]
+    pattern = r"[\s._-]*".join(parts)
     if not folded_span.isascii():
         return re.compile(pattern)
     # A match inside a longer word or number does not count: E-4042 does not contain E-40, nor does
@@ -247,6 +256,9 @@ def _has_numbers(span: str, text: str) -> bool:
     text_values |= {_HAN_NUMBERS[char] for char in text if char in _HAN_NUMBERS}
     # A span such as "three" has no digits, so its number words are compared.
     required = _find_numbers(span) or [{value} for value in _find_spelled_numbers(span)]
+    # 9:30 may also be written 9.30.
+    if (time := _TIME.sub(".", span)) != span and keeps_span("number", time, text, query=time):
+        return True
     if not required:
         return fold_text(span) in fold_text(text)
     return all(values & text_values for values in required)

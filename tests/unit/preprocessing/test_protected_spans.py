@@ -31,6 +31,8 @@ CASES = [
         [("name", "IT"), ("identifier", "C++"), ("identifier", ".NET")],
     ),
     ("Is 10% of $5 more than 3.14?", [("number", "10%"), ("number", "$5"), ("number", "3.14")]),
+    ("coûte-t-il 1 299,99 € ou 10 000 $?", [("number", "1 299,99 €"), ("number", "10 000 $")]),
+    ("call 555 123 4567", [("number", "555"), ("number", "123"), ("number", "4567")]),
     ("does it cost 1,000 € or -5°C", [("number", "1,000 €"), ("number", "-5°C")]),
     (
         "Does €100/month, € 5, 3 %, 20 °C or 5 kg of it count?",
