@@ -114,6 +114,8 @@ class VersionRange(NamedTuple):
     def __contains__(self, version: object) -> bool:
         if not isinstance(version, tuple):
             return False
+        # 4.2 and 4.2.0 are the same.
+        version += (0,) * (len(self.version) - len(version))
         is_part = version[: len(self.version)] == self.version
         return {
             "since": version >= self.version,
@@ -207,8 +209,8 @@ def read_version(text: str) -> Version | None:
 def read_period(text: str) -> Period | None:
     """Return the period that *text* names, or ``None`` if *text* is not a period.
 
-    A period is a date, month, quarter or year in numbers: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or
-    2024.
+    A period is a date, month, quarter or year: 2024-03-01, 1.3.2024, 2024-03, 2024-Q1 or 2024. The
+    months may have English names: March 1, 2024 or Mar 2024.
     """
     if not _DIGIT.search(text):
         return None
@@ -224,6 +226,11 @@ def read_period(text: str) -> Period | None:
     if match and (year := match[1] or match[3]):
         day = date(int(year), 3 * int(match[2]), 1)
         return Period(*find_first_and_last_day(day, "quarter", 0))
+    if re.search(rf"[a-z].*{_YEAR}", text):
+        tokens = " ".join(split_date_tokens(text))
+        dated = _compile_grammar(DEFAULT).fullmatch(tokens)
+        if dated and dated["dated"]:
+            return next(iter(read_times(text, DEFAULT, lambda: None).periods), None)
     return None
 
 

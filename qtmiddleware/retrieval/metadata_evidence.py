@@ -331,10 +331,13 @@ def _parse_number_value(field_name: str, value: float) -> _Row:
     """
     # In seconds, such a number would be a time thousands of years ahead, so it is in milliseconds.
     seconds = value / 1e3 if value > 1e11 else value
+    text = f"{value:.12g}"
     is_time = any(part in field_name.lower() for part in _TIME_NAMES)
     if is_time and _OLDEST_STAMP < seconds < _NEWEST_STAMP:
         return (_build_day_value(datetime.fromtimestamp(seconds, UTC).date()),)
-    text = f"{value:.12g}"
+    # For their filters, people write dates as numbers: 20240301.
+    if is_time and len(text) == 8:
+        text = f"{text[:4]}-{text[4:6]}-{text[6:]}"
     period = read_period(text) if value == int(value) else None
     return (_Value((text,), "periods" if period else "numbers", period),)
 

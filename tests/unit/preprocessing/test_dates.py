@@ -137,13 +137,24 @@ def test_today_is_asked_only_if_a_word_leans_on_it() -> None:
 def test_3_10_comes_after_3_9_and_4_2_takes_in_4_2_1() -> None:
     assert (3, 10) in VersionRange((3, 9), "since")
     assert (4, 2, 1) in VersionRange((4, 2))
+    assert (4, 2) in VersionRange((4, 2, 0))
+    assert (4, 2) not in VersionRange((4, 2, 1))
     assert (4, 2, 1) not in VersionRange((4, 2), "after")
     assert (4, 20) not in VersionRange((4, 2))
 
 
-@pytest.mark.parametrize("text", ["2025-13-01", "2025-02-30", "20245", "", "last year", "4.2"])
+@pytest.mark.parametrize(
+    "text", ["2025-13-01", "2025-02-30", "32 May 2025", "20245", "", "last year", "4.2"]
+)
 def test_what_is_no_date_of_data_is_none(text: str) -> None:
     assert read_period(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["2024-03-01", "1.3.2024", "2024-03-01T12:00:00Z", "March 1, 2024", "1 Mar 2024"]
+)
+def test_a_day_of_data_is_read_as_people_write_it(text: str) -> None:
+    assert str(read_period(text)) == "2024-03-01"
 
 
 def test_versions_are_numbers_with_dots() -> None:

@@ -140,6 +140,9 @@ def test_seconds_since_the_epoch_are_dates_if_the_field_is_named_like_one() -> N
     stamps = [datetime(year, 6, 1, tzinfo=UTC).timestamp() for year in (2024, 2025)]
     assert shares("limit in 2024", "created_at", *stamps) == [1, 0]
     assert shares("limit in 2024", "amount", *stamps) == [0, 0]
+    days = (20240301, 20250301.0, 20251301)
+    assert shares("limit in March 2024", "date", *days) == [1, 0, 0]
+    assert shares("limit in March 2024", "amount", *days) == [0, 0, 0]
 
 
 class Raising(Mapping[str, Any]):
