@@ -29,6 +29,10 @@ QUERIES = [DEMO / "queries.jsonl", *sorted((SHARED / "data").glob("**/queries.js
 KEPT_AS_WRITTEN = ("quote", "identifier", "number", "url")
 
 
+ODD = """? . , ' " “ ” « » ¿ ¡ Jaco C++ .NET v1.2 2023 May Will Smith WHO IT U.S. l' it's dogs' - ... ( ) 10% a.b @x #y
+iPhone ß İ 5 € 1 299 $ + no. p.m. ~/x"""
+
+
 def lexicon_words() -> list[str]:
     """Every word and phrase part of every list, plain and with a capital, with codes and marks between them."""
     words: set[str] = set()
@@ -43,46 +47,7 @@ def lexicon_words() -> list[str]:
         words |= {word for group in groups for word in group}
         for pattern in data["lead_ins"] + data["kept_phrases"]:
             words |= set(re.split(r"[\s|\[\]]+", pattern))
-    odd = [
-        "?",
-        ".",
-        ",",
-        "'",
-        '"',
-        "“",
-        "”",
-        "«",
-        "»",
-        "¿",
-        "Jaco",
-        "C++",
-        ".NET",
-        "v1.2",
-        "2023",
-        "May",
-        "Will",
-        "Smith",
-    ]
-    odd += [
-        "WHO",
-        "IT",
-        "U.S.",
-        "l'",
-        "it's",
-        "dogs'",
-        "-",
-        "...",
-        "(",
-        ")",
-        "10%",
-        "a.b",
-        "@x",
-        "#y",
-        "iPhone",
-        "ß",
-        "İ",
-    ]
-    return sorted(word for word in words if word) + odd * 12
+    return sorted(word for word in words if word) + ODD.split() * 12
 
 
 WORDS = lexicon_words()
