@@ -68,6 +68,8 @@ _COMPARISONS: Final = ("since", "before", "after", "until")
 _STEPS: Final = {"last": -1, "this": 0, "next": 1}
 _DAY: Final = timedelta(days=1)
 _DIGIT: Final = re.compile(r"\d")
+# Each year and each version has one of these: 2024, 4.2, 3.x, v2, version 4.
+_NUMBER_SIGN: Final = re.compile(rf"{_YEAR}|\d\.|v\d|(?:vers\w+|releases?) \d")
 
 
 class Period(NamedTuple):
@@ -186,8 +188,8 @@ def read_times(text: str, language: str, get_today: Today) -> Times:
     ]
     times = Times(tokens, frozenset().union(*denied))
     folded = " ".join(tokens)
-    # Most questions name no date, and these checks are faster than the pattern.
-    if not words.signs.isdisjoint(tokens) or _DIGIT.search(folded):
+    # Most questions name no date, and these checks are faster than the grammar.
+    if not words.signs.isdisjoint(tokens) or _NUMBER_SIGN.search(folded):
         reader = _TimeReader(times, words, get_today)
         for match in _compile_grammar(language).finditer(folded):
             reader.record(match)
@@ -264,7 +266,7 @@ class _DateWords(NamedTuple):
             month to its number, "last" to -1, "yesterday" to -1, "years" to ``year``.
         month_names: The usual name of each month, from January to December.
         negations: The words that negate.
-        signs: Words of which a question has one if it has a date without digits.
+        signs: Words of which a question has one if it has a date without a year.
     """
 
     meanings: Mapping[str, Mapping[str, Any]]
