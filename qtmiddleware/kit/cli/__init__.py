@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from qtmiddleware.errors import ConfigError, InvalidQuery, MissingExtra, QtMiddlewareError
-from qtmiddleware.kit.cli.terminal import FAILED, INTERRUPTED, USAGE, WORSE
 from qtmiddleware.runtime.control_characters import escape_hidden
+
+FAILED: Final = 1
+"""Exit code: the command failed."""
+USAGE: Final = 2
+"""Exit code: the arguments, the config or a question are not valid."""
+WORSE: Final = 3
+"""Exit code: retrieval got worse than the baseline."""
+INTERRUPTED: Final = 130
+"""Exit code: the user pressed Ctrl-C."""
 
 
 def main() -> None:
@@ -22,6 +30,7 @@ def main() -> None:
         try:
             _run_app()
         finally:
+            _restore_stdout()
             # The interpreter would flush at exit, and an error there would end in a traceback.
             sys.stdout.flush()
     except BrokenPipeError as error:
@@ -79,6 +88,12 @@ def _run_app() -> None:
     # Before the app, because its commands read the keys from the environment.
     load_dotenv_file()
     app()
+
+
+def _restore_stdout() -> None:
+    """Undo `output.divert_stdout`, if a command called it."""
+    if output := sys.modules.get("qtmiddleware.kit.cli.output"):
+        sys.stdout, output.out.file = output.out.file, None
 
 
 def _exit_quietly(exit_code: int = 0) -> NoReturn:

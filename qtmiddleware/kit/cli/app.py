@@ -11,23 +11,11 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
-COMMANDS = {
-    "demo": "demo:demo_command",
-    "bench": "bench:bench_command",
-    "check": "check:check_command",
-    "ingest": "ingest:ingest_command",
-    "query": "query:query_command",
-    "ask": "query:ask_command",
-    "compare": "compare:compare_command",
-    "playground": "playground:playground_command",
-    "preprocess": "transform:preprocess_command",
-    "transform": "transform:transform_command",
-    "config": "config:app",
-    "mcp": "mcp:mcp_command",
-    "shadow": "shadow:shadow_command",
-    "testset": "testset:write_questions_command",
-}
-"""The module and the function or typer app of each command, as ``module:name``."""
+COMMANDS = (
+    *("check", "compare", "bench", "testset", "shadow", "demo", "playground"),
+    *("ingest", "query", "transform", "mcp", "config"),
+)
+"""The names of the commands, each of which is defined in the module of its name."""
 
 
 class _Commands(Mapping[str, Any]):
@@ -37,14 +25,15 @@ class _Commands(Mapping[str, Any]):
     """
 
     def __getitem__(self, name: str) -> Any:
-        module_name, _, attribute = COMMANDS[name].partition(":")
-        command = getattr(import_module(f"qtmiddleware.kit.cli.{module_name}"), attribute)
+        if name not in COMMANDS:
+            raise KeyError(name)
+        module = import_module(f"qtmiddleware.kit.cli.{name}")
         # typer builds commands for an app only. The command itself is the same in any app.
-        own_app = typer.Typer()
-        if isinstance(command, typer.Typer):
-            own_app.add_typer(command, name=name)
+        own_app = typer.Typer(rich_markup_mode=None)
+        if name == "config":
+            own_app.add_typer(module.app, name=name)
         else:
-            own_app.command(name)(command)
+            own_app.command(name)(module.command)
         return get_group(own_app).commands[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -69,6 +58,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    # Plain help: rich's would take longer to import than the command itself.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 

@@ -16,7 +16,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of asking the index a question.
+    """The outcome of asking a question.
 
     Attributes:
         question: The question that the user asked.
@@ -38,19 +38,13 @@ class Outcome:
     @property
     def passages(self) -> tuple[Match, ...]:
         """The passages of the answer or, without an answer, of the search."""
-        if self.answer is not None:
-            return self.answer.matches
-        return () if self.retrieval is None else self.retrieval.matches
+        source = self.answer or self.retrieval
+        return () if source is None else source.matches
 
     @property
     def degradations(self) -> tuple[Degradation, ...]:
         """The steps that failed or were skipped, without duplicates."""
-        retrieved = () if self.retrieval is None else self.retrieval.degradations
-        return tuple(
-            dict.fromkeys(
-                (*retrieved, *(self.answer.degradations if self.answer is not None else ()))
-            )
-        )
+        return list_degradations(self.retrieval, self.answer)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as a dict, ready for JSON.
@@ -100,12 +94,18 @@ class Outcome:
         }
 
 
+def list_degradations(*sources: Retrieval | Answer | None) -> tuple[Degradation, ...]:
+    """Return the steps that failed or were skipped, without duplicates."""
+    entries = (entry for source in sources if source for entry in source.degradations)
+    return tuple(dict.fromkeys(entries))
+
+
 def ask_index(
     middleware: QueryMiddleware,
     question: str,
     *,
-    transformation_type: str,
-    should_generate_answer: bool,
+    kind: str,
+    generates: bool,
     history: Sequence[Mapping[str, str]] = (),
     write_piece: Callable[[str], None] | None = None,
     **options: Any,
@@ -117,16 +117,15 @@ def ask_index(
     Args:
         middleware: Searches the index.
         question: The question to ask.
-        transformation_type: How to transform the question, such as ``hyde``.
-        should_generate_answer: Whether the model answers. If false, the outcome has only passages.
+        kind: How to transform the question, such as ``hyde``.
+        generates: Whether the model answers. If false, the outcome has only passages.
         history: The messages before *question*.
         write_piece: Receives each piece of the answer as soon as the model sends the piece. If
             ``None``, the answer is not streamed.
         options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
     """
-    # An option without a value is left out, so that the config decides.
     arguments = {name: value for name, value in options.items() if value is not None}
-    arguments |= {"history": list(history), "config": {"transformationType": transformation_type}}
+    arguments |= {"history": list(history), "config": {"transformationType": kind}}
     started = perf_counter()
     retrieval: Retrieval | None = None
     answer: Answer | None = None
@@ -134,7 +133,7 @@ def ask_index(
     pieces: list[str] = []
     try:
         validate_query(question, "query")
-        if not should_generate_answer:
+        if not generates:
             retrieval = middleware.retriever.retrieve(question, **arguments)
         elif write_piece is None:
             answer = middleware.answer(question, **arguments)

@@ -16,7 +16,7 @@ from qtmiddleware.config.keys import find_marked_keys, find_name, find_part, lis
 from qtmiddleware.config.reading import nest_value, parse_text
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, MissingExtra
-from qtmiddleware.kit.cli.terminal import escape_line, write_note
+from qtmiddleware.kit.cli.output import write_note
 from qtmiddleware.kit.files import read_trusted_file
 
 CREDENTIALS: Final = (
@@ -63,18 +63,57 @@ def load_dotenv_file() -> None:
     - is writable for other accounts
     """
     path = Path(".env").absolute()
+    # A folder called .env is a virtual environment. `lexists`, because a link to a missing file
+    # gets a note too.
+    if path.is_dir() or not os.path.lexists(path):
+        return
     try:
-        # A folder called .env is a virtual environment. `lexists`, because a link to a missing file
-        # gets a note too.
-        if path.is_dir() or not os.path.lexists(path):
-            return
-        _load_credentials(path)
+        import dotenv
+    except ImportError as error:
+        raise MissingExtra("python-dotenv", "cli") from error
+    try:
+        # utf-8-sig skips the byte order mark that some editors write.
+        text = read_trusted_file(path, _MOST_BYTES).decode("utf-8-sig")
+        values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
+        credentials = {
+            name: value
+            for name in CREDENTIALS
+            if (value := values.get(name)) and name not in os.environ
+        }
+        os.environ.update(credentials)
     except OSError as error:
-        _write_escaped_note(f"{path} was not read: {error.strerror or type(error).__name__}")
+        _note(f"{path} was not read: {error.strerror or type(error).__name__}")
+        return
     except ValueError:
-        _write_escaped_note(
-            f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold"
+        _note(f"{path} was not read: it is not UTF-8, or holds a value that no variable can hold")
+        return
+    # Names only: a value may be a key, and stderr often ends up in a log.
+    sentences = []
+    if credentials:
+        sentences.append(f"{_join_variable_names(list(credentials))} read from {path}")
+    if ignored := [name for name in values if name not in CREDENTIALS]:
+        sentences.append(
+            f"ignored {'there' if credentials else f'in {path}'}: {_join_variable_names(ignored)}"
+            f" (a .env file can set only keys: {', '.join(CREDENTIALS)})"
         )
+    if sentences:
+        _note("; ".join(sentences))
+
+
+def _join_variable_names(names: Sequence[str]) -> str:
+    """Join up to `_MOST_NAMES` of *names* with commas, and add the number of remaining names.
+
+    Omits names that do not consist of capital letters, digits and underscores.
+    """
+    # A text that does not look like a variable's name may be a piece of a key with broken lines, so
+    # it is not shown.
+    plain = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
+    more = [f"{len(names) - len(plain)} more"] if len(plain) < len(names) else []
+    return ", ".join([*plain, *more])
+
+
+def _note(text: str) -> None:
+    write_note(f"qtm: note: {text}")
 
 
 def load_config(
@@ -110,9 +149,7 @@ def load_config(
     if report_config_path is not None and (file_used := path or default_file):
         report_config_path(file_used)
     elif default_file:
-        _write_escaped_note(
-            f"Loading config {default_file} (found in this folder; --config names another)"
-        )
+        _note(f"Loading config {default_file} (found in this folder; --config names another)")
     loaded = override_options(
         Config.load(config_name if default_file is None else default_file), assignments or ()
     )
@@ -156,13 +193,13 @@ def _find_default_config() -> str | None:
         try:
             read_trusted_file(Path(name), _MOST_BYTES)
         except OSError as error:
-            _write_escaped_note(
+            _note(
                 f"{name} was not used: {error.strerror or type(error).__name__}; --config {name}"
                 " uses it anyway"
             )
             continue
         if unused := names[names.index(name) + 1 :]:
-            _write_escaped_note(f"{', '.join(unused)} exists too and was not used")
+            _note(f"{', '.join(unused)} exists too and was not used")
         return name
     return None
 
@@ -255,7 +292,7 @@ def report_default_files(
         if os.path.lexists(path)
     ]
     if existing:
-        (write_line or _write_escaped_note)(f"used by default: {'; '.join(existing)}")
+        (write_line or _note)(f"used by default: {'; '.join(existing)}")
 
 
 def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, str | Path | None]:
@@ -270,7 +307,7 @@ def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, 
             Other commands use a query log.
     """
     settings = config.settings
-    is_named = config.origins["indexPath"] == "call"
+    is_named = config.origins["indexPath"] == ASSIGNED
     index = (
         settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
     )
@@ -280,56 +317,3 @@ def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, 
 
         return {"index": index, "ledger": None if is_named else build_ledger_path(settings)}
     return {"index": index, "query log": settings.log.path}
-
-
-def _load_credentials(dotenv_path: Path) -> None:
-    """Set the environment variables in `CREDENTIALS` from the file at *dotenv_path*.
-
-    Variables that are already set keep their values. A note on stderr lists the new variables and
-    the ignored variables, without values.
-    """
-    try:
-        import dotenv
-    except ImportError as error:
-        raise MissingExtra("python-dotenv", "cli") from error
-    # utf-8-sig skips the byte order mark that some editors write.
-    text = read_trusted_file(dotenv_path, _MOST_BYTES).decode("utf-8-sig")
-    values = dotenv.dotenv_values(stream=io.StringIO(text), interpolate=False)
-    credentials = {
-        name: value
-        for name in CREDENTIALS
-        if (value := values.get(name)) and name not in os.environ
-    }
-    os.environ.update(credentials)
-    # Names only: a value may be a key, and stderr often ends up in a log.
-    sentences = (
-        [f"{_join_variable_names(list(credentials))} read from {dotenv_path}"]
-        if credentials
-        else []
-    )
-    if ignored := [name for name in values if name not in CREDENTIALS]:
-        place = "there" if credentials else f"in {dotenv_path}"
-        sentences.append(
-            f"ignored {place}: {_join_variable_names(ignored)} (a .env file can set only keys:"
-            f" {', '.join(CREDENTIALS)})"
-        )
-    if sentences:
-        _write_escaped_note("; ".join(sentences))
-
-
-def _join_variable_names(names: Sequence[str]) -> str:
-    """Join up to `_MOST_NAMES` of *names* with commas, and add the number of remaining names.
-
-    Omits names that do not consist of capital letters, digits and underscores.
-    """
-    # A text that does not look like a variable's name may be a piece of a key with broken lines, so
-    # it is not shown.
-    plain_names = [name for name in names if _NAME.fullmatch(name)][:_MOST_NAMES]
-    hidden_count = (
-        [f"{len(names) - len(plain_names)} more"] if len(plain_names) < len(names) else []
-    )
-    return ", ".join([*plain_names, *hidden_count])
-
-
-def _write_escaped_note(text: str) -> None:
-    write_note(escape_line(f"qtm: note: {text}"))

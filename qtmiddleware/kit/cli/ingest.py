@@ -7,27 +7,26 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typer import Argument, Option
 
-from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import (
-    AsJson,
-    ConfigFile,
-    EngineChoice,
-    Sets,
+from qtmiddleware.kit.cli import FAILED
+from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
+from qtmiddleware.kit.cli.options import AsJson, ConfigFile, Engine, Sets
+from qtmiddleware.kit.cli.output import (
+    divert_stdout,
     notes,
     open_progress_bar,
     out,
     show_warnings,
     write_json,
+    write_note,
 )
-from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
-from qtmiddleware.kit.cli.terminal import FAILED, escape_line, write_note
 from qtmiddleware.kit.documents import format_file_counts
 from qtmiddleware.kit.documents.finding import EXTENSIONS
 from qtmiddleware.kit.index.ingestion import IngestReport, Progress, Stage, ingest
@@ -36,7 +35,7 @@ from qtmiddleware.preprocessing.text import format_count
 from qtmiddleware.runtime.control_characters import escape_json
 
 _logger: Final = logging.getLogger("qtmiddleware.ingest")
-_LABELS: dict[Stage, str] = {
+_LABELS: Final[dict[Stage, str]] = {
     "reading": "reading documents",
     "contexts": "writing contexts",
     "embedding": "embedding chunks",
@@ -44,19 +43,16 @@ _LABELS: dict[Stage, str] = {
 }
 
 
-def ingest_command(
+def command(
     data_path: Annotated[
         str | None,
-        typer.Argument(help="File, folder or glob (in quotes). Default: dataPath of the config."),
+        Argument(help="File, folder or glob (in quotes). Default: dataPath of the config."),
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
-    index: Annotated[
-        str | None, typer.Option(help="Path of the index; overrides indexPath.")
-    ] = None,
-    engine: EngineChoice = None,
+    engine: Engine = None,
     log_json: Annotated[
-        bool, typer.Option("--log-json", help="Write JSON log lines instead of a progress bar.")
+        bool, Option("--log-json", help="Write JSON log lines instead of a progress bar.")
     ] = False,
     json_output: AsJson = False,
 ) -> None:
@@ -68,47 +64,34 @@ def ingest_command(
     on a cluster that the command starts on this machine and ends again.
     """
     has_bars = notes.is_terminal and not log_json
-    with _open_ingest_bar() if has_bars else _open_json_log() as listener:
+    if engine is not None:
+        # Ray writes messages to stdout, where programs read the report.
+        divert_stdout()
+    with _open_bar() if has_bars else _open_json_log() as listener:
         loaded = load_config(
             config, sets, report_config_path=None if has_bars else _log_config_file
         )
-        if index is not None:
-            loaded = loaded.overridden({"indexPath": index})
-        _refuse_memory_index(loaded.settings)
+        store = loaded.settings.store.kind
+        if store == "memory" or (store == "sqlite" and loaded.settings.index_path == MEMORY):
+            raise ConfigError(
+                "the index must be kept on disk, because memory is lost when qtm ends; set"
+                " store.kind and indexPath",
+                path="store.kind",
+                value=store,
+            )
         documents = loaded.settings.data_path if data_path is None else None
-        # With --log-json, the note about files is a log line too.
-        write_line = None if has_bars else _logger.info
         report_default_files(
             {**list_default_files(loaded, is_ingest=True), "documents": documents},
             named_config=config,
-            write_line=write_line,
+            # Among JSON log lines, the note about files is a log line too.
+            write_line=None if has_bars else _logger.info,
         )
-        # Ray writes messages to stdout, where programs read the report.
-        with redirect_stdout(sys.stderr):
-            report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
-    for file in report.skipped:
-        if not file.extra:
-            write_note(escape_line(f"skipped: {file.path}: {file.reason}"))
-    # Files that lack only an installable extra share one line per extra.
-    for extra in sorted({file.extra for file in report.skipped} - {""}):
-        counts = Counter(
-            Path(file.path).suffix.casefold() for file in report.skipped if file.extra == extra
-        )
-        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
-        file_count = format_count(counts.total(), "file")
-        write_note(f'{file_count} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
-    if report.left_out:
-        advice = "save files that should be found in one of these formats"
-        write_note(
-            escape_line(
-                f"left out: {format_file_counts(report.left_out)}; supported:"
-                f" {' '.join(EXTENSIONS)}; {advice}"
-            )
-        )
+        report = ingest(data_path, config=loaded, progress=listener, on_ray=engine is not None)
+    _report_files(report)
     if json_output:
         write_json(report.to_dict())
     else:
-        out.print(_summarize_ingest(report))
+        out.write("\n".join(_summarize(report)))
     if report.all_skipped:
         raise typer.Exit(FAILED)
 
@@ -119,24 +102,9 @@ def _log_config_file(path: str) -> None:
     )
 
 
-def _refuse_memory_index(settings: Settings) -> None:
-    """Raise `ConfigError` for an index in memory, because the index would be lost at exit."""
-    if settings.store.kind == "memory" or (
-        settings.store.kind == "sqlite" and settings.index_path == MEMORY
-    ):
-        message = (
-            "the index must be kept on disk, because memory is lost when qtm ends; set store.kind"
-            " and indexPath"
-        )
-        raise ConfigError(message, path="store.kind", value=settings.store.kind)
-
-
 @contextmanager
-def _open_ingest_bar() -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the progress of an ingest in a bar on the terminal.
-
-    Warnings appear above the bar.
-    """
+def _open_bar() -> Iterator[Callable[[Progress], None]]:
+    """Yield a function that shows the progress of an ingest in a bar, below the warnings."""
     with open_progress_bar() as update, show_warnings():
         yield lambda step: update(_LABELS[step.stage], step.done, step.total)
 
@@ -167,30 +135,44 @@ class _JsonLineFormatter(logging.Formatter):
         return escape_json(json.dumps(line))
 
 
-def _summarize_ingest(report: IngestReport) -> str:
-    """Return a summary of *report* in several lines: the documents, the chunks and the time."""
-    totals = (
-        f"{format_count(report.documents, 'document')} in {format_count(report.chunks, 'chunk')}"
+def _report_files(report: IngestReport) -> None:
+    """Write a note for each file that was skipped, and for the formats that were left out."""
+    missing: dict[str, Counter[str]] = {}
+    for file in report.skipped:
+        if file.extra:
+            # Files that lack only an installable extra share one line per extra.
+            missing.setdefault(file.extra, Counter())[Path(file.path).suffix.casefold()] += 1
+        else:
+            write_note(f"skipped: {file.path}: {file.reason}")
+    for extra, counts in sorted(missing.items()):
+        endings = ", ".join(f"{ending} ({count})" for ending, count in sorted(counts.items()))
+        files = format_count(counts.total(), "file")
+        write_note(f'{files} not read: {endings}; run: pip install "qtmiddleware[{extra}]"')
+    if report.left_out:
+        write_note(
+            f"left out: {format_file_counts(report.left_out)}; supported: {' '.join(EXTENSIONS)};"
+            " save files that should be found in one of these formats"
+        )
+
+
+def _summarize(report: IngestReport) -> Iterator[str]:
+    """Yield the lines of a summary: the documents, the chunks and the time."""
+    yield (
+        f"{format_count(report.documents, 'document')} in {format_count(report.chunks, 'chunk')}:"
+        f" {report.added} added, {report.changed} changed, {report.unchanged} unchanged,"
+        f" {report.removed} removed, {len(report.skipped)} skipped"
     )
-    lines = [
-        (
-            f"{totals}: {report.added} added, {report.changed} changed, "
-            f"{report.unchanged} unchanged, {report.removed} removed, {len(report.skipped)} skipped"
-        ),
-        (
-            f"{format_count(report.written, 'chunk')} written,"
-            f" {format_count(report.embedded, 'text')} embedded,"
-            f" {format_count(report.reused, 'vector')} reused"
-        ),
-    ]
+    yield (
+        f"{format_count(report.written, 'chunk')} written,"
+        f" {format_count(report.embedded, 'text')} embedded,"
+        f" {format_count(report.reused, 'vector')} reused"
+    )
     if report.contexts or report.contexts_failed:
-        missing = format_count(report.contexts_failed, "chunk")
-        lines.append(
+        yield (
             f"{format_count(report.contexts, 'context')} written by the model,"
-            f" {missing} without one"
+            f" {format_count(report.contexts_failed, 'chunk')} without one"
         )
     rate = (
         f" ({report.embedded / report.embed_seconds:.0f} texts a second)" if report.embedded else ""
     )
-    lines.append(f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}")
-    return "\n".join(lines)
+    yield f"{report.seconds:.1f} s, {report.embed_seconds:.1f} s of it embedding{rate}"

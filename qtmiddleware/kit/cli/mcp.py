@@ -5,24 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Awaitable, Callable
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-import typer
+from typer import Argument, Option
 
-from qtmiddleware.kit.cli.check import (
-    TARGET,
-    Arguments,
-    import_function,
-    open_wrapped_function,
-    parse_argument,
-)
-from qtmiddleware.kit.cli.console import ConfigFile, Sets, show_warnings
-from qtmiddleware.kit.cli.environment import load_config, load_dotenv_file
-from qtmiddleware.kit.cli.query import SHOWN_ANYWAY, open_middleware
-from qtmiddleware.kit.cli.terminal import write_note
+from qtmiddleware.kit.cli.environment import load_dotenv_file
+from qtmiddleware.kit.cli.options import TARGET, Arguments, ConfigFile, Port, Sets
+from qtmiddleware.kit.cli.output import write_note
 from qtmiddleware.kit.mcp.server import SECONDS, build_server, refuse_streams, require_mcp
 from qtmiddleware.kit.mcp.stdio import Stdio, reserve_stdio, serve_stdio
 
@@ -38,40 +30,33 @@ _HTTP_PORT: Final = 8766
 _HTTP_PATH: Final = "/mcp"
 
 
-def mcp_command(
+def command(
     function: Annotated[
         str | None,
-        typer.Argument(metavar=TARGET, help="Your function. Default: the search of the index."),
+        Argument(metavar=TARGET, help="Your function. Default: the search of the index."),
     ] = None,
     fetch: Annotated[
-        str | None,
-        typer.Option(metavar=TARGET, help="Function that returns a document by its id."),
+        str | None, Option(metavar=TARGET, help="Function that returns a document by its id.")
     ] = None,
-    name: Annotated[str, typer.Option(help="What is searched, such as 'the staff handbook'.")] = "",
-    about: Annotated[str, typer.Option(help="One sentence on what the collection holds.")] = "",
+    name: Annotated[str, Option(help="What is searched, such as 'the staff handbook'.")] = "",
+    about: Annotated[str, Option(help="One sentence on what the collection holds.")] = "",
     field: Annotated[
-        list[str] | None,
-        typer.Option(help="Metadata field that each result shows. Repeatable."),
+        list[str] | None, Option(help="Metadata field that each result shows. Repeatable.")
     ] = None,
     config: ConfigFile = None,
     sets: Sets = None,
     arguments: Arguments = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            file_okay=False, exists=True, help="Folder to run in. Default: the current folder."
-        ),
+        Option(file_okay=False, exists=True, help="Folder to run in. Default: this folder."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=0.1, max=3_600, help="Seconds after which a call is stopped.")
+        float, Option(min=0.1, max=3_600, help="Seconds after which a call is stopped.")
     ] = SECONDS,
     http: Annotated[
-        bool, typer.Option("--http", help="Serve over HTTP instead of stdin and stdout.")
+        bool, Option("--http", help="Serve over HTTP instead of stdin and stdout.")
     ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(min=0, max=65_535, help="With --http: port. Default: 8766, or a free port."),
-    ] = None,
+    port: Port = None,
 ) -> None:
     """Serve your search to agents.
 
@@ -80,6 +65,8 @@ def mcp_command(
     with --fetch the tool 'fetch'. Both only read. What your function prints goes
     to stderr.
     """
+    from qtmiddleware.kit.cli.searching import import_function, open_search, parse_arguments
+
     require_mcp()
     if sys.stdin.isatty() and not http:
         write_note("Waiting for a client's messages on stdin. Press Ctrl-C to stop.")
@@ -89,43 +76,25 @@ def mcp_command(
             os.chdir(folder)
             load_dotenv_file()
         load_document = None if fetch is None else import_function(fetch)
-        arguments_by_name = dict(map(parse_argument, arguments or ()))
-        collection = name or (function or "the index")
-        with (
-            show_warnings(hidden_events=SHOWN_ANYWAY),
-            _open_search(function, config, sets) as search,
-        ):
-            tool = search.as_tool(
-                collection=collection, about=about, fields=field or (), arguments=arguments_by_name
+        collection = name or function or "the index"
+        with open_search(function, config, sets) as search:
+            tool = search.wrapped.as_tool(
+                collection=collection,
+                about=about,
+                fields=field or (),
+                arguments=parse_arguments(arguments),
             )
             tools: list[AgentTool] = [tool]
             if load_document is not None:
                 from qtmiddleware.kit.mcp.fetch_tool import FetchTool
 
                 tools.append(FetchTool(load_document, collection=collection))
-            closing = search.middleware.aclose
+            close = search.wrapped.middleware.aclose
             server = build_server(tools, name=collection, about=about, timeout_seconds=timeout)
             if http:
-                _serve_http(server, port, stdio, closing)
+                _serve_http(server, port, stdio, close)
             else:
-                asyncio.run(_serve_stdio(server, stdio, closing))
-
-
-@contextmanager
-def _open_search(
-    function: str | None, config_name: str | None, assignments: list[str] | None
-) -> Iterator[Any]:
-    """Import and wrap the function that *function* names, and yield the wrapped function.
-
-    If *function* is ``None``, yields the search of the index.
-    """
-    if function is None:
-        loaded = load_config(config_name, assignments)
-        with open_middleware(loaded, config_name) as middleware:
-            yield middleware.retriever
-        return
-    with open_wrapped_function(import_function(function), config_name, assignments, {}) as wrapped:
-        yield wrapped
+                asyncio.run(_serve_stdio(server, stdio, close))
 
 
 async def _serve_stdio(server: Server[Any], stdio: Stdio, close: Closing) -> None:

@@ -1,36 +1,25 @@
-"""Run an interactive session: read questions and commands, and answer them from the index."""
+"""Answer the questions of a command line, a pipe or an interactive session from the index."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import find_nearest_name, fold_name
 from qtmiddleware.config.settings import TransformationType
-from qtmiddleware.errors import MissingExtra
-from qtmiddleware.kit.cli.asking import Outcome
-from qtmiddleware.kit.cli.console import format_question_heading
+from qtmiddleware.kit.cli.asking import Outcome, ask_index
+from qtmiddleware.kit.cli.output import notes, out, write_json
 from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
-from qtmiddleware.kit.cli.terminal import write_note, write_output
-from qtmiddleware.runtime.control_characters import escape_json
-from qtmiddleware.runtime.files import open_for_writing
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
-if TYPE_CHECKING:
-    from prompt_toolkit.history import History
-
-KINDS: Final[Mapping[TransformationType, str]] = {
-    name: row.label for name, row in TRANSFORMS.items()
-}
-"""The label of each built-in transformation type, in the order of the types' numbers."""
-LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
-HELP: Final = """\
+_LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
+_HELP: Final = """\
 tt            choose the transformation type
 :type NAME    set the transformation type
 :explain      show how the passages of the last question were found
@@ -40,56 +29,64 @@ tt            choose the transformation type
 exit          leave, as do quit, :q and Ctrl-D
 Ctrl-C stops an answer, or clears the line."""
 
-_PROMPT: Final = "> "
-
 
 class Session:
-    """An interactive session, in which each input line is a question or a command.
+    """Answers questions, and obeys the commands that a user may type between them.
 
     Args:
-        ask_index: Sends a question to the index, as `asking.ask_index` does.
+        middleware: Searches the index.
         config: The settings. The transforms in *config* follow the built-in transformation types.
-        transformation_type: The transformation type at the start.
-        is_chat: Whether to send each question together with the conversation so far.
-        choose_transformation_type: Asks the user for another transformation type, as
-            `choose_transformation_type_or_line` does. ``None`` without a terminal.
+        kind: The transformation type at the start.
         lock_reason: Why the transformation type is locked; empty if the user can change the type.
-        should_stream_answers: Whether to write each answer while the model generates the answer.
-        should_show_questions: Whether to write each question above its answer.
-        should_write_json: Whether to write one JSON object per question. If true, all other output
-            goes to stderr.
+        generates: Whether the model answers the questions.
+        remembers: Whether to send each question together with the conversation so far.
+        is_typed: Whether a person types the lines at a terminal.
+        names_questions: Whether to write each question above its answer.
+        explains: Whether to explain each result.
+        as_json: Whether to write one JSON object per question. If true, all other output goes to
+            stderr.
+        options: ``top_k`` and ``filter`` of each search.
     """
 
     def __init__(
         self,
-        ask_index: Callable[..., Outcome],
+        middleware: QueryMiddleware,
         config: Config,
-        transformation_type: TransformationType,
+        kind: TransformationType,
         *,
-        is_chat: bool,
-        choose_transformation_type: Callable[[TransformationType], tuple[TransformationType, str]]
-        | None = None,
-        lock_reason: str = "",
-        should_stream_answers: bool = False,
-        should_show_questions: bool = False,
-        should_write_json: bool = False,
+        lock_reason: str,
+        generates: bool,
+        remembers: bool,
+        is_typed: bool,
+        names_questions: bool,
+        explains: bool,
+        as_json: bool,
+        options: Mapping[str, Any],
     ) -> None:
-        self.transformation_type = transformation_type
-        self.own_types = tuple(config.settings.transforms)
-        self.question_count = self.failure_count = 0
-        self._ask_index = ask_index
-        self._config = config
-        self._choose_transformation_type_or_line = choose_transformation_type
+        self.kind = kind
+        self.errors: list[Exception | None] = []
+        self.expects_type = False
+        labels = {name: row.label for name, row in TRANSFORMS.items()}
+        self._labels = labels | dict.fromkeys(config.settings.transforms, "your own (transforms)")
+        self._middleware, self._config = middleware, config
         self._lock_reason = lock_reason
-        self._streams_answers = should_stream_answers and not should_write_json
-        self._shows_questions = should_show_questions and not should_write_json
-        self._writes_json = should_write_json
-        self._expects_transformation_type = False
-        self._write_line = write_note if should_write_json else write_output
-        message_count = config.settings.llm.history_messages if is_chat else 0
-        # The deque drops the oldest messages; without a chat it holds none.
-        self._messages: deque[dict[str, str]] = deque(maxlen=message_count)
+        self._generates = generates
+        self._is_typed = is_typed
+        self._names_questions = names_questions and not as_json
+        self._explains = explains and not as_json
+        self._as_json = as_json
+        self._options = options
+        self._has_greeted = False
+        self._console = notes if as_json else out
+        # The deque drops the oldest messages; without a conversation it holds none.
+        count = config.settings.llm.history_messages if remembers else 0
+        self._messages: deque[dict[str, str]] = deque(maxlen=count)
         self._last: tuple[Outcome, TransformationType] | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The prompt for the next line."""
+        return f"Select transformation type [{self.kind}]: " if self.expects_type else "> "
 
     def process_line(self, line: str) -> bool:
         """Process a question, a command or the name of a transformation type.
@@ -98,307 +95,190 @@ class Session:
         """
         text = line.strip()
         # A line that names no type falls through: it is a question or a command.
-        if self._expects_transformation_type and self._change_transformation_type(text):
+        if self.expects_type and self._choose_type(text):
             return True
-        if text in LEAVING:
+        if text in _LEAVING:
             return False
         if text == "tt":
-            return self._choose_transformation_type()
-        if text.startswith(":"):
+            self.ask_for_type()
+        elif text.startswith(":"):
             self._run_command(*text[1:].split(maxsplit=1))
         elif text:
-            self.ask_question(text)
+            self.ask(text)
         return True
 
-    def ask_question(self, question: str) -> None:
+    def ask(self, question: str) -> None:
         """Send *question* to the index, and show the answer or the passages."""
-        self.question_count += 1
         # The question is kept even if Ctrl-C stops its answer, because the next question may refer
         # to it.
         history = list(self._messages)
         self._messages.append({"role": "user", "content": question})
-        if self._shows_questions:
-            write_output(format_question_heading(question))
+        if self._names_questions:
+            out.write(f"Question: {' '.join(question.split())}")
         with open_piece_writer() as write_piece:
-            outcome = self._ask_index(
+            outcome = ask_index(
+                self._middleware,
                 question,
-                transformation_type=self.transformation_type,
+                kind=self.kind,
+                generates=self._generates,
                 history=history,
-                write_piece=write_piece if self._streams_answers else None,
+                write_piece=write_piece if out.is_terminal and not self._as_json else None,
+                **self._options,
             )
-        self._last = outcome, self.transformation_type
-        self.failure_count += outcome.error is not None
+        self._last = outcome, self.kind
+        self.errors.append(outcome.error)
         if outcome.answer is not None:
             self._messages.append({"role": "assistant", "content": outcome.answer.text})
-        if self._writes_json:
-            write_output(escape_json(json.dumps(outcome.to_dict())), should_wrap=False)
-        else:
-            show_outcome(outcome)
-            write_output()
+        if self._as_json:
+            write_json(outcome.to_dict(), indent=None)
+            return
+        show_outcome(outcome)
+        if self._explains:
+            self._explain_last()
+        if self._is_typed or self._names_questions:
+            out.write()
 
-    def _choose_transformation_type(self) -> bool:
-        """Let the user choose a transformation type, and return whether the session continues.
-
-        If the user types a question or a command instead, processes it. Returns ``False`` if the
-        command ends the session.
-        """
+    def ask_for_type(self) -> None:
+        """Let the next line be the number or name of a transformation type."""
+        self.expects_type = True
         if self._lock_reason:
-            write_note(self._lock_reason)
-        if self._choose_transformation_type_or_line is None:
-            if not self._lock_reason:
-                show_transformation_types(self.own_types)
-            self.expect_transformation_type_next()
-        elif not self._lock_reason:
-            kind, line = self._choose_transformation_type_or_line(self.transformation_type)
-            self._set_transformation_type(kind)
-            return self.process_line(line)
-        return True
+            notes.write(self._lock_reason)
+            # Nobody at a terminal types a number after this. A recorded session has the number.
+            self.expects_type = not self._is_typed
+            return
+        notes.write("\nAvailable transformation types:")
+        for number, (kind, label) in enumerate(self._labels.items(), start=1):
+            notes.write(f"  {number}. {kind} - {label}")
+        if self._is_typed:
+            notes.write("\nPress Enter to keep the type in brackets, or type your question.")
 
-    def expect_transformation_type_next(self) -> None:
-        """Make `process_line` read the next line as the number or name of a transformation type.
+    def find_type(self, number_or_name: str) -> TransformationType | None:
+        """Return the transformation type with *number_or_name*, or ``None`` if there is none."""
+        folded = fold_name(number_or_name.strip())
+        for number, kind in enumerate(self._labels, start=1):
+            if folded in (str(number), fold_name(kind)):
+                return kind
+        return None
 
-        A session without a terminal has no other way to choose a type.
-        """
-        self._expects_transformation_type = True
-
-    def _change_transformation_type(self, number_or_name: str) -> bool:
-        """Change the transformation type, and return whether *number_or_name* is valid.
-
-        An empty *number_or_name* is valid and keeps the current type.
-        """
-        self._expects_transformation_type = False
-        kind = (
-            find_transformation_type(number_or_name, self.own_types)
-            if number_or_name
-            else self.transformation_type
-        )
-        if kind is None:
-            write_note(
-                f"The line after tt is not a type; the type stays {self.transformation_type}."
-            )
-        elif not self._lock_reason:
-            self._set_transformation_type(kind)
+    def _choose_type(self, text: str) -> bool:
+        """Change the transformation type, and return whether the line *text* is done with."""
+        kind = self.find_type(text) if text else self.kind
+        if kind is None and self._is_typed and text not in _LEAVING:
+            nearest = find_nearest_name(text, self._labels) if text.isidentifier() else None
+            if text.isdecimal():
+                count = len(self._labels)
+                notes.write(f"This is not a type: enter a number from 1 to {count} or a name.")
+                return True
+            if nearest and text != "tt":
+                notes.write(f"There is no type {text}: did you mean {nearest}?")
+                return True
+        self.expects_type = False
+        if kind is not None and not self._lock_reason:
+            self._set_type(kind)
+        elif kind is None and not self._is_typed:
+            notes.write(f"The line after tt is not a type; the type stays {self.kind}.")
+        if text not in _LEAVING:
+            self.greet()
         return kind is not None
 
-    def _set_transformation_type(self, transformation_type: TransformationType) -> None:
-        self.transformation_type = transformation_type
-        write_note(f"Transformation type set to: {transformation_type}")
+    def greet(self) -> None:
+        """Tell a person at the terminal, once, which type is used and how to change it."""
+        if self._is_typed and not self._has_greeted:
+            self._has_greeted = True
+            notes.write(f"\nCurrent transformation type: {self.kind}")
+            notes.write(
+                "Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n"
+            )
 
-    def _run_command(self, command_name: str = "", argument: str = "") -> None:
-        """Run the command that the user typed, such as ``:type hyde``.
+    def _set_type(self, kind: TransformationType) -> None:
+        self.kind = kind
+        notes.write(f"Transformation type set to: {kind}")
 
-        Writes a note if there is no such command.
-        """
-        match command_name:
+    def _run_command(self, name: str = "", argument: str = "") -> None:
+        """Run the command that the user typed, such as ``:type hyde``."""
+        match name:
             case "help" | "h" | "?":
-                self._write_line(HELP)
+                self._console.write(_HELP)
             case "type":
-                kind = find_transformation_type(argument, self.own_types)
+                kind = self.find_type(argument)
                 if self._lock_reason:
-                    write_note(self._lock_reason)
+                    notes.write(self._lock_reason)
                 elif kind is None:
-                    write_note(
-                        f"Write :type and one of: {', '.join((*KINDS, *self.own_types))}. The type"
-                        f" is {self.transformation_type} now."
+                    notes.write(
+                        f"Write :type and one of: {', '.join(self._labels)}. The type is"
+                        f" {self.kind} now."
                     )
                 else:
-                    self._set_transformation_type(kind)
+                    self._set_type(kind)
             case "config":
-                self._show_config(should_include_defaults=argument == "all")
+                current = self._config.overridden(
+                    {"transformationType": self.kind}, origin="this conversation"
+                )
+                for key, value, origin in current.rows():
+                    if argument == "all" or origin != "default":
+                        text = json.dumps(value, ensure_ascii=False)
+                        self._console.write(f"{key}  {text}  ({origin})")
             case "clear":
                 self._messages.clear()
-                write_note("The conversation was cleared.")
+                notes.write("The conversation was cleared.")
             case "explain":
-                self._show_explanation()
+                self._explain_last()
             case _:
-                write_note(f"There is no command :{command_name}; :help lists them.")
+                notes.write(f"There is no command :{name}; :help lists them.")
 
-    def _show_config(self, *, should_include_defaults: bool) -> None:
-        """Show the settings that differ from the defaults, or all settings."""
-        config = self._config.overridden(
-            {"transformationType": self.transformation_type}, origin="this conversation"
-        )
-        for key, value, origin in config.rows():
-            if should_include_defaults or origin != "default":
-                self._write_line(f"{key}  {json.dumps(value, ensure_ascii=False)}  ({origin})")
-
-    def _show_explanation(self) -> None:
-        """Explain how the search for the last question found the passages."""
+    def _explain_last(self) -> None:
         if self._last is None:
-            write_note("No question has been asked yet.")
+            notes.write("No question has been asked yet.")
             return
         outcome, kind = self._last
-        for row in explain_outcome(
-            outcome, self._config.overridden({"transformationType": kind}).settings
-        ):
-            self._write_line(row)
+        config = self._config.overridden({"transformationType": kind})
+        for line in explain_outcome(outcome, config.settings):
+            self._console.write(line)
 
 
-def find_transformation_type(
-    number_or_name: str, own_types: Sequence[str] = ()
-) -> TransformationType | None:
-    """Return the transformation type with *number_or_name*, or ``None`` if there is no such type.
+def run_terminal(session: Session, *, asks_type: bool) -> None:
+    """Read lines from the terminal until the user leaves. If *asks_type*, ask first for a type.
 
-    Numbers count the built-in types first, and then the user's *own_types*.
+    Ctrl-C clears the current line or stops the current answer.
     """
-    folded = fold_name(number_or_name.strip())
-    for number, kind in enumerate((*KINDS, *own_types), start=1):
-        if folded in (str(number), fold_name(kind)):
-            return kind
-    return None
+    with suppress(ImportError):
+        # The import alone gives `input` line editing, and the up arrow for earlier lines.
+        import readline  # noqa: F401
+    if asks_type:
+        session.ask_for_type()
+    if not session.expects_type:
+        session.greet()
+    # Ctrl-D ends the input.
+    with suppress(EOFError):
+        while True:
+            line = ""
+            try:
+                line = _read_line(session.prompt)
+                if not session.process_line(line):
+                    return
+            except KeyboardInterrupt:
+                notes.write("\nStopped." if line else "")
 
 
-def choose_transformation_type_or_line(
-    keyboard: Keyboard, default_type: TransformationType, own_types: Sequence[str] = ()
-) -> tuple[TransformationType, str]:
-    """Ask the user for a transformation type, and return the type and an empty string.
-
-    If the user types a question or a command instead, returns *default_type* and the typed line.
-    Asks again if the line looks like a mistyped type.
-    """
-    show_transformation_types(own_types)
-    write_note("\nPress Enter to keep the type in brackets, or type your question.")
-    while True:
-        text = keyboard.read_choice(f"Select transformation type [{default_type}]: ")
-        line = text.strip()
-        kind = find_transformation_type(line, own_types) if line else default_type
-        if kind is not None:
-            return kind, ""
-        if line == "tt":
-            show_transformation_types(own_types)
-        elif line.isdecimal():
-            write_note(
-                f"This is not a type: enter a number from 1 to {len(KINDS) + len(own_types)}"
-                " or a name."
-            )
-        elif (
-            line.isidentifier()
-            and line not in LEAVING
-            and (nearest_type := find_nearest_name(line, [*KINDS, *own_types]))
-        ):
-            write_note(f"There is no type {line}: did you mean {nearest_type}?")
-        else:
-            # `read_choice` saves nothing, but this line is a question.
-            keyboard.save_question(text)
-            return default_type, text
+def run_pipe(session: Session, *, asks_type: bool) -> None:
+    """Process the lines of stdin. If *asks_type*, the first line may be the number of a type."""
+    # Some Windows programs begin their output with a byte order mark.
+    for line in (text.removeprefix("\ufeff") for text in sys.stdin):
+        # A session at a terminal begins with the choice of a type.
+        if asks_type and line.strip().isdecimal() and session.find_type(line) is not None:
+            session.expects_type = True
+        asks_type = asks_type and not line.strip()
+        if not session.process_line(line):
+            break
 
 
-def show_transformation_types(own_types: Sequence[str] = ()) -> None:
-    """Write a numbered list of transformation types to stderr. The user's *own_types* come last."""
-    write_note("\nAvailable transformation types:")
-    labels = {**KINDS, **dict.fromkeys(own_types, "your own (transforms)")}
-    for number, (kind, label) in enumerate(labels.items(), start=1):
-        write_note(f"  {number}. {kind} - {label}")
-
-
-class Keyboard:
-    """Reads the lines that the user types, with the terminal's basic line editing.
-
-    The reading methods raise `EOFError` at the end of the input, and `KeyboardInterrupt` on Ctrl-C.
-    """
-
-    def read_question(self) -> str:
-        """Show the prompt, and return the question or command that the user types."""
-        return self.read_choice(_PROMPT)
-
-    def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types. The line is not saved."""
-        # `input` would write its prompt to stdout, among the results if stdout is a file.
-        print(prompt, end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline()
-        if not line:
-            raise EOFError
-        return line
-
-    def save_question(self, question: str) -> None:
-        """Do nothing. A subclass saves *question*, so that the up arrow shows it later."""
-
-
-class EditingKeyboard(Keyboard):
-    """Reads lines with full line editing. The up arrow shows earlier questions.
-
-    Args:
-        history_file: The file for the questions; ``None`` to keep the questions in memory only.
-    """
-
-    def __init__(self, history_file: Path | None) -> None:
-        # prompt_toolkit asks the terminal for the cursor's position to place menus. There are no
-        # menus here, and some terminals do not answer.
-        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")
-        try:
-            from prompt_toolkit import PromptSession
-            from prompt_toolkit.history import InMemoryHistory
-            from prompt_toolkit.output import create_output
-        except ImportError as error:
-            raise MissingExtra("prompt_toolkit", "cli") from error
-        # Prompts go to the terminal even if results go to a file.
-        output = create_output(always_prefer_tty=True)
-        storage = InMemoryHistory() if history_file is None else _make_prompt_history(history_file)
-        # Two sessions, so that the up arrow shows questions only, and not choices of a type.
-        self._questions: PromptSession[str] = PromptSession(history=storage, output=output)
-        self._choices: PromptSession[str] = PromptSession(output=output)
-
-    def read_question(self) -> str:
-        """Show the prompt, and return the question or command that the user types."""
-        return _replace_undecodable_bytes(self._questions.prompt(_PROMPT))
-
-    def read_choice(self, prompt: str) -> str:
-        """Show *prompt*, and return the line that the user types. The line is not saved."""
-        return _replace_undecodable_bytes(self._choices.prompt(prompt))
-
-    def save_question(self, question: str) -> None:
-        """Save *question*, so that the up arrow shows it later."""
-        self._questions.history.append_string(question)
-
-
-def open_keyboard(*, should_save_questions: bool) -> Keyboard:
-    """Return a reader for the lines that the user types at this terminal.
-
-    If *should_save_questions* is true, the reader saves questions for the next session. On a
-    terminal that cannot edit lines, the reader saves nothing.
-    """
-    if os.environ.get("TERM") in ("dumb", "unknown"):
-        return Keyboard()
-    return EditingKeyboard(create_history_file() if should_save_questions else None)
-
-
-def create_history_file() -> Path | None:
-    """Create the file for saved questions if it does not exist, and return its path.
-
-    The path is ``qtmiddleware/history`` in the user's state folder (XDG). Only the owner can read
-    the file. If the file cannot be created, writes a note to stderr and returns ``None``.
-    """
-    state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    try:
-        # The XDG specification says to ignore relative paths.
-        path = (
-            (state if state.is_absolute() else Path("~/.local/state").expanduser())
-            / "qtmiddleware"
-            / "history"
-        )
-        is_new = not path.exists()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(open_for_writing(path, os.O_RDWR | os.O_CREAT))
-    except (OSError, RuntimeError) as error:
-        write_note(f"Questions are not saved: {getattr(error, 'strerror', None) or error}.")
-        return None
-    if is_new:
-        write_note(f"Questions are saved in {path} for the up arrow; --no-history turns this off.")
-    return path
-
-
-def _make_prompt_history(path: Path) -> History:
-    """Return a prompt_toolkit history that saves the user's lines to *path*, as valid UTF-8."""
-    from prompt_toolkit.history import FileHistory
-
-    class DecodableHistory(FileHistory):
-        def store_string(self, string: str) -> None:
-            # prompt_toolkit fails to encode a typed byte that is not UTF-8.
-            super().store_string(_replace_undecodable_bytes(string))
-
-    return DecodableHistory(str(path))
-
-
-def _replace_undecodable_bytes(text: str) -> str:
-    """Return *text* with a replacement character for each byte that is not valid UTF-8."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def _read_line(prompt: str) -> str:
+    """Return the line that the user types. Raises `EOFError` at the end of the input."""
+    if sys.stdout.isatty():
+        return input(prompt)
+    # `input` would write its prompt to stdout, among the results.
+    print(prompt, end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line

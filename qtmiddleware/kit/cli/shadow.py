@@ -6,21 +6,20 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Final
 
-import typer
+from typer import Argument, Option
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import AsJson, write_json
-from qtmiddleware.kit.cli.terminal import write_note, write_output
-from qtmiddleware.kit.evaluation.shadow import ShadowQuestion, read_shadow_log
+from qtmiddleware.kit.cli.options import AsJson
+from qtmiddleware.kit.cli.output import out, write_json, write_note
 from qtmiddleware.preprocessing.text import shorten_text
 
 _NAME_CHARS: Final = 58
 
 
-def shadow_command(
-    log: Annotated[Path, typer.Argument(help="Query log written in shadow mode.")],
+def command(
+    log: Annotated[Path, Argument(help="Query log written in shadow mode.")],
     examples: Annotated[
-        int, typer.Option(min=0, help="Number of questions to show, those whose lists differ most.")
+        int, Option(min=0, help="Number of questions to show, those whose lists differ most.")
     ] = 3,
     json_output: AsJson = False,
 ) -> None:
@@ -30,6 +29,8 @@ def shadow_command(
     would cost. Your callers got the plain function's results all the time. To
     write the log, set "shadow" to a share of the calls and log.path to a file.
     """
+    from qtmiddleware.kit.evaluation.shadow import read_shadow_log
+
     report = read_shadow_log(log)
     if not report.questions:
         raise ConfigError(
@@ -45,14 +46,9 @@ def shadow_command(
         write_json({**report.to_dict(), "examples": rows})
         return
     for sentence in report.sentences:
-        write_output(sentence)
+        out.write(sentence)
     for question in shown:
-        _show_example(question)
-
-
-def _show_example(question: ShadowQuestion) -> None:
-    write_output()
-    write_output(question.query)
-    for names in (("plain", "ours"), *zip_longest(question.plain, question.ours, fillvalue="")):
-        plain, ours = (shorten_text(name, _NAME_CHARS) for name in names)
-        write_output(f"  {plain:<{_NAME_CHARS}}  {ours}".rstrip())
+        out.write(f"\n{question.query}")
+        for names in (("plain", "ours"), *zip_longest(question.plain, question.ours, fillvalue="")):
+            plain, ours = (shorten_text(name, _NAME_CHARS) for name in names)
+            out.write(f"  {plain:<{_NAME_CHARS}}  {ours}".rstrip())

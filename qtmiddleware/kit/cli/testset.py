@@ -5,24 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from qtmiddleware.errors import ConfigError
-from qtmiddleware.kit.cli.console import ConfigFile, Sets, open_progress_bar, show_warnings
 from qtmiddleware.kit.cli.environment import NO_MODEL, load_config
-from qtmiddleware.kit.cli.terminal import write_note
-from qtmiddleware.kit.evaluation.testset import check_free, generate, passages_of, write
-from qtmiddleware.providers.llms import has_language_model, make_language_model
+from qtmiddleware.kit.cli.options import ConfigFile, Sets
+from qtmiddleware.kit.cli.output import open_progress_bar, show_warnings, write_note
 
 
-def write_questions_command(
+def command(
     docs: Annotated[
         list[Path],
-        typer.Argument(help="Documents, folders or globs (in quotes) to write questions about."),
+        Argument(help="Documents, folders or globs (in quotes) to write questions about."),
     ],
-    folder: Annotated[Path, typer.Option("--out", help="New folder for the test set.")],
-    count: Annotated[int, typer.Option(min=1, help="Number of questions.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed for drawing the passages.")] = 0,
+    folder: Annotated[Path, Option("--out", help="New folder for the test set.")],
+    count: Annotated[int, Option(min=1, help="Number of questions.")] = 100,
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
@@ -32,6 +29,9 @@ def write_questions_command(
     answer there. The folder can be measured with 'qtm bench --data FOLDER'. Its
     questions are easier than those of people: use it to find what is broken.
     """
+    from qtmiddleware.kit.evaluation.testset import check_free, generate, passages_of, write
+    from qtmiddleware.providers.llms import has_language_model, make_language_model
+
     settings = load_config(config, sets).settings
     if not has_language_model(settings):
         raise ConfigError(NO_MODEL, path="testset")
@@ -42,7 +42,6 @@ def write_questions_command(
             passages,
             make_language_model(None, settings),
             count=count,
-            seed=seed,
             name=folder.name,
             progress=lambda done, total: update("writing questions", done, total),
         )

@@ -187,7 +187,10 @@ Break = Callable[[Path], object]
             ("--baseline", "base.json", "--questions", "30"),
             "was measured on other questions and judgements, so",
         ),
-        (("--baseline", "base.json", "--report", "app.py/out.md"), "app.py cannot be written"),
+        (
+            ("--baseline", "base.json", "--report", "app.py/out.md"),
+            "app.py/out.md cannot be written",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_said_before_anything_is_measured(

@@ -191,7 +191,7 @@ def test_required_arguments_are_named_with_the_option_that_passes_them(
     ("arguments", "code", "words"),
     [
         (("nowhere:search",), 2, "nowhere"),
-        (("app:index.search", QUERY, "--query-arg", "query"), 2, "already wrapped"),
+        (("app:index.search", QUERY, "--set", "topK=3"), 2, "already wrapped"),
         (("app:index.search", QUERY, "--ask-file", "app.py"), 2, "not both"),
         (("broken:search",), 1, "nothing_of_that_name"),
     ],

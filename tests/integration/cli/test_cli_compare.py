@@ -27,7 +27,7 @@ def rows_of(text: str) -> dict[str, list[str]]:
 def test_one_question_is_put_to_every_system_side_by_side(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
-    ended = qtm("compare", QUESTION, "--top-k", "2", "--answers", QTM_LLM_BASE_URL=service.url)
+    ended = qtm("compare", QUESTION, "--set", "topK=2", "--answers", QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     rows = rows_of(ended.out.partition("place and change")[0])
     names = [
@@ -55,7 +55,7 @@ def test_each_passage_has_its_place_how_far_it_moved_and_why(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.transformation = {"rewrite": "What does Jaco eat twice a day?"}
-    asked = ("compare", QUESTION, "--systems", "rewrite", "--top-k", "1")
+    asked = ("compare", QUESTION, "--systems", "rewrite", "--set", "topK=1")
     ended = qtm(*asked, QTM_LLM_BASE_URL=service.url, QTM_FUSION_WEIGHTS='{"original": 0}')
     assert ended.code == 0, ended.err
     table = ended.out.partition("place and change of place")[2].partition("\n\n")[0]
@@ -226,7 +226,7 @@ def test_a_function_of_the_user_s_own_is_asked_with_its_arguments(qtm: Run, tmp_
         "--arg",
         "tenant=two",
     )
-    ended = qtm(*asked, "--top-k", "2", "--json")
+    ended = qtm(*asked, "--arg", "top_k=2", "--json")
     assert ended.code == 0, ended.err
     (row,) = json.loads(ended.out)["questions"]
     assert [[it["id"] for it in system["passages"]] for system in row["systems"]] == [

@@ -57,8 +57,8 @@ def test_documents_are_ingested_and_a_pipe_gets_log_lines(
 
 
 def test_a_second_run_says_that_nothing_changed(qtm: Run, docs: Path) -> None:
-    qtm("ingest", "docs", "--index", "own/place.sqlite")
-    ended = qtm("ingest", "docs", "--index", "own/place.sqlite", "--json")
+    qtm("ingest", "docs", "--set", "indexPath=own/place.sqlite")
+    ended = qtm("ingest", "docs", "--set", "indexPath=own/place.sqlite", "--json")
     report = json.loads(ended.out)
     assert (report["unchanged"], report["embedded"], report["written"]) == (2, 0, 0)
 
@@ -125,7 +125,7 @@ def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(
         "Who built a compiler?": "people.json, records 1-2",
         "How are onions prepared?": "Soup (page.html), heading Onions",
     }.items():
-        asked = qtm("ask", "--no-answer", question)
+        asked = qtm("query", "--no-answer", question)
         assert f"[1] {place}" in asked.out, asked.out
 
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_ingested_is_a_usage_error(
     assert not (tmp_path / ".tmp").exists()
 
 
-@pytest.mark.parametrize("arguments", [("--index", ":memory:"), ("-c", "memory.json")])
+@pytest.mark.parametrize("arguments", [("--set", "indexPath=:memory:"), ("-c", "memory.json")])
 def test_an_index_that_nobody_could_search_is_a_usage_error(
     qtm: Run, docs: Path, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:
@@ -233,11 +233,11 @@ def interrupting():
 ingest._open_json_log = interrupting
 main()
 """
-    command = [sys.executable, "-c", program, "ingest", "docs", "--index", "i.sqlite"]
+    command = [sys.executable, "-c", program, "ingest", "docs", "--set", "indexPath=i.sqlite"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=200, check=False)
     assert ended.returncode == 130
     assert ended.stderr.decode().splitlines() == ["qtm: interrupted"]
-    report = json.loads(qtm("ingest", "docs", "--index", "i.sqlite", "--json").out)
+    report = json.loads(qtm("ingest", "docs", "--set", "indexPath=i.sqlite", "--json").out)
     assert (report["documents"], report["written"]) == (5, 5)
 
 

@@ -8,8 +8,8 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from qtmiddleware.kit.cli.console import PlainConsole, open_progress_bar, show_warnings, write_json
+
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 

@@ -1,0 +1,282 @@
+"""Print text, JSON, notes, warnings and progress, and write reports."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Final
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from qtmiddleware.errors import ConfigError, MissingExtra
+from qtmiddleware.runtime.control_characters import escape_hidden, escape_json
+
+if TYPE_CHECKING:
+    from qtmiddleware.kit.evaluation import Report
+
+ShowProgress = Callable[[str, int, int | None], None]
+"""Shows progress. Takes a step's name, the number of finished items and the total, if known."""
+# The next lines of a list item are indented to the word after its marker.
+_INDENT: Final = re.compile(r" *(?:\[\d+\] |[-+*•] |\d+\. )?")
+
+
+class PlainConsole(Console):
+    """A rich console that prints untrusted text safely.
+
+    The console ignores markup in the text, and shows hidden characters as escapes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of *renderable* with hidden characters in their texts as escapes."""
+        for part in super().render(renderable, options):
+            yield part if part.control else Segment(escape_hidden(part.text), part.style)
+
+    def write(self, text: str = "") -> None:
+        """Write *text* and a line feed. On a terminal, lines break between words.
+
+        A word that is longer than a line stays whole, so that a path can be copied.
+        """
+        lines = escape_hidden(text).split("\n")
+        if self.is_terminal:
+            lines = [part for line in lines for part in self._wrap(line)]
+        self.print("\n".join(lines), soft_wrap=True)
+
+    def _wrap(self, line: str) -> Iterator[str]:
+        match = _INDENT.match(line)
+        indent = len(match[0]) if match else 0
+        parts = Text(line[indent:]).wrap(self, max(1, self.width - indent), overflow="ignore")
+        for number, part in enumerate(parts or [Text("")]):
+            yield (" " * indent if number else line[:indent]) + part.plain.rstrip()
+
+
+out = PlainConsole()
+notes = PlainConsole(stderr=True)
+
+
+def divert_stdout() -> None:
+    """Send to stderr what other code writes to stdout. Only this module goes on writing there.
+
+    C libraries and child processes are diverted too, and so is what they write at exit. Call this
+    before code of the user runs, because its output would break the command's JSON.
+    """
+    stream = sys.stdout
+    if stream is sys.stderr:
+        return
+    try:
+        is_descriptor = stream.fileno() == 1
+    except OSError:
+        is_descriptor = False
+    if is_descriptor:
+        stream.flush()
+        stream = os.fdopen(os.dup(1), "w", encoding=stream.encoding, errors="replace")
+        os.dup2(sys.stderr.fileno(), 1)
+    out.file = stream
+    sys.stdout = sys.stderr
+
+
+def escape_line(text: str) -> str:
+    r"""Return *text* in one line, with escapes such as ``\n`` for its line ends and tabs."""
+    # A file name with a line break could otherwise forge a line of output.
+    return escape_hidden(text.replace("\r", "\\r")).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def write_note(text: str) -> None:
+    """Write *text* to stderr as one line."""
+    notes.write(escape_line(text))
+
+
+def write_json(value: Any, *, indent: int | None = 2) -> None:
+    """Write *value* to stdout as one JSON document; in one line if *indent* is ``None``."""
+    # On Windows, stdout may not be UTF-8. JSON escapes are readable in every encoding.
+    is_utf8 = out.encoding == "utf-8"
+    document = json.dumps(value, ensure_ascii=not is_utf8, indent=indent)
+    out.file.write(escape_json(document) + "\n")
+    out.file.flush()
+
+
+def find_output_width() -> int | None:
+    """Return the width of the output in columns; ``None`` for a file or a pipe.
+
+    The variable ``COLUMNS`` sets the width of any output.
+    """
+    return out.width if out.is_terminal or os.environ.get("COLUMNS", "").isdecimal() else None
+
+
+def show_table(
+    headings: Sequence[str], rows: Iterable[Sequence[Text | str]], *, optional: Sequence[str] = ()
+) -> None:
+    """Write a table to stdout, and a blank line. The first column has names.
+
+    If the terminal is too narrow, columns with *optional* headings are left out, in that order.
+    """
+    lines = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    widths = [
+        max(cell_len(heading), *(line[column].cell_len for line in lines))
+        for column, heading in enumerate(headings)
+    ]
+    columns, limit = list(range(len(headings))), find_output_width()
+    for heading in optional:
+        width = sum(widths[column] + 2 for column in columns)
+        if limit is not None and width > limit and heading in headings:
+            columns.remove(headings.index(heading))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for column in columns:
+        table.add_column(
+            headings[column],
+            justify="right" if column else "left",
+            no_wrap=column > 0,
+            min_width=widths[column] if column else None,
+            overflow="fold",
+        )
+    for line in lines:
+        table.add_row(*(line[column] for column in columns))
+    console = out if limit is not None else PlainConsole(file=out.file, width=sum(widths) * 2)
+    console.print(table)
+    out.write()
+
+
+@contextmanager
+def open_progress_bar() -> Iterator[ShowProgress]:
+    """Yield a function that shows progress in a bar on stderr, if stderr is a terminal."""
+    bar = Progress(
+        TextColumn("{task.description:<24}", markup=False),
+        BarColumn(24),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=notes,
+        transient=True,
+        disable=not notes.is_terminal,
+    )
+    task = bar.add_task("", total=None)
+    step = ""
+
+    def update(step_name: str, done: int, total: int | None) -> None:
+        nonlocal step
+        if step_name != step:
+            # The bar starts here, because the command may first ask something at the terminal.
+            bar.start()
+            bar.reset(task, description=step_name, total=total)
+            step = step_name
+            bar.refresh()
+        bar.update(task, completed=done)
+
+    try:
+        yield update
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def show_warnings(*, hidden_events: Iterable[str] = ()) -> Iterator[None]:
+    """Show the package's warnings on stderr during the ``with`` block, each text once.
+
+    Hides warnings about *hidden_events*, which the command itself shows or counts.
+    """
+    package, handler = logging.getLogger("qtmiddleware"), _NoteHandler(logging.WARNING)
+    hidden = frozenset(hidden_events)
+    handler.addFilter(lambda record: getattr(record, "qtm", {}).get("event") not in hidden)
+    package.addHandler(handler)
+    try:
+        yield
+    finally:
+        package.removeHandler(handler)
+
+
+class _NoteHandler(logging.Handler):
+    """A log handler that writes each message to stderr once, however often it is logged."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._seen: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = f"{record.levelname.lower()}: {record.getMessage()}"
+        if text not in self._seen:
+            self._seen.add(text)
+            write_note(text)
+
+
+def check_report(file: Path) -> None:
+    """Check that the command can write its report to *file*, and create the file's folder.
+
+    Raises `ConfigError` if the name does not end with .md, .json or .html, or if the command cannot
+    write the file. Raises `MissingExtra` if *file* is an HTML page and jinja2 is not installed.
+    """
+    if file.suffix not in (".md", ".json", ".html"):
+        raise ConfigError(
+            f"{file} must end with .md or .json or .html, which is the report's format",
+            path="--report",
+            value=str(file),
+        )
+    if file.suffix == ".html":
+        try:
+            import jinja2  # noqa: F401
+        except ImportError as error:
+            raise MissingExtra("jinja2", "eval") from error
+    from qtmiddleware.runtime.files import refuse_link
+
+    with name_option_in_errors(file, "--report"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # Creating a file shows on every system whether the folder is writable.
+        with TemporaryFile(dir=file.parent):
+            pass
+        refuse_link(file)
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+
+
+def write_report(file: Path, report: Report, values: Mapping[str, Any]) -> None:
+    """Write *report*, or *values* as JSON, to *file*, and a note that names *file* to stderr.
+
+    An interrupt leaves no incomplete file. The file gets the default permissions, because teams
+    share reports.
+    """
+    from qtmiddleware.kit.files import replace_file
+
+    if file.suffix == ".json":
+        text = escape_json(json.dumps(values, ensure_ascii=False, indent=2)) + "\n"
+    else:
+        text = report.to_html() if file.suffix == ".html" else report.to_markdown()
+    with name_option_in_errors(file, "--report"):
+        replace_file(file, text.encode("utf-8", "replace"))
+    write_note(f"The report is in {file}.")
+
+
+@contextmanager
+def name_option_in_errors(path: Path, option_name: str) -> Iterator[None]:
+    """Turn an `OSError` into a `ConfigError` that names *path* and the option to change."""
+    try:
+        yield
+    except OSError as error:
+        message = (
+            f"{path} cannot be written: {error.strerror or type(error).__name__}; name another"
+            f" place with {option_name}"
+        )
+        raise ConfigError(message, path=option_name, value=str(path)) from error

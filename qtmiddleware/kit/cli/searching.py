@@ -1,0 +1,195 @@
+"""Open what a command searches: the user's function or the index."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+from warnings import catch_warnings
+
+from typer import Abort, Exit
+
+from qtmiddleware.config import Config
+from qtmiddleware.errors import ConfigError, QtMiddlewareError, SetupWarning, WrapError
+from qtmiddleware.kit.cli.environment import list_default_files, load_config, report_default_files
+from qtmiddleware.kit.cli.options import TARGET
+from qtmiddleware.kit.cli.output import divert_stdout, show_warnings
+from qtmiddleware.wrapping.query_middleware import QueryMiddleware
+from qtmiddleware.wrapping.wrapped import Wrapped
+
+_SHOWN_ANYWAY: Final = ("retrieval_degraded", "answer_degraded", "nothing_was_improved")
+"""The events of warnings that need no note, because the result of each question shows them."""
+_DECISIVE_GROUPS: Final = frozenset(
+    {
+        "transformationType",
+        "maxSubQueries",
+        "preprocess",
+        "keywordEvidence",
+        "escalation",
+        "fusion",
+        "rerank",
+        "scores",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search that a command uses.
+
+    Attributes:
+        name: What is searched, such as ``app:search``.
+        wrapped: The wrapped function, or the retriever of the index.
+        config: The search's config.
+        has_own_settings: Whether the user decided which passages the search finds: by a setting, or
+            by wrapping the function.
+    """
+
+    name: str
+    wrapped: Any
+    config: Config
+    has_own_settings: bool
+
+
+@contextmanager
+def open_search(
+    function: str | None,
+    config_name: str | None,
+    assignments: Sequence[str] | None,
+    *,
+    embed: str | None = None,
+) -> Iterator[Search]:
+    """Yield the search by the function that *function* names, or the search of the index.
+
+    The package's warnings appear on stderr. What a function prints goes to stderr too.
+
+    Args:
+        function: The user's function, or ``None`` for the index.
+        config_name: The file or preset that ``--config`` names, or ``None``.
+        assignments: The values of ``--set``.
+        embed: The function that ``--embed`` names, or ``None``.
+
+    Raises:
+        ConfigError: The function is already wrapped, but another argument contains a setting.
+        StoreError: There is no index.
+    """
+    fn: Any = None if function is None else import_function(function)
+    with show_warnings(hidden_events=_SHOWN_ANYWAY):
+        if function is not None and isinstance(fn, Wrapped):
+            if (config_name, embed) != (None, None) or assignments:
+                raise ConfigError(
+                    f"{function} is already wrapped; set the options where you wrap it", path=TARGET
+                )
+            yield Search(function, fn, fn.middleware.config, has_own_settings=True)
+            return
+        config = load_config(config_name, assignments)
+        files = list_default_files(config) if function is None else {}
+        report_default_files(files, named_config=config_name)
+        has_own_settings = any(
+            origin != "default" and key.partition(".")[0] in _DECISIVE_GROUPS
+            for key, _, origin in config.rows()
+        )
+        with QueryMiddleware(config) as middleware:
+            if function is None:
+                name = f"{config.settings.store.kind} index"
+                wrapped: Any = middleware.retriever
+            else:
+                name = function
+                options: Any = {} if embed is None else {"embed": import_function(embed)}
+                # The package also logs its warnings, and the log is shown.
+                with catch_warnings(action="ignore", category=SetupWarning):
+                    wrapped = middleware.wrap(fn, **options)
+            yield Search(name, wrapped, config, has_own_settings)
+
+
+@contextmanager
+def name_search_in_errors(name: str) -> Iterator[None]:
+    """Turn an exception of the user's function into a `WrapError` with the function's *name*.
+
+    The package's own errors pass through.
+    """
+    try:
+        yield
+    except (QtMiddlewareError, Abort, Exit):
+        raise
+    except Exception as error:
+        from qtmiddleware.kit.evaluation.compare import describe_error
+
+        # A measurement adds this note to an exception that occurs while a system answers.
+        remarks = [it for it in getattr(error, "__notes__", ()) if it.startswith("The system")]
+        raise WrapError(" ".join([f"{name} raised {describe_error(error)}.", *remarks])) from error
+
+
+def import_function(target: str) -> Any:
+    """Import and return the function that *target* names, such as ``app:search``.
+
+    Python looks for the module in the current folder first. From now on, what the user's code
+    prints goes to stderr.
+
+    Raises:
+        ConfigError: *target* does not have the form ``module:name``, or the module or the name
+            does not exist.
+        WrapError: The module raised an exception during the import.
+    """
+    module_path, _, path = target.partition(":")
+    # Shells complete file names, so `app/search.py:find` is accepted for `app.search:find`.
+    module = module_path.removesuffix(".py").replace("/", ".")
+    if not (module and path):
+        raise ConfigError(
+            f"the function must be given as {TARGET}, such as app:search, not {target!r}",
+            path=TARGET,
+        )
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, folder)
+    divert_stdout()
+    try:
+        value: Any = import_module(module)
+    except ModuleNotFoundError as error:
+        # If another module is missing, the user's module was found but could not import it.
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise WrapError(f"{module} could not be imported: {error}") from error
+        raise ConfigError(
+            f"the module {error.name!r} was not found in {folder}", path=TARGET
+        ) from error
+    # A module without a `__main__` guard may run its own command line and exit.
+    except (Exception, SystemExit) as error:
+        raise WrapError(
+            f"{module} could not be imported: {type(error).__name__}: {error}"
+        ) from error
+    for name in path.split("."):
+        if not hasattr(value, name):
+            raise ConfigError(f"{module} has no {path!r}: {name!r} is missing", path=TARGET)
+        value = getattr(value, name)
+    return value
+
+
+def parse_arguments(assignments: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of ``--arg`` by name. A value that is not JSON is a text."""
+    arguments = {}
+    for assignment in assignments or ():
+        name, equals, value = assignment.partition("=")
+        if not (equals and name.isidentifier()):
+            raise ConfigError(
+                f"the argument must have the form name=value, not {assignment!r}",
+                path="--arg",
+            )
+        try:
+            arguments[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            arguments[name] = value
+    return arguments
+
+
+def split_names(option: str) -> list[str]:
+    """Split *option* at commas into names of systems, of which some contain a comma."""
+    from qtmiddleware.kit.evaluation.systems import SYSTEMS
+
+    known = "|".join(map(re.escape, sorted(SYSTEMS, key=len, reverse=True)))
+    names = re.findall(rf"(?:{known})(?=\s*(?:,|$))|[^,\s][^,]*", option)
+    return [name.strip() for name in names]
