@@ -111,7 +111,7 @@ def test_a_transform_of_a_named_config_file_is_measured_by_bench(
 
 def test_a_config_file_nobody_named_adds_no_transform(tmp_path: Path) -> None:
     (tmp_path / "query-transform.config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-    script = "import sys; sys.argv[1:] = ['preprocess', 'why do kidneys stop']\n"
+    script = "import sys; sys.argv[1:] = ['transform', '-t', 'none', 'why do kidneys stop']\n"
     done = run_python(script + "from qtmiddleware.kit.cli import main\nmain()", tmp_path)
     assert done.returncode == 2
     assert (

@@ -205,7 +205,7 @@ def typed(app: Application, ingested: Ingested) -> dict[str, str]:
     """The session of the seed, typed at a terminal: what appeared, by the step, as one line each."""
     shown: dict[str, str] = {}
     environment = clean_environment(**app.environment, TERM="dumb")
-    with Terminal("query", "--no-history", folder=app.folder, environ=environment) as terminal:
+    with Terminal("query", folder=app.folder, environ=environment) as terminal:
         shown["start"] = terminal.wait_for("type [all]:")
         terminal.type("1")
         shown["chosen"] = terminal.wait_for("to quit", "\n>")
@@ -226,7 +226,7 @@ def typed(app: Application, ingested: Ingested) -> dict[str, str]:
 
 
 def test_the_seeds_config_file_is_valid_as_it_is(app: Application) -> None:
-    ended = app.run("config", "check", CONFIG_FILE)
+    ended = app.run("config", "show", CONFIG_FILE)
     assert ended.code == 0, ended.err
     assert "valid" in ended.out + ended.err
 

@@ -336,14 +336,16 @@ def _confirm_searches(
     write_note(f"{function_name} is called at most {count:,} times.{cost}")
     if is_confirmed or count <= MOST_UNASKED:
         return
-    advice = f". {_PRICE}" if price is None else ""
     if not sys.stdin.isatty():
+        priced = f". {_PRICE}" if price is None else ""
         raise ConfigError(
             f"more than {MOST_UNASKED:,} searches must be confirmed; this measurement makes up to"
-            f" {count:,}. Add --yes, or reduce the number with --questions or --systems{advice}",
+            f" {count:,}. Add --yes, or reduce the number with --questions or --systems{priced}",
             path="--yes",
         )
-    if not typer.confirm(f"Go on?{advice.removeprefix('.')}", err=True):
+    if price is None:
+        write_note(f"{_PRICE}.")
+    if not typer.confirm("Go on?", err=True):
         write_note("Nothing was searched.")
         raise typer.Exit
 

@@ -22,7 +22,9 @@ from qtmiddleware.kit.cli.options import AsJson, Sets
 from qtmiddleware.kit.cli.output import name_option_in_errors, out, write_json, write_note
 from qtmiddleware.kit.files import replace_file
 
-app = typer.Typer(help="Create, check and show a config.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Create, check and show a config.", no_args_is_help=True, rich_markup_mode=None
+)
 
 _DEFAULT_FILE: Final = f"query-transform{PRESET_ENDING}"
 _SCHEMA: Final = "qtmiddleware.schema.json"

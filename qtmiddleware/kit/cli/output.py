@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,12 +68,18 @@ class PlainConsole(Console):
             lines = [part for line in lines for part in self._wrap(line)]
         self.print("\n".join(lines), soft_wrap=True)
 
-    def _wrap(self, line: str) -> Iterator[str]:
+    def _wrap(self, line: str) -> list[str]:
+        if cell_len(line) <= self.width:
+            return [line]
         match = _INDENT.match(line)
-        indent = len(match[0]) if match else 0
-        parts = Text(line[indent:]).wrap(self, max(1, self.width - indent), overflow="ignore")
-        for number, part in enumerate(parts or [Text("")]):
-            yield (" " * indent if number else line[:indent]) + part.plain.rstrip()
+        return textwrap.wrap(
+            line,
+            self.width,
+            subsequent_indent=" " * len(match[0]) if match else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        )
 
 
 out = PlainConsole()

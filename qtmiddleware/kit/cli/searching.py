@@ -116,6 +116,13 @@ def name_search_in_errors(name: str) -> Iterator[None]:
     """
     try:
         yield
+    except WrapError as error:
+        # The advice in such an error is Python code; on the command line, an option replaces it.
+        if "embed=" not in str(error):
+            raise
+        raise WrapError(
+            f"{error}. On the command line: --embed {name.partition(':')[0]}:embed"
+        ) from error
     except (QtMiddlewareError, Abort, Exit):
         raise
     except Exception as error:

@@ -17,8 +17,6 @@ from typing import Any
 
 import pytest
 
-from qtmiddleware.config import Config
-from qtmiddleware.kit.cli import bench
 from qtmiddleware.kit.evaluation import FREE
 from qtmiddleware.kit.evaluation.bench import CACHE
 from tests.support.bench_world import bridges_data, mode_of, reply, write_data, write_recording
@@ -114,7 +112,7 @@ def test_searches_cost_what_is_said_of_them(qtm: Run, data: str) -> None:
     assert ended.code == 0, ended.err
     heading, rules = (
         next(it for it in ended.out.splitlines() if it.startswith(name))
-        for name in (" system", " rules")
+        for name in ("system", "rules")
     )
     assert "reads $/1k" in heading
     assert "$0.016" in rules
@@ -166,31 +164,6 @@ def test_config_files_are_systems_of_their_own(
     assert names(plain) == ["raw", "mine", "preset off"]
     assert [system["llmCalls"] for system in plain["systems"]] == [0, 6, 0]
     assert not (tmp_path / "queries.jsonl").exists()
-
-
-def test_a_config_file_waits_for_the_model_as_the_systems_beside_it_do() -> None:
-    given = bench._build_explicit_system(
-        Config.load(
-            {"transformationType": "combined", "fusion": {"weights": {"hyde": 2}}}, environ={}
-        )
-    )
-    assert given == {
-        "transformationType": "combined",
-        "fusion": {
-            "weights": {
-                "original": 1.0,
-                "originalInConversation": 0.0,
-                "standalone": 1.0,
-                "rewrite": 0.6,
-                "hyde": 2.0,
-                "subQueries": 0.8,
-                "paraphrases": 0.8,
-                "stepBack": 0.25,
-            }
-        },
-        "cache": {"enabled": False},
-        "log": {"path": None},
-    }
 
 
 def test_what_a_service_replies_is_recorded_and_replayed(
@@ -350,10 +323,10 @@ def test_ctrl_c_loses_no_reply_that_had_come(data: str, chat: ModelServer, tmp_p
 
 @pytest.mark.parametrize("command", [("demo",), ("bench", "--data", ".")])
 def test_a_missing_extra_is_noticed_before_anything_is_done(
-    qtm: Run, tmp_path: Path, command: tuple[str, ...]
+    qtm_process: Run, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     (tmp_path / "ir_measures.py").write_text("raise ImportError('none')")
-    ended = qtm(*command)
+    ended = qtm_process(*command)
     assert (ended.code, ended.out) == (1, "")
     assert "qtmiddleware[eval]" in ended.err
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [

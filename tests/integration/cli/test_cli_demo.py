@@ -48,14 +48,3 @@ def test_the_table_fits_a_plain_terminal(qtm: Run) -> None:
     assert len(rows) >= len(USUAL)
     assert "…" not in "".join(rows[: len(USUAL)])
     assert "Step by step" in ended.out
-
-
-def test_what_cannot_be_recorded_is_refused_before_anything_is_asked(
-    qtm: Run, tmp_path: Path
-) -> None:
-    for options in ((), ("--recorded",)):
-        ended = qtm("demo", "--record", "replies.jsonl", *options)
-        assert (ended.code, ended.out) == (2, "")
-        assert "--record needs a language model" in ended.err
-    assert not (tmp_path / "replies.jsonl").exists()
-    assert not (tmp_path / ".tmp").exists()

@@ -23,15 +23,15 @@ Run = Callable[..., Ended]
     ],
 )
 def test_what_is_wrong_is_said_and_stdout_stays_empty(
-    qtm: Run, arguments: tuple[str, ...], words: str
+    qtm_process: Run, arguments: tuple[str, ...], words: str
 ) -> None:
-    ended = qtm("mcp", *arguments)
+    ended = qtm_process("mcp", *arguments)
     assert ended.code == 2
     assert words in ended.err
     assert ended.out == ""
     assert "Traceback" not in ended.err
 
 
-def test_a_client_that_says_nothing_ends_the_server(qtm: Run, folder: Path) -> None:
-    ended = qtm("mcp", folder=folder)
+def test_a_client_that_says_nothing_ends_the_server(qtm_process: Run, folder: Path) -> None:
+    ended = qtm_process("mcp", folder=folder)
     assert (ended.code, ended.out) == (0, "")

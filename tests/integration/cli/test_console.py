@@ -8,8 +8,8 @@ import json
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from qtmiddleware.kit.cli.console import PlainConsole, open_progress_bar, show_warnings, write_json
 
+from qtmiddleware.kit.cli.output import PlainConsole, show_warnings, write_json
 from qtmiddleware.runtime.logs import LogSampler, get_logger
 
 
@@ -59,49 +59,29 @@ def on_terminal(width: int = 80) -> tuple[PlainConsole, io.StringIO]:
 )
 def test_on_a_terminal_no_word_or_number_is_broken(words: list[str]) -> None:
     console, file = on_terminal()
-    console.print(" ".join(words))
+    console.write(" ".join(words))
     assert file.getvalue().split() == words
 
 
 @given(st.text(st.characters(categories=["L", "Nd"]), min_size=81, max_size=300))
 def test_a_word_longer_than_a_line_can_be_copied_whole(word: str) -> None:
     console, file = on_terminal()
-    console.print(word)
+    console.write(word)
     assert word in file.getvalue()
 
 
 def test_in_a_pipe_a_sentence_stays_on_one_line() -> None:
     file = io.StringIO()
-    PlainConsole(file=file, width=80).print("word " * 100)
+    PlainConsole(file=file, width=80).write("word " * 100)
     assert len(file.getvalue().splitlines()) == 1
 
 
-def test_one_bar_counts_the_whole_job_by_one_clock_and_estimates_what_is_left() -> None:
-    now = 100.0
-
-    def tick() -> float:
-        return now
-
-    file = io.StringIO()
-    console = PlainConsole(file=file, force_terminal=True, width=100, color_system=None)
-    with open_progress_bar(console=console, clock=tick) as update:
-        update("reading documents", 0, 4)
-        now = 104.0
-        update("reading documents", 4, 4)
-        update("embedding chunks", 0, 100)
-        now = 110.0
-        update("embedding chunks", 10, 100)
-        now = 120.0
-        update("embedding chunks", 20, 100)
-    shown = file.getvalue()
-    assert "0/4" in shown
-    assert "0/100" in shown
-    assert "0:20" in shown
-    assert " left" in shown
-
-
-def test_a_bar_writes_nothing_into_a_file() -> None:
-    file = io.StringIO()
-    with open_progress_bar(console=PlainConsole(file=file)) as update:
-        update("reading documents", 1, 4)
-    assert file.getvalue() == ""
+def test_the_next_lines_of_a_list_item_are_indented_to_its_text() -> None:
+    console, file = on_terminal(width=20)
+    console.write("[1] one two three four five\n  - six seven eight nine ten")
+    assert file.getvalue().splitlines() == [
+        "[1] one two three",
+        "    four five",
+        "  - six seven eight",
+        "    nine ten",
+    ]

@@ -28,7 +28,7 @@ p { margin-bottom: 2em !important; }"""
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search", "--no-open") as it:
+    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search") as it:
         yield it
 
 
@@ -77,7 +77,7 @@ def list_cards(shown: Page) -> list[str]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("demo")
     with serve(
-        folder, "--playground", "--recorded", "--no-open", "--port", "0", command="demo"
+        folder, "--playground", "--recorded", command="demo"
     ) as it:
         yield it
 
@@ -361,7 +361,7 @@ def test_hostile_passages_do_nothing(
     opened: Open, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     with serve(
-        tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--no-open", "--port", "0"
+        tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--port", "0"
     ) as served:
         for width in (380, 1600):
             shown = opened(served.at(QUESTION), viewport={"width": width, "height": 900})

@@ -13,9 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from qtmiddleware.kit.cli.console import PlainConsole
-from qtmiddleware.kit.cli.reports import write_report
-from qtmiddleware.kit.cli.terminal import escape_line
+from qtmiddleware.kit.cli.output import PlainConsole, escape_line, write_report
 from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.stores import SQLiteStore
 from qtmiddleware.protocols import Passage
@@ -80,11 +78,11 @@ def test_a_console_shows_any_text_as_it_is_but_for_what_a_terminal_obeys() -> No
 
 
 def test_keywords_of_hostile_questions_are_one_harmless_line_each(qtm: Run) -> None:
-    ended = qtm("preprocess", text="\n".join(LINES).encode())
+    ended = qtm("transform", "-t", "none", text="\n".join(LINES).encode())
     assert ended.code == 0, ended.err
     nothing_acts(ended)
-    assert len(ended.out.split("\n")) - 1 == len(LINES)
-    ended = qtm("preprocess", "--json", text="\n".join(LINES).encode())
+    assert ended.out.count("\npreprocessed: ") == len(LINES)
+    ended = qtm("transform", "-t", "none", "--json", text="\n".join(LINES).encode())
     nothing_acts(ended)
     assert [row["query"] for row in json.loads(ended.out)] == [line.rstrip("\r") for line in LINES]
 
@@ -122,15 +120,15 @@ def test_answers_passages_and_the_account_of_them_are_shown_harmlessly(
     service.text = f"{WORST} [1]"
     for more in ((), ("--json",)):
         asked = (
-            "ask",
+            "query",
             "Where is the vet?",
             "--type",
             "rewrite",
             "--explain",
             "--top-k",
             "9",
-            "-H",
-            "a\x1b[2J",
+            "--filter",
+            "{}",
             *more,
         )
         ended = qtm(*asked, folder=hostile_folder, QTM_LLM_BASE_URL=service.url)
@@ -145,7 +143,7 @@ def test_a_streamed_answer_at_a_terminal_holds_no_sequence_but_our_own(
     service.text = f"so it is: {WORST} [1]"
     at = environ(hostile_folder, QTM_LLM_BASE_URL=service.url)
     with Terminal(
-        "ask", "Where is the vet?", "--type", "rewrite", folder=hostile_folder, environ=at
+        "query", "Where is the vet?", "--type", "rewrite", folder=hostile_folder, environ=at
     ) as terminal:
         terminal.wait_for("so it is", "Sources:")
         assert terminal.ended() == 0
@@ -165,11 +163,11 @@ def test_a_config_and_what_is_wrong_with_it_are_shown_harmlessly(qtm: Run, tmp_p
     (tmp_path / "c.json").write_text(
         json.dumps({"preprocess": {"language": WORST}, WORST: 1}), encoding="utf-8"
     )
-    ended = qtm("config", "check", "c.json")
+    ended = qtm("config", "show", "c.json")
     assert ended.code == 2
     nothing_acts(ended)
     nothing_acts(
-        qtm("ask", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?")
+        qtm("query", "--config", "no\x1b]0;x\x07.json", "--type", "\x1b]0;x\x07\u202e", "Where?")
     )
 
 

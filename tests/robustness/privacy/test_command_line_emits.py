@@ -34,19 +34,19 @@ CONFIG: Final = {
     "contextualChunks": False,
 }
 TURNS: Final = [part for turn in HISTORY for part in ("--history", turn["content"])]
-ASKING: Final = ("ask", QUERY, "-c", "c.json", *TURNS)
+ASKING: Final = ("query", QUERY, "-c", "c.json")
 
 RUNS: Final = (
     ASKING,
     (*ASKING, "--json"),
     ("query", "-c", "c.json"),
-    ("transform", QUERY, "-c", "c.json"),
+    ("transform", QUERY, "-c", "c.json", *TURNS),
     ("ingest", "docs", "-c", "contextual.json"),
     ("config", "show", "c.json"),
     ("config", "show", "c.json", "--json"),
-    ("config", "check", "wrong.json"),
-    ("config", "check", "address.json"),
-    ("config", "check", "broken.json"),
+    ("config", "show", "wrong.json"),
+    ("config", "show", "address.json"),
+    ("config", "show", "broken.json"),
 )
 # One process for all of them, as most of the time goes into starting one.
 SCRIPT: Final = """

@@ -359,10 +359,10 @@ def test_a_config_that_has_no_end_is_refused() -> None:
 # --- the command line -----------------------------------------------------------------------------
 
 RUNS: Final = (
-    ("ask", QUERY, "-c", "c.json"),
+    ("query", QUERY, "-c", "c.json"),
     ("ingest", "docs", "-c", "c.json"),
     ("ingest", "docs", "-c", "ledger.json"),
-    ("config", "check", "broken.json"),
+    ("config", "show", "broken.json"),
     ("bench", "--data", "set", "--recordings", "recording.jsonl"),
 )
 SCRIPT: Final = """

@@ -53,7 +53,7 @@ USES: Final = {
     ),
     "the command line": (
         "from qtmiddleware.kit.cli import main\n"
-        "for arguments in (['--help'], ['config', 'show'], ['preprocess', 'Is Jaco ill?']):\n"
+        "for arguments in (['--help'], ['config', 'show'], ['transform', '-t', 'none', 'Is Jaco ill?']):\n"
         "    sys.argv = ['qtm', *arguments]\n"
         "    try:\n"
         "        main()\n"

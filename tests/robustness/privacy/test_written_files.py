@@ -15,8 +15,7 @@ import pytest
 import qtmiddleware as qtm
 from qtmiddleware.errors import ConfigError, StoreError
 from qtmiddleware.kit.bulk.run import transform_file
-from qtmiddleware.kit.cli.reports import check_file_writable, check_report, write_report
-from qtmiddleware.kit.cli.session import create_history_file
+from qtmiddleware.kit.cli.output import check_report, write_report
 from qtmiddleware.kit.evaluation import Report
 from qtmiddleware.kit.evaluation.bench import require_writable
 from qtmiddleware.kit.evaluation.caches import CachedModel, CacheFile
@@ -128,9 +127,8 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "recording": record_reply,
     "recording of a bench": require_writable,
     "transformed questions": transform,
-    "history of questions": lambda place: create_history_file(),
     "report": lambda place: write_report(place, REPORT, {}),
-    "report, before anything is asked": lambda place: check_file_writable(place, "--report"),
+    "report, before anything is asked": lambda place: check_report(place),
     "test set": lambda place: write(bridges_data(), place),
 }
 
@@ -140,11 +138,10 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 def test_a_planted_link_is_not_written_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, leads_to: str
 ) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "qtmiddleware").mkdir()
     place, victim = tmp_path / "qtmiddleware" / "history.ingest", tmp_path / "victim"
-    if writer == "history of questions":
-        place = place.with_suffix("")
+    if writer.startswith("report, before"):
+        place = place.with_suffix(".md")
     place.symlink_to(victim)
     content = {"nothing": None, "an empty file": b"", "a file": b"precious"}[leads_to]
     if content is not None:
