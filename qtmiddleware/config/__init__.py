@@ -58,7 +58,7 @@ class Config:
             source: One of these:
 
                 - The path of a file, or the name of a preset. A word such as ``auto`` is always a
-                  preset; write ``./auto`` for a file. ``qtm config presets`` lists the presets.
+                  preset; write ``./auto`` for a file. ``qtm config init --help`` lists them.
                 - A mapping. Its values override the file or preset that ``QTM_CONFIG`` names.
                 - ``None``. Only the environment variables and ``QTM_CONFIG`` are read.
                 - `Settings`. The environment variables are not read.

@@ -435,7 +435,7 @@ def _hash_question(record: Mapping[str, Any]) -> int:
 
 def _build_output_error(reason: str) -> ConfigError:
     return ConfigError(
-        f"{reason}; name another --out, or replace it with --overwrite", path="--out"
+        f"{reason}; delete it, or name another --out", path="--out"
     )
 
 

@@ -23,7 +23,7 @@ def command(
     config: ConfigFile = None,
     sets: Sets = None,
 ) -> None:
-    """Let the model write questions with answers about your documents.
+    """Let the model write questions about your documents.
 
     Each question is written from one passage, and kept if the model finds its
     answer there. The folder can be measured with 'qtm bench --data FOLDER'. Its

@@ -157,7 +157,7 @@ class Baseline:
             raise _refuse(
                 self.name,
                 f"was measured on other {figures.join_names(parts)}, so it cannot be compared. Use"
-                f" the same --function, --data, --recordings, --questions and --seed, or {_HOW}",
+                f" the same --function, --data, --recordings and --questions, or {_HOW}",
             )
 
     def check_systems(self, systems: Collection[str], rule: Rule) -> None:
