@@ -8,9 +8,9 @@ import pytest
 from pytest_httpserver import HTTPServer
 
 from tests.support.bulk_world import RewritingService
-from tests.support.command_line import qtm
+from tests.support.command_line import qtm, qtm_process
 
-__all__ = ["qtm"]
+__all__ = ["qtm", "qtm_process"]
 
 
 @pytest.fixture(autouse=True)

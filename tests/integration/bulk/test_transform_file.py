@@ -32,11 +32,12 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def transform(qtm: Run, service: RewritingService) -> Run:
+def transform(qtm: Run, qtm_process: Run, service: RewritingService) -> Run:
     """Run the command over ``queries.jsonl`` to its end."""
 
-    def run(*options: str, text: bytes = b"") -> Ended:
-        return qtm(*build_command(*options)[3:], text=text, QTM_LLM_BASE_URL=service.url)
+    def run(*options: str, text: bytes = b"", has_own_process: bool = False) -> Ended:
+        command = qtm_process if has_own_process else qtm
+        return command(*build_command(*options)[3:], text=text, QTM_LLM_BASE_URL=service.url)
 
     return run
 
@@ -182,7 +183,8 @@ def test_a_spent_budget_ends_the_run_with_what_to_do(
     transform: Run, service: RewritingService, tmp_path: Path
 ) -> None:
     write_questions(tmp_path / "queries.jsonl", make_questions(60))
-    ended = transform("--set", "budget.maxTokens=4000")
+    # What a process has spent counts for all of it.
+    ended = transform("--set", "budget.maxTokens=4000", has_own_process=True)
     assert ended.code == 1
     said = "budget.maxTokens allows 4,000 tokens in 24 hours, and the budget is spent"
     assert said in ended.err
@@ -190,7 +192,7 @@ def test_a_spent_budget_ends_the_run_with_what_to_do(
     # 120 each, and before one is asked there is room for the most it may cost.
     assert 15 <= len(done) <= 33
     assert len(service.bodies) == len(done)
-    assert transform("--set", "budget.maxTokens=40000").code == 0
+    assert transform("--set", "budget.maxTokens=40000", has_own_process=True).code == 0
     assert len(service.bodies) == 60
 
 
@@ -202,7 +204,7 @@ def test_a_question_the_model_refuses_is_told_and_asked_again_by_the_next_run(
     write_questions(tmp_path / "queries.jsonl", questions)
     ended = transform()
     assert ended.code == 1
-    assert "1 questions failed (1 refused); run the same command to retry them" in ended.err
+    assert "1 question failed (1 refused); run the same command to retry" in ended.err
     by_line = {it["line"]: it.get("error") for it in read_records(tmp_path / "out.jsonl")}
     assert by_line == {1: None, 2: None, 3: "refused", 4: None, 5: None, 6: None}
     service.refused = set()
@@ -260,10 +262,9 @@ def test_a_second_run_on_one_output_is_refused(
     write_questions(tmp_path / "queries.jsonl", make_questions(3))
     running = start(tmp_path, service.url)
     assert wait_for_requests(service, 1, running)
-    for options in ((), ("--overwrite",)):
-        ended = transform(*options)
-        assert ended.code == 1
-        assert "another run is writing to this output" in ended.err
+    ended = transform()
+    assert ended.code == 1
+    assert "another run is writing to this output" in ended.err
     service.holds = False
     service.released.set()
     running.communicate(timeout=200)
@@ -279,9 +280,10 @@ def test_another_config_is_refused_before_anything_is_asked(
     ended = transform("--set", "transformationModel=gpt-6-mini")
     assert ended.code == 2
     assert "out.jsonl was started with another config" in ended.err
-    assert "--overwrite" in ended.err
+    assert "delete it, or name another --out" in ended.err
     assert len(service.bodies) == 3
-    assert transform("--set", "transformationModel=gpt-6-mini", "--overwrite").code == 0
+    (tmp_path / "out.jsonl").unlink()
+    assert transform("--set", "transformationModel=gpt-6-mini").code == 0
     assert len(service.bodies) == 6
 
 
@@ -321,8 +323,11 @@ def test_without_a_model_the_keywords_are_written(qtm: Run, tmp_path: Path) -> N
     [
         (("--file", "q.txt"), "--file needs --out"),
         (("--out", "o.jsonl"), "--out needs --file"),
-        (("Why?", "--file", "q.txt", "--out", "o.jsonl"), "not both"),
-        (("--file", "q.txt", "--out", "o.jsonl", "-H", "Who?"), 'set "history" in the line'),
+        (("Why?", "--file", "q.txt", "--out", "o.jsonl"), "must stand in the file"),
+        (
+            ("--file", "q.txt", "--out", "o.jsonl", "-H", "Who?"),
+            'their "history" must stand in the file',
+        ),
         (
             ("--file", "no.txt", "--out", "o.jsonl"),
             "no.txt cannot be read: No such file or directory",
@@ -346,6 +351,6 @@ def test_a_terminal_sees_how_far_it_is(service: RewritingService, tmp_path: Path
     write_questions(tmp_path / "queries.jsonl", make_questions(40))
     options = build_command("--concurrency", "2")[3:]
     with Terminal(*options, folder=tmp_path, environ=build_environment(service.url)) as terminal:
-        terminal.wait_for("of 40 questions", "per second", "left", seconds=150)
+        terminal.wait_for("transforming", "/40", seconds=150)
         terminal.wait_for("40 lines: 40 asked", seconds=150)
         assert terminal.ended(150) == 0

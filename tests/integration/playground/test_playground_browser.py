@@ -76,9 +76,7 @@ def list_cards(shown: Page) -> list[str]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("demo")
-    with serve(
-        folder, "--playground", "--recorded", command="demo"
-    ) as it:
+    with serve(folder, "--playground", "--recorded", command="demo") as it:
         yield it
 
 
@@ -360,9 +358,7 @@ def test_the_headline_and_the_verdict_say_where_the_cards_show_the_answer(
 def test_hostile_passages_do_nothing(
     opened: Open, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with serve(
-        tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--port", "0"
-    ) as served:
+    with serve(tmp_path_factory.mktemp("hostile"), "-f", f"{APP}:hostile", "--port", "0") as served:
         for width in (380, 1600):
             shown = opened(served.at(QUESTION), viewport={"width": width, "height": 900})
             assert sorted(list_cards(shown)) == sorted(TIERS)
