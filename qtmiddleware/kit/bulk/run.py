@@ -434,9 +434,7 @@ def _hash_question(record: Mapping[str, Any]) -> int:
 
 
 def _build_output_error(reason: str) -> ConfigError:
-    return ConfigError(
-        f"{reason}; delete it, or name another --out", path="--out"
-    )
+    return ConfigError(f"{reason}; delete it, or name another --out", path="--out")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A playground over a good function with a model."""
-    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search", "--no-open") as it:
+    with serve(tmp_path_factory.mktemp("playground"), "-f", f"{APP}:search") as it:
         yield it
 
 
@@ -87,7 +87,7 @@ def test_impossible_weights_are_said(served: Served) -> None:
 def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
     tmp_path: Path,
 ) -> None:
-    with serve(tmp_path, "-f", f"{APP}:hanging", "--no-open") as served:
+    with serve(tmp_path, "-f", f"{APP}:hanging") as served:
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
             connection.sendall(b"GET /?q=why HTTP/1.1\r\nHost: localhost\r\n\r\n")
             wait_until(lambda: "the function hangs" in served.errors.read_text())
@@ -100,7 +100,7 @@ def test_an_interrupt_ends_it_as_it_ends_every_command_though_a_function_hangs(
 def test_a_second_one_takes_a_port_of_its_own_and_without_a_key_it_compares_the_rules(
     tmp_path: Path, served: Served
 ) -> None:
-    with serve(tmp_path, "-f", f"{APP}:plain", "--no-open", "--port", "0") as other:
+    with serve(tmp_path, "-f", f"{APP}:plain", "--port", "0") as other:
         assert other.port != served.port
         page = other.get(QUESTION)
         said = other.errors.read_text()
@@ -128,7 +128,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(
 
 
 def test_without_an_index_it_says_how_to_make_one(qtm: Callable[..., Ended]) -> None:  # noqa: F811
-    ended = qtm("playground", "--no-open")
+    ended = qtm("playground")
     assert (ended.code, ended.out) == (1, "")
     assert "does not exist yet" in ended.err
     assert "qtm ingest" in ended.err
@@ -158,7 +158,7 @@ def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Pat
     (folder / "asked.json").write_text(
         json.dumps([{"question": "What <b>is</b> it?", "ideal_answer": "It."}])
     )
-    with serve(folder, "--no-open", "--questions", "asked.json", "--set", "topK=2") as served:
+    with serve(folder, "--questions", "asked.json", "--set", "topK=2") as served:
         assert "What &lt;b&gt;is&lt;/b&gt; it?" in served.get().text
         page = served.get(QUESTION).text
         assert served.end() == 130
@@ -167,7 +167,7 @@ def test_it_serves_the_index_of_the_folder_with_examples_of_ones_own(folder: Pat
 
 
 def test_the_demo_replays_its_replies_and_says_where_there_is_none(tmp_path: Path) -> None:
-    with serve(tmp_path, "--playground", "--recorded", "--no-open", command="demo") as served:
+    with serve(tmp_path, "--playground", "--recorded", command="demo") as served:
         start = served.get().text
         known = served.get("flat again").text
         unknown = served.get("a question that nobody has asked").text
@@ -193,7 +193,7 @@ def test_the_same_link_gives_the_same_answer_after_other_questions(tmp_path: Pat
             re.DOTALL,
         )
 
-    with serve(tmp_path, "--playground", "--recorded", "--no-open", command="demo") as served:
+    with serve(tmp_path, "--playground", "--recorded", command="demo") as served:
         first = served.get("flat again").text
         for question in ("winter", "muddy. hose ok?", "E-4042", "no help from motor"):
             served.get(question)
