@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from qtmiddleware.types import SubAnswer as SubAnswer
     from qtmiddleware.types import Transformation as Transformation
     from qtmiddleware.types import Variant as Variant
-    from qtmiddleware.wrapping.decorator import middleware as middleware
     from qtmiddleware.wrapping.health import Health as Health
     from qtmiddleware.wrapping.health import Readiness as Readiness
     from qtmiddleware.wrapping.query_middleware import QueryMiddleware as QueryMiddleware
+    from qtmiddleware.wrapping.query_middleware import middleware as middleware
 
 __version__ = "0.1.0"
 
@@ -75,13 +75,12 @@ _HOMES = {
         "WrapError",
     ),
     "preprocessing": ("preprocess",),
-    "wrapping.decorator": ("middleware",),
     "wrapping.health": ("Health", "Readiness"),
     "kit.check": ("Check", "CheckState", "Finding"),
     "kit.index.hybrid": ("Hybrid",),
     "kit.index.ingestion": ("IngestReport", "ingest"),
     "kit.index.retriever": ("open_retriever",),
-    "wrapping.query_middleware": ("QueryMiddleware",),
+    "wrapping.query_middleware": ("QueryMiddleware", "middleware"),
     "types": (
         "Answer",
         "Citation",

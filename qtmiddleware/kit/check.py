@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.question_words import find_matching_words, is_code
 from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.binding import find_top_k_name, has_parameter
+from qtmiddleware.wrapping.binding import find_top_k_name, read_parameters_of_any
 
 MOST_ASKED: Final = 10
 """The largest number of questions to ask. A longer list is sampled at even intervals."""
@@ -199,7 +199,7 @@ class _CheckRun:
     def __init__(self, search: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.function = search.__wrapped__
         layers = [kwargs.pop("qtm_config", None)]
-        if not has_parameter(self.function, "config"):
+        if "config" not in read_parameters_of_any(self.function):
             layers.insert(0, kwargs.pop("config", None))
         # Several calls read the history, and an iterator can be read only once.
         if isinstance(history := kwargs.get("history"), Iterator):
@@ -470,7 +470,8 @@ class _CheckRun:
 
     async def _add_model_and_rerank_findings(self, free: Retrieval) -> None:
         """Retrieve with the model and the reranker if the settings use them, and add findings."""
-        settings, limits, has_model = self.settings, self.settings.limits, self.middleware.has_model
+        settings, limits = self.settings, self.settings.limits
+        has_model = self.middleware.engine.has_model
         asks = settings.transformation_type != "none" and settings.escalation.mode != "never"
         reranks = settings.rerank.enabled and settings.fusion.row.merges
         if not asks:
@@ -506,7 +507,7 @@ class _CheckRun:
     def _add_model_finding(self, best: Retrieval, free: Retrieval) -> None:
         trace, name, failed = (
             best.trace,
-            self.middleware.model.name,
+            self.middleware.engine.model.name,
             _find_problem(best, "transform"),
         )
         kinds = [variant.kind for variant in best.variants[1:]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qtmiddleware.catalogue import OWN_FUSION, TEXT_FIELDS, TRANSFORMS, FusionMethod
 from qtmiddleware.config.settings import FusionSettings, Settings
-from qtmiddleware.errors import ConfigError, InvalidQuery, ModelError
+from qtmiddleware.errors import InvalidQuery, ModelError
 from qtmiddleware.preprocessing import extract_keywords
 from qtmiddleware.protocols import Clock, FuseFunction, Reranker, RetrievalHook
 from qtmiddleware.retrieval.learned import Learned
@@ -312,18 +312,6 @@ def read_today(clock: Clock | None) -> date:
     if not isinstance(now, datetime):
         raise TypeError("clock= must return a datetime")
     return now.date()
-
-
-def validate_clock(clock: Clock | None) -> Clock | None:
-    """Return *clock* unchanged if it can be used.
-
-    Raises:
-        ConfigError: *clock* is neither callable nor ``None``.
-    """
-    if clock is None or callable(clock):
-        return clock
-    message = f"clock must be a function that returns a datetime, not {type(clock).__name__}"
-    raise ConfigError(f"{message}; pass lambda: datetime.now(zone)", path="clock")
 
 
 def build_paging_warning(argument_name: str) -> str:

@@ -11,7 +11,7 @@ from time import perf_counter, time
 from typing import Any, Final, TypeVar
 
 from qtmiddleware.errors import REASONS, ConfigError, ModelError
-from qtmiddleware.protocols import Observer, Reply, RetrievalHook
+from qtmiddleware.protocols import Observer, Reply
 from qtmiddleware.runtime.io import Ending, on_abandon
 from qtmiddleware.runtime.logs import format_error, get_logger
 from qtmiddleware.types import Answer, Operation, Retrieval
@@ -221,16 +221,6 @@ def _collect_counts(result: Any) -> dict[str, int]:
 # A list with one item while a hook runs. A task that the hook started may outlive the hook: it sees
 # the same list, which is empty by then.
 _telling: Final[ContextVar[list[bool] | None]] = ContextVar("telling", default=None)
-
-
-def validate_hook(hook: RetrievalHook | None) -> RetrievalHook | None:
-    """Return *hook* unchanged. Raise `ConfigError` if it is neither callable nor ``None``."""
-    if hook is None or callable(hook):
-        return hook
-    raise ConfigError(
-        f"on_retrieval must be a function of a Retrieval, not {type(hook).__name__}",
-        path="on_retrieval",
-    )
 
 
 def is_inside_hook() -> bool:

@@ -60,7 +60,9 @@ class SearchTool:
         self.name = name
         self.collection = collection or f"the collection of {name}"
         self.fields = tuple(fields)
-        self.efforts = tuple(EFFORTS) if function.middleware.has_model else tuple(EFFORTS)[:1]
+        self.efforts = (
+            tuple(EFFORTS) if function.middleware.engine.has_model else tuple(EFFORTS)[:1]
+        )
         shown = f" Each result shows the fields {', '.join(self.fields)}." if self.fields else ""
         content = f" {about.strip().rstrip('.')}." if about.strip() else ""
         self.description = (

@@ -98,17 +98,17 @@ class Binding:
         function_name: the function's name, with the name of its class.
         named: the parameters by name, without ``*args`` and ``**kwargs``.
         positions: the positions of the parameters that may be passed by position, by name.
-        can_take_positional: whether an argument may be passed by position, to ``*args`` too.
+        takes_positional: whether an argument may be passed by position, to ``*args`` too.
         has_var_keyword: whether the function has a ``**kwargs`` parameter.
         is_loose: whether only ``*args`` or ``**kwargs`` can hold the question.
+        is_named: whether the user named the question's parameter.
         is_pinecone_search: whether the function has the parameters of Pinecone's search.
         takes_clauses: whether the function takes the question inside ``score_by`` clauses.
         path: where the function takes the question.
         sources: the keywords and positions at which callers pass it, the likeliest first.
         argument: the name of the question's parameter, with dots for a value inside it.
         top_k_argument: the same for the number of passages; ``None`` if the signature has none.
-        page, pages: the name of the page's parameter, if the user named it, or else all that have
-            a page's name.
+        pages: the names of the parameters that select a page.
         is_page_named: whether *page_arg* says what selects a page, or that nothing does.
         may_have_pages: whether the signature leaves open if the function has pages.
         takes_vector_anywhere: whether nothing shows which argument takes the vector.
@@ -127,92 +127,89 @@ class Binding:
         page_arg: PageArgument = None,
         takes_vector: bool = False,
     ) -> None:
-        inner = fn.func if isinstance(fn, partial) else fn
+        inner, fixed = (fn.func, fn.keywords) if isinstance(fn, partial) else (fn, {})
         name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
         self.function_name = name.rpartition("<locals>.")[2]
-        self._is_query = name.endswith(".query")
-        self._module = str(getattr(inner, "__module__", ""))
-        self.takes_vector = takes_vector
-        self.is_named = query_arg is not None
+        self.takes_vector, self.is_named = takes_vector, query_arg is not None
         self.ambiguity = ""
-        parameters = _read_parameters(fn)
+        # With those that a partial sets.
+        self._all = read_parameters_of_any(inner)
+        parameters = read_parameters_of_any(fn)
         kinds = {parameter.kind for parameter in parameters.values()}
         self.named = {name: it for name, it in parameters.items() if it.kind not in _VARIADIC}
-        # With those that a partial sets.
-        self._all = _read_parameters(inner)
-        fixed = fn.keywords.keys() if isinstance(fn, partial) else set[str]()
         by_position = [name for name, it in self.named.items() if it.kind in _BY_POSITION]
         self.positions = {name: index for index, name in enumerate(by_position)}
-        own = int(by_position[:1] in (["self"], ["cls"]))
-        free = [name for name in by_position[own:] if name not in fixed]
+        first = int(by_position[:1] in (["self"], ["cls"]))
         self._free = [name for name in self.named if name not in {"self", "cls", *fixed}]
-        self.can_take_positional = bool(by_position[own:]) or _VARIADIC[0] in kinds
+        free = [name for name in by_position if name in self._free]
+        self.takes_positional = bool(by_position[first:]) or _VARIADIC[0] in kinds
         self.has_var_keyword = _VARIADIC[1] in kinds
         is_known = free or not {*QUERIES, *VECTORS}.isdisjoint(self._free)
         self.is_loose = not (kinds.isdisjoint(_VARIADIC) or is_known)
+        is_by_name = not (by_position[first:] or self.is_loose)
         self.is_pinecone_search = (
-            not by_position[own:] and {_INPUTS, "namespace"} <= self.named.keys()
+            not by_position[first:] and {_INPUTS, "namespace"} <= self.named.keys()
         )
         self._check_names(query_arg=query_arg, top_k_arg=top_k_arg, page_arg=page_arg)
-        self.path = path = self._choose_question(query_arg, free)
+        # Pinecone's method `query` shows no parameters, and takes keywords only.
+        is_query = self.is_loose and name.endswith(".query")
+        is_pinecone = is_query and str(getattr(inner, "__module__", "")).startswith("pinecone.")
+        self.takes_vector_anywhere = self.is_loose and not (is_query or self.is_named)
+        self.path = path = self._choose_path(query_arg, free, is_vector_search=is_pinecone)
         self.argument = ".".join(path) or "query"
         self.takes_clauses = path == (SCORE_BY,)
-        is_by_name = not (by_position[own:] or self.is_loose)
-        self.sources = self._list_sources([own] if is_by_name else [])
-        self.top_k_argument = top_k_arg or find_top_k_name(
-            name for name in self.named if name != path[0]
-        )
-        # Pinecone's method `query` shows no parameters, and takes keywords only.
-        self.takes_vector_anywhere = self.is_loose and not (self._is_query or self.is_named)
+        self.sources = self._list_sources([first] if is_by_name else [])
+        others = [name for name in self.named if name != path[0]]
+        self.top_k_argument = top_k_arg or find_top_k_name(others)
         self.is_page_named = page_arg is not None
-        self.page = page_arg or ""
-        taken = (path[0], (self.top_k_argument or "").partition(".")[0])
-        self.pages = [it for it in self.named if _is_page_name(it) and it not in taken]
+        taken = (self.top_k_argument or "").partition(".")[0]
+        usual_pages = [name for name in others if _is_page_name(name) and name != taken]
+        self.pages = usual_pages if page_arg is None else [page_arg] if page_arg else []
         self.may_have_pages = self.has_var_keyword and not (self.pages or self.is_page_named)
 
-    def _choose_question(self, query_arg: str | None, free: list[str]) -> tuple[str, ...]:
-        """Return the path to the question. If it is unclear, set `ambiguity`."""
+    def _choose_path(
+        self, query_arg: str | None, free: list[str], *, is_vector_search: bool
+    ) -> tuple[str, ...]:
+        """Return the path to the question. If it is unclear, set `ambiguity`.
+
+        *free* are the parameters that may be passed by position. *is_vector_search* says that the
+        function is known to take a vector, although it has no named parameters.
+        """
         takes_vector = self.takes_vector
         if self.is_pinecone_search and not takes_vector and query_arg in (None, "query"):
-            self._require_free("query")
-            return self._require_free(*_INPUTS_TEXT)
-        if query_arg is not None:
-            return self._require_free(*query_arg.split("."))
-        if SCORE_BY in self.named and self._all.keys().isdisjoint(QUERIES):
+            query_arg = ".".join(_INPUTS_TEXT)
+        if query_arg is None and SCORE_BY in self.named and self._all.keys().isdisjoint(QUERIES):
             return (SCORE_BY,)
-        usual = [
-            name for name in (*(VECTORS if takes_vector else ()), *QUERIES) if name in self._all
-        ]
-        names = usual[:1] or self._list_likeliest(free)
-        if not takes_vector and self._takes_only_vectors(names):
+        if query_arg is None:
+            order = (*VECTORS, *QUERIES) if takes_vector else QUERIES
+            names = [name for name in order if name in self._all][:1] or self._list_likeliest(free)
+            is_vector_search |= not self.named.keys().isdisjoint(VECTORS)
+            if not takes_vector and (
+                all(map(self._is_vector, names)) if names else is_vector_search
+            ):
+                raise self._make_error(
+                    "takes a vector, not a text; pass embed=, a function from a text to its vector"
+                )
+            if not (names or self.is_loose):
+                raise self._make_error(
+                    "has no parameter that looks like the query; name it with query_arg="
+                    f" ({self._describe()})"
+                )
+            if len(names) > 1:
+                self.ambiguity = (
+                    f"several of its parameters may be the question ({', '.join(names)}); name the"
+                    " right one with query_arg="
+                )
+                if takes_vector:
+                    raise WrapError(f"{self.function_name}(): {self.ambiguity}")
+                return ("",)
+            query_arg = names[0] if names else "vector" if takes_vector else "query"
+        path = tuple(query_arg.split("."))
+        if path[0] in self._all and path[0] not in self._free:
             raise self._make_error(
-                "takes a vector, not a text; pass embed=, a function from a text to its vector"
+                f"is a partial that already sets {path[0]!r}; leave the query out of the partial"
             )
-        if len(names) > 1:
-            problem = (
-                f"several of its parameters may be the question ({', '.join(names)}); name the"
-                " right one with query_arg="
-            )
-            if takes_vector:
-                raise WrapError(f"{self.function_name}(): {problem}")
-            self.ambiguity = problem
-            return ("",)
-        if names:
-            return self._require_free(*names)
-        if not self.is_loose:
-            raise self._make_error(
-                "has no parameter that looks like the query; name it with query_arg="
-                f" ({self._describe()})"
-            )
-        return ("vector",) if takes_vector else ("query",)
-
-    def _takes_only_vectors(self, names: list[str]) -> bool:
-        """Return whether the function takes a vector, and *names* are none of a text."""
-        if names:
-            return all(map(self._is_vector, names))
-        # Pinecone's `query` method has no named parameters.
-        is_pinecone = self.is_loose and self._is_query and self._module.startswith("pinecone.")
-        return is_pinecone or not self.named.keys().isdisjoint(VECTORS)
+        return path
 
     def _list_likeliest(self, free: list[str]) -> list[str]:
         """Return the parameters that take the question, as far as names and types can tell.
@@ -250,19 +247,19 @@ class Binding:
         *first* is the position of the first argument, if the function takes keywords only.
         """
         name = self.path[0]
-        after = [*(it for it in QUERIES if it not in self.named), _INPUTS]
-        before: list[Any] = []
+        usual = [*(it for it in QUERIES if it not in self.named), _INPUTS]
         if self.takes_clauses:
             # A text that a caller passes beside the clauses, unless the function takes it.
-            before, after = [*([] if self.has_var_keyword else after), *first], []
-        elif self.takes_vector:
+            return *(() if self.has_var_keyword else usual), *first, name
+        before: list[str] = []
+        if self.takes_vector:
             before = [it for it in QUERIES if it in self.named and it != name]
         elif self.is_pinecone_search:
             before = ["query"]
         elif self.has_var_keyword and not self.is_named and name not in QUERIES:
             # The name is only a guess, so **kwargs may hold a usual one.
-            before = after
-        return *before, name, *after, *first
+            before = usual
+        return *before, name, *usual, *first
 
     def _is_optional(self, name: str) -> bool:
         return self.named[name].default is not _EMPTY
@@ -271,32 +268,17 @@ class Binding:
         """Return whether *name* takes a vector, judged by its name and annotation."""
         return name in VECTORS or bool(_VECTOR_TYPE.search(str(self._all[name].annotation)))
 
-    def _require_free(self, name: str, *keys: str) -> tuple[str, ...]:
-        """Return the path. Raises `WrapError` if the function is a partial that sets *name*."""
-        if name not in self._free and name in self._all:
-            raise self._make_error(
-                f"is a partial that already sets {name!r}; leave the query out of the partial"
-            )
-        return name, *keys
-
     def _check_names(self, **options: Any) -> None:
         """Raise `WrapError` if one of the *options* names no parameter."""
         for option, path in options.items():
+            is_text = isinstance(path, str)
             if path is None or (path is False and option == "page_arg"):
                 continue
-            if not isinstance(path, str):
-                allowed = "a parameter's name" + (" or False" if option == "page_arg" else "")
+            name = path.partition(".")[0] if is_text else path
+            if not (is_text and (name in self._all or self.has_var_keyword)):
                 raise self._make_error(
-                    f"cannot be wrapped: {option} must be {allowed}, not {path!r}"
+                    f"has no parameter {name!r}, but {option}= names it; {self._describe()}"
                 )
-            name = path.partition(".")[0]
-            if name in self.named or name in self._all or self.has_var_keyword:
-                continue
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, self.named, 1)
-            hint = f"did you mean {near[0]!r}?" if near else self._describe()
-            raise self._make_error(f"has no parameter {name!r}, but {option}= names it; {hint}")
 
     def _describe(self) -> str:
         return "its parameters are: " + (", ".join(self.named) or "none")
@@ -316,13 +298,8 @@ class Binding:
 
     def read_default(self, name: Any) -> Any:
         """Return the default of *name*, or ``None`` if the parameter has no default."""
-        if name not in self.named or not self._is_optional(name):
-            return None
-        return self.named[name].default
-
-    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
-        """Return the arguments of one call."""
-        return Arguments(self, args, kwargs)
+        default = self.named[name].default if name in self.named else None
+        return None if default is _EMPTY else default
 
 
 class Arguments:
@@ -348,11 +325,11 @@ class Arguments:
 
     def read_passed_query(self) -> Any:
         """Return the question exactly as it is passed, for example as a list with one text."""
-        root, argument = self._place
-        if root == SCORE_BY:
-            return clauses.read_question(argument)
-        value = read_value_at_path(argument, self._keys)
-        if value is None and self._keys:
+        path = self._path
+        value = self._get(path)
+        if path[0] == SCORE_BY:
+            return clauses.read_question(value)
+        if value is None and len(path) > 1:
             raise self.binding.make_missing_error()
         return value
 
@@ -360,33 +337,27 @@ class Arguments:
         """Return the number of passages in effect; ``None`` if it is missing or not an integer."""
         value = self._get(self._number_path)
         # NumPy's integers count too, but `True` is a mistake rather than 1.
-        if hasattr(type(value), "__index__") and not isinstance(value, bool):
-            return int(value)
-        return None
+        is_number = hasattr(type(value), "__index__") and not isinstance(value, bool)
+        return int(value) if is_number else None
 
     def find_page(self) -> str:
         """Return the name of the argument that selects a page of results, or ``""``.
 
         A parameter in the signature selects a page even if a call omits it: the first one.
         """
-        binding = self.binding
-        if binding.is_page_named:
-            return binding.page
-        passed = [
-            name
-            for name, value in self.kwargs.items()
-            if binding.may_have_pages and value is not None and _is_page_name(name)
-        ]
-        pages = (it for it in (*binding.pages, *passed) if _can_select_page(self._get((it,))))
-        return next(pages, "")
+        names = self.binding.pages
+        if not self.binding.is_page_named:
+            passed = self.kwargs if self.binding.may_have_pages else {}
+            usual = (name for name, value in passed.items() if value is not None)
+            names = [
+                name
+                for name in (*names, *filter(_is_page_name, usual))
+                if _can_select_page(self._get((name,)))
+            ]
+        return names[0] if names else ""
 
     def replace(
-        self,
-        query: Any,
-        top_k: int | None = None,
-        *,
-        text_fields: Sequence[str] = (),
-        is_one_of_list: bool = False,
+        self, query: Any, top_k: int | None = None, *, text_fields: Sequence[str] = ()
     ) -> Arguments:
         """Return the arguments with another question and number of passages.
 
@@ -395,34 +366,36 @@ class Arguments:
             top_k: the new number of passages; ``None`` to keep the number.
             text_fields: the fields to search for the words of *query*, instead of the call's
                 clauses.
-            is_one_of_list: whether the call passes a list of questions, which *query* replaces.
         """
-        binding, call = self.binding, self
-        path: Path = (self._place[0], *self._keys)
+        call, path = self, self._path
         if top_k is not None and self._number_path:
             # The user's object may not allow to be copied or changed.
             with suppress(Exception):
                 call = call._set(self._number_path, top_k)
-        if self._must_move(query, is_one_of_list=is_one_of_list):
-            call, path = self._remove_from(call), binding.path
-        held = call._get(path)
-        value = query
+        if self._must_move(query):
+            call, path = self._clear(call), self.binding.path
         if text_fields:
-            value = clauses.build_text_clauses(text_fields, query)
+            query = clauses.build_text_clauses(text_fields, query)
         elif path == (SCORE_BY,):
-            value = clauses.replace_question(held, query)
+            query = clauses.replace_question(call._get(path), query)
         elif isinstance(query, str):
-            if _is_list_of_one_text(held) and not is_one_of_list:
-                value = [query]
-        elif path == binding.path and _split_words(path[-1])[-1] in _LISTS_OF_VECTORS:
-            value = [query]
-        return call._set(path, value)
+            query = [query] if _is_list_of_one_text(call._get(path)) else query
+        elif path == self.binding.path and _split_words(path[-1])[-1] in _LISTS_OF_VECTORS:
+            query = [query]
+        return call._set(path, query)
+
+    def split(self, queries: Sequence[Any]) -> list[Arguments]:
+        """Return the arguments with each of *queries* in place of the list that the call passes."""
+        path = self._path
+        if path == (SCORE_BY,):
+            return [self.replace(query) for query in queries]
+        return [self._set(path, query) for query in queries]
 
     def move_query(self) -> Arguments:
         """Return the arguments with the question's text where the function takes it."""
         with suppress(NoQuestion):
             if not self.binding.takes_vector and self._must_move(""):
-                return self.replace(self._place[1])
+                return self.replace(self._get(self._path))
         return self
 
     # --- document searches ------------------------------------------------------------------------
@@ -433,7 +406,7 @@ class Arguments:
         Returns ``None`` if the call is no document search.
         """
         with suppress(NoQuestion):
-            if self.binding.takes_clauses or self._place[0] == SCORE_BY:
+            if self.binding.takes_clauses or self._path[0] == SCORE_BY:
                 value = self._get((SCORE_BY,))
                 return clauses.read_clause_type(value[0]) if clauses.are_clauses(value) else ""
         return None
@@ -459,34 +432,35 @@ class Arguments:
     # --- where things are -------------------------------------------------------------------------
 
     @cached_property
-    def _place(self) -> tuple[Any, Any]:
-        """The keyword or position of the question, and the argument there."""
+    def _path(self) -> Path:
+        """The keyword or position at which this call passes the question, and the keys inside."""
+        root = self._find_root()
+        return (root, *self._find_keys(root, self._get((root,))))
+
+    def _find_root(self) -> Any:
         binding = self.binding
         held = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(held):
-            return SCORE_BY, held
-        places = [(it, self._read(it)) for it in binding.sources]
-        passed = [place for place in places if place[1] is not _EMPTY]
-        for place in passed:
-            if place[1] is not None:
-                return place
+            return SCORE_BY
+        passed = {it: value for it in binding.sources if (value := self._read(it)) is not _EMPTY}
+        for root, value in passed.items():
+            if value is not None:
+                return root
         if binding.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
-            texts = [place for place in enumerate(self.args) if isinstance(place[1], str)]
+            texts = [index for index, it in enumerate(self.args) if isinstance(it, str)]
             if not texts and clauses.are_clauses(held) and not binding.is_named:
-                return SCORE_BY, held
+                return SCORE_BY
             if self.args:
-                return (*texts, (len(self.args) - 1, self.args[-1]))[0]
+                return (*texts, len(self.args) - 1)[0]
         if passed:
-            return passed[-1]
-        if (default := binding.read_default(binding.path[0])) is not None:
-            return binding.path[0], default
-        raise binding.make_missing_error()
+            return [*passed][-1]
+        if binding.read_default(binding.path[0]) is None:
+            raise binding.make_missing_error()
+        return binding.path[0]
 
-    @cached_property
-    def _keys(self) -> tuple[str, ...]:
-        """The keys of the question's text inside its argument; ``()`` if this is the text."""
-        root, argument = self._place
+    def _find_keys(self, root: Any, argument: Any) -> tuple[str, ...]:
+        """Return the keys of the question's text inside *argument*; ``()`` if this is the text."""
         binding = self.binding
         # Types of a question itself, not of an object that holds it.
         if argument is None or isinstance(argument, str | list | tuple):
@@ -506,42 +480,37 @@ class Arguments:
         name = self.binding.top_k_argument
         if name and "." in name:
             return tuple(name.split("."))
-        root, argument = self._place
-        if self._keys == _INPUTS_TEXT and read_field(argument, "top_k") is not None:
+        root, *keys = self._path
+        if (*keys,) == _INPUTS_TEXT and self._get((root, "top_k")) is not None:
             return root, "top_k"
         if name is None and self.binding.has_var_keyword:
             name = find_top_k_name(self.kwargs)
         return (name,) if name else ()
 
-    def _must_move(self, query: Any, *, is_one_of_list: bool = False) -> bool:
+    def _must_move(self, query: Any) -> bool:
         """Return whether the function takes *query* elsewhere than where the call passes it."""
-        root, argument = self._place
-        binding = self.binding
+        root, binding = self._path[0], self.binding
         if root in (binding.path[0], SCORE_BY):
             return False
-        is_by_position = isinstance(root, int) and binding.can_take_positional
+        is_by_position = isinstance(root, int) and binding.takes_positional
         if binding.takes_vector and not binding.takes_clauses:
             # A vector stays only where nothing is known of the function, as in `*args`.
             is_anywhere = is_by_position and binding.takes_vector_anywhere
             return not (isinstance(query, str) or is_anywhere)
-        is_taken = is_by_position or root in binding.named
-        if isinstance(root, str):
-            is_taken = is_taken or binding.has_var_keyword
-        is_list = is_one_of_list and isinstance(argument, list | tuple)
-        is_text = isinstance(argument, str) or is_list
+        is_by_name = binding.has_var_keyword and isinstance(root, str)
+        is_taken = is_by_position or is_by_name or root in binding.named
+        is_text = isinstance(self._read(root), str | list | tuple)
         return is_text and (not is_taken or binding.is_pinecone_search)
 
-    def _remove_from(self, call: Arguments) -> Arguments:
+    def _clear(self, call: Arguments) -> Arguments:
         """Return *call* without the text of this call, unless the function takes a text too."""
-        root = self._place[0]
-        binding = self.binding
-        name = binding.top_k_argument
+        root, binding = self._path[0], self.binding
         is_taken = root in binding.named and not binding.is_pinecone_search
         if is_taken and root != _INSTEAD_OF_VECTORS:
             return call
-        if name and self._number_path[0] == root:
-            call = call._set((name,), call._get(self._number_path))
-        if root in binding.named and root not in call.kwargs:
+        if binding.top_k_argument and self._number_path[0] == root:
+            call = call._set((binding.top_k_argument,), call._get(self._number_path))
+        if root in binding.named:
             return call._set((root,), binding.read_default(root))
         args = [value for index, value in enumerate(call.args) if index != root]
         kwargs = {name: value for name, value in call.kwargs.items() if name != root}
@@ -567,20 +536,15 @@ class Arguments:
     def _set(self, path: Path, value: Any) -> Arguments:
         """Return the arguments with *value* at *path*. What lies on the path is copied."""
         root, *keys = path
-        binding = self.binding
         if keys:
             held = self._get((root,))
             value = replace_value_at_path({} if held is None else held, tuple(keys), value)
-        index = binding.positions.get(root, root)
-        if isinstance(index, int) and root not in self.kwargs:
-            args = list(self.args)
-            if index >= len(args) and binding.named[root].kind is inspect.Parameter.POSITIONAL_ONLY:
-                # The parameters before this one can only be passed by position, too.
-                args += map(binding.read_default, [*binding.positions][len(args) : index + 1])
-            if index < len(args):
-                args[index] = value
-                return Arguments(binding, args, self.kwargs)
-        return Arguments(binding, self.args, {**self.kwargs, root: value})
+        index = self.binding.positions.get(root, root)
+        if root not in self.kwargs and isinstance(index, int) and index < len(self.args):
+            args = [*self.args]
+            args[index] = value
+            return Arguments(self.binding, args, self.kwargs)
+        return Arguments(self.binding, self.args, {**self.kwargs, root: value})
 
 
 def find_top_k_name(names: Iterable[str]) -> str | None:
@@ -589,15 +553,11 @@ def find_top_k_name(names: Iterable[str]) -> str | None:
     return min(known, key=lambda name: _TOP_K_RANKS[_fold(name)], default=None)
 
 
-def has_parameter(fn: Callable[..., Any], parameter_name: str) -> bool:
-    """Return whether the signature of *fn* has a parameter *parameter_name*."""
-    return parameter_name in _read_parameters(fn)
-
-
-def _read_parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def read_parameters_of_any(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of *fn* by name. Some builtins have no signature: any may be passed."""
     try:
         return read_parameters(fn)
-    except (ValueError, TypeError):  # some builtins have no signature
+    except (ValueError, TypeError):
         return _ANYTHING
 
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from qtmiddleware.errors import SetupWarning, WrapError, is_outage, is_rate_limit
+from qtmiddleware.errors import SetupWarning, is_outage, is_rate_limit
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.call import Call, build_paging_warning
 from qtmiddleware.retrieval.flow import retrieve
@@ -50,10 +50,8 @@ class Function:
         shape: the user's functions to read and rebuild responses; ``None`` to detect the structure.
         embedder: turns texts into vectors; ``None`` if the function takes texts.
         hook: receives every `Retrieval` of the function.
-        takes_history, takes_config: whether the function has a parameter of this name.
+        told: what the user was told of: ``pages``, or the ``problem`` that stops improvements.
         learned: facts learned from earlier calls.
-        has_warned_of_pages: whether the user was told that the function returns pages.
-        has_warned_of_problem: whether the user was told that results cannot be improved.
     """
 
     fn: Callable[..., Any]
@@ -62,10 +60,7 @@ class Function:
     shape: Shape | None
     embedder: CallableEmbedder | None
     hook: RetrievalHook | None
-    takes_history: bool
-    takes_config: bool
-    has_warned_of_pages: bool
-    has_warned_of_problem: bool
+    told: set[str]
     learned: Learned = field(default_factory=Learned)
 
 
@@ -81,16 +76,11 @@ async def _return_value(value: Any) -> Any:
     return value
 
 
-class _Attempt(NamedTuple):
-    """One attempt to call the function.
+Request = tuple[int | None, str]
+"""The number of passages to request, and a document field to request in addition.
 
-    Attributes:
-        top_k: the number of passages to request; ``None`` for the caller's number.
-        field: the document field to request in addition to the caller's fields; ``""`` for none.
-    """
-
-    top_k: int | None
-    field: str
+They are ``None`` for the caller's number, and ``""`` for the caller's fields alone.
+"""
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -160,24 +150,50 @@ class Caller:
             query = search.vector
             if query is None:
                 query = await self._embed_text(search, io)
-        first_attempt = attempt = _Attempt(search.top_k, self._find_unrequested_field())
+        wanted = request = search.top_k, self._find_unrequested_field()
         while True:
             try:
-                response = await self._run_search(search, query, attempt, io)
+                response = await self._run_search(search, query, request, io)
             except Exception as error:
-                next_attempt = self._find_next_attempt(search, attempt, error)
-                if next_attempt is None:
+                smaller = self._reduce_request(search, request, error)
+                if smaller is None:
                     raise
-                attempt = next_attempt
+                request = smaller
             else:
-                self._record_rejections(search, attempt, first_attempt)
-                return response
+                break
+        search.was_refused = request != wanted
+        if request[0] != wanted[0]:
+            search.top_k = None
+            self.call.learned.widening.stop()
+        elif request != wanted:
+            self.call.learned.refuses_field = True
+            self.call.learned.record_problem(
+                "the index does not return keywordEvidence.fields.text"
+                f" {wanted[1]!r}; name a text field that the index stores"
+            )
+        return response
+
+    def _reduce_request(self, search: Search, request: Request, error: Exception) -> Request | None:
+        """Return the smaller request to make after *error*; ``None`` if there is none."""
+        top_k, text_field = request
+        own: Request = None, ""
+        # Another call is the last thing that a service with too many calls needs.
+        if request == own or search.narrow_by is None or search.fields or is_rate_limit(error):
+            return None
+        if search.narrow_by.passed:
+            # Too late for this call: the next ones ask for fewer passages at once.
+            if top_k is not None:
+                self.call.learned.widening.stop()
+            return None
+        # A request without the field does not help if the service is down.
+        if text_field and not is_outage(error):
+            return top_k, ""
+        return None if top_k is None else own
 
     async def embed(self, texts: Sequence[str], io: IO) -> Vectors:
         """Return one vector per text."""
-        embedder, limit = self.call.embedder, self.call.settings.limits.max_concurrency
-        if embedder is None:
-            raise WrapError("embed= must be set to turn texts into vectors")
+        embedder: Any = self.call.embedder
+        limit = self.call.settings.limits.max_concurrency
         # A loop awaits all embeddings, because the embedding client's connections belong to it.
         vectors: Vectors = (
             await embedder.aembed(texts, limit) if io.can_await else embedder.embed(texts, limit)
@@ -186,9 +202,8 @@ class Caller:
 
     def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
         """Return the reranker's score for each of *texts*. Higher is better."""
-        if self.engine.reranker is None:
-            raise WrapError("there is no reranker; pass reranker= or set rerank.enabled")
-        return self.engine.reranker.rerank(query, texts)
+        reranker: Any = self.engine.reranker
+        return reranker.rerank(query, texts)  # type: ignore[no-any-return]
 
     # --- one search -------------------------------------------------------------------------------
 
@@ -199,26 +214,6 @@ class Caller:
             vectors = observation.keep_result(await self.embed(texts, io))
         search.embed_seconds = perf_counter() - began
         return vectors[0]
-
-    def _find_next_attempt(
-        self, search: Search, attempt: _Attempt, error: Exception
-    ) -> _Attempt | None:
-        """Return the smaller request to make after *error*; ``None`` if there is none."""
-        caller_attempt, is_widened = _Attempt(None, ""), attempt.top_k is not None
-        if attempt == caller_attempt or search.narrow_by is None or search.fields:
-            return None
-        # Another call is the last thing that a service with too many calls needs.
-        if is_rate_limit(error):
-            return None
-        if search.narrow_by.passed:
-            # Too late for this call: the next ones ask for fewer passages at once.
-            if is_widened:
-                self.call.learned.widening.stop()
-            return None
-        # A request without the field does not help if the service is down.
-        if is_outage(error):
-            return caller_attempt if is_widened else None
-        return attempt._replace(field="") if attempt.field else caller_attempt
 
     def _find_unrequested_field(self) -> str:
         """Return the text field to request in addition to the caller's fields, or ``""``.
@@ -233,50 +228,36 @@ class Caller:
         text_field = call.settings.keyword_evidence.fields.get("text")
         return self.arguments.find_unrequested_field(text_field)
 
-    def _record_rejections(
-        self, search: Search, attempt: _Attempt, first_attempt: _Attempt
-    ) -> None:
-        """Record for which request the function failed: more passages, or a field."""
-        learned, search.was_refused = self.call.learned, attempt is not first_attempt
-        if attempt.field != first_attempt.field and attempt.top_k == first_attempt.top_k:
-            learned.refuses_field = True
-            learned.record_problem(
-                "the index does not return keywordEvidence.fields.text"
-                f" {first_attempt.field!r}; name a text field that the index stores"
-            )
-        if attempt.top_k != first_attempt.top_k:
-            search.top_k = None
-            learned.widening.stop()
-
-    async def _run_search(self, search: Search, query: Any, attempt: _Attempt, io: IO) -> Any:
+    async def _run_search(self, search: Search, query: Any, request: Request, io: IO) -> Any:
         if not self.function.is_async:
-            return await io.blocking(partial(self._block, search, query, attempt))
+            return await io.blocking(partial(self._block, search, query, request))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            response = await make_awaitable(self._call_function(search, query, attempt))
+            response = await make_awaitable(self._call_function(search, query, request))
             record_read_units(response)
             return response
 
-    def _block(self, search: Search, query: Any, attempt: _Attempt) -> Any:
+    def _block(self, search: Search, query: Any, request: Request) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
             try:
-                response = self._call_function(search, query, attempt)
+                response = self._call_function(search, query, request)
             except StopIteration as error:
                 raise FunctionStopped(error) from None
             record_read_units(response)
             return response
 
-    def _call_function(self, search: Search, query: Any, attempt: _Attempt) -> Any:
-        """Call the function with *query* and the additions that *attempt* requests."""
-        has_changes = attempt.top_k is not None or query is not self.call.original or search.fields
+    def _call_function(self, search: Search, query: Any, request: Request) -> Any:
+        """Call the function with *query* and the additions of *request*."""
+        top_k, text_field = request
+        has_changes = top_k is not None or query is not self.call.original or search.fields
         if query is not None and has_changes:
-            arguments = self.arguments.replace(query, attempt.top_k, text_fields=search.fields)
+            arguments = self.arguments.replace(query, top_k, text_fields=search.fields)
         else:
             # The function gets the caller's arguments as they are.
             arguments = self.arguments.move_query()
-        if attempt.field:
-            arguments = arguments.request_field(attempt.field)
+        if text_field:
+            arguments = arguments.request_field(text_field)
         return self.function.fn(*arguments.args, **arguments.kwargs)
 
     # --- afterwards -------------------------------------------------------------------------------
@@ -308,19 +289,19 @@ class Caller:
 
     def warn_about_setup_once(self, retrieval: Retrieval) -> None:
         """Warn once if the function returns pages, and once if its results cannot be improved."""
-        function, learned = self.function, self.call.learned
-        query_id, name = retrieval.trace.query_id, function.binding.function_name
-        if learned.page and not function.has_warned_of_pages:
-            function.has_warned_of_pages = True
+        learned, told = self.call.learned, self.function.told
+        query_id, name = retrieval.trace.query_id, self.function.binding.function_name
+        if learned.page and "pages" not in told:
+            told.add("pages")
             # A user who named the argument knows about the pages.
-            if not function.binding.is_page_named:
+            if not self.function.binding.is_page_named:
                 warning = build_paging_warning(learned.page)
                 logger.warning(
                     "%s(): %s, with page_arg=%r if it does", name, warning, learned.page,
                     event="paged", query_id=query_id,
                 )  # fmt: skip
-        if learned.problem and not function.has_warned_of_problem:
-            function.has_warned_of_problem = True
+        if learned.problem and "problem" not in told:
+            told.add("problem")
             message = f"{name}(): {learned.problem} (details: .check(question))"
             _issue_setup_warning(message, query_id)
 

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar, Unpack
 from weakref import WeakValueDictionary
 
@@ -26,12 +27,11 @@ from qtmiddleware.protocols import (
 )
 from qtmiddleware.providers.llms import has_language_model, make_language_model, make_shared_clients
 from qtmiddleware.providers.rerankers import make_reranker
-from qtmiddleware.retrieval.call import validate_clock
 from qtmiddleware.runtime.cache import SharedCache, TransformationCache
 from qtmiddleware.runtime.circuit_breaker import Breaker
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import LogSampler, get_logger
-from qtmiddleware.runtime.observing import make_root_observation, validate_hook
+from qtmiddleware.runtime.observing import make_root_observation
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.wrapping.shadow import ShadowRuns
 
@@ -61,6 +61,14 @@ class MiddlewareOptions(TypedDict, total=False):
     fuse: FuseFunction | None
     clock: Clock | None
     cache: Cache | None
+
+
+def require_functions(**options: object) -> None:
+    """Raise `ConfigError` if one of the *options* is neither a function nor ``None``."""
+    for name, option in options.items():
+        if option is not None and not callable(option):
+            kind = type(option).__name__
+            raise ConfigError(f"{name} must be a function, not {kind}", path=name)
 
 
 def override_config(config: Config, layers: Layers) -> Config:
@@ -117,29 +125,24 @@ class Engine:
     log: QueryLog | None
     reranker: Reranker | None
     is_off: bool
+    _overridden: list[Engine]
+    _overriding: Lock
 
     def __init__(self, config: Config, **options: Unpack[MiddlewareOptions]) -> None:
         self._client, self._reranker = options.get("client"), options.get("reranker")
-        self.redact, self.fuse = options.get("redact"), options.get("fuse")
-        self.hook = validate_hook(options.get("on_retrieval"))
-        self.clock = validate_clock(options.get("clock"))
-        if self.fuse is not None and not callable(self.fuse):
-            raise ConfigError(
-                f"fuse must be a function that merges rankings, not {type(self.fuse).__name__};"
-                " pass fuse=lambda rankings, sign, rrf_k: ...",
-                path="fuse",
-            )
+        self.redact = options.get("redact")
+        self.hook, self.fuse = options.get("on_retrieval"), options.get("fuse")
+        self.clock = options.get("clock")
+        require_functions(on_retrieval=self.hook, fuse=self.fuse, clock=self.clock)
         self.observation = make_root_observation(options.get("observers", ()))
-        cache = options.get("cache")
+        shared = options.get("cache")
+        seconds = config.settings.breaker.seconds
         self.cache = TransformationCache(
-            config.settings,
-            None if cache is None else SharedCache(cache, config.settings.breaker.seconds),
+            config.settings, None if shared is None else SharedCache(shared, seconds)
         )
         self.bulkhead, self.sampler, self.shadow_runs = Bulkhead(), LogSampler(), ShadowRuns()
         self._made: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
         self._making = make_lock()
-        self._overridden: list[Engine] = []
-        self._overriding = make_lock()
         self._build(config, None)
 
     def rebuild(self, config: Config, *, is_for_one_call: bool = False) -> Engine:
@@ -150,7 +153,6 @@ class Engine:
         engine = copy(self)
         for name in ("account", "model", "chat_model"):
             vars(engine).pop(name, None)
-        engine._overridden, engine._overriding = [], make_lock()
         engine._build(config, self if is_for_one_call else None)
         return engine
 
@@ -179,6 +181,7 @@ class Engine:
         own settings, if *config* overrides these.
         """
         self.config, self.settings = config, (settings := config.settings)
+        self._overridden, self._overriding = [], make_lock()
         # A caller with little time must not open the breaker for all others, so the middleware's
         # own limits say which call was late.
         self._limits = settings.limits if base is None else base.settings.limits
@@ -317,7 +320,7 @@ class Engine:
     def close(self) -> None:
         """Close the models and rerankers of all engines. What the user passed stays open."""
         for part in self._list_made("model", "reranker"):
-            if part is not self._reranker and hasattr(part, "close"):
+            if hasattr(part, "close"):
                 part.close()
 
     async def aclose(self) -> None:
@@ -325,11 +328,13 @@ class Engine:
         for part in self._list_made("model", "reranker"):
             if hasattr(part, "aclose"):
                 await part.aclose()
-            elif part is not self._reranker and hasattr(part, "close"):
+            elif hasattr(part, "close"):
                 part.close()
 
     def _list_made(self, *kinds: str) -> list[Any]:
-        """Return what was made of these *kinds*, each object once."""
+        """Return what was made of these *kinds*, each object once, without the user's reranker."""
         with self._making:
             made = list(self._made.items())
-        return list({id(part): part for key, part in made if key[0] in kinds}.values())
+        parts = {id(part): part for key, part in made if key[0] in kinds}
+        parts.pop(id(self._reranker), None)
+        return list(parts.values())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from math import isfinite
 from typing import Any, Final
@@ -14,6 +15,7 @@ from qtmiddleware.config.settings import LogTexts
 from qtmiddleware.preprocessing.text import split_terms
 from qtmiddleware.runtime.logs import LogSampler, get_logger, quote_text
 from qtmiddleware.types import Degradation, Key, Match, Ranking, Retrieval
+from qtmiddleware.wrapping.shadow import count_kept_passages
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -36,16 +38,12 @@ def _build_row(
     """Return a record's row for one passage, without what is unknown."""
     # In a key, the passage's text follows a NUL.
     row: dict[str, Any] = {"id": key[1].partition("\0")[0] or None, "namespace": key[0]}
-    labels = {label: (metadata or {}).get(label) for label in _LABELS}
-    row |= {label: value for label, value in labels.items() if isinstance(value, str)}
+    for label in _LABELS:
+        if isinstance(value := (metadata or {}).get(label), str):
+            row[label] = value
     if score is not None and isfinite(score):
         row["score"] = round(score, 6)
     return row if text is None else row | {"text": text}
-
-
-def _build_search_rows(ranking: Ranking) -> list[dict[str, Any]]:
-    rows = zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
-    return [_build_row(key, score, passage.metadata) for key, score, passage in rows]
 
 
 def hash_text(text: str) -> str:
@@ -65,17 +63,18 @@ class TextWriter:
             only hashes of the questions.
 
     Attributes:
+        texts: Which texts to write.
         failure: How *redact* failed, as a sentence without any text; ``""`` if it did not fail.
     """
 
     def __init__(self, redact: Redact | None = None, *, texts: LogTexts = "questions") -> None:
         self._redact = redact
-        self._texts = texts
+        self.texts = texts
         self.failure = ""
 
     def prepare_text(self, text: str) -> str:
         """Return *text* unchanged, redacted or hashed, as it appears in the log. Never raises."""
-        if self._texts == "none":
+        if self.texts == "none":
             return hash_text(text)
         if self._redact is None:
             return text
@@ -92,14 +91,11 @@ class TextWriter:
         )
         return hash_text(text)
 
-    def prepare_passage(self, text: str | None) -> str | None:
-        """Return a passage's *text* as it appears in the log, cut to `PASSAGE_CHARS` characters.
-
-        Returns ``None`` if passage texts are left out. Never raises.
-        """
-        if text is None or self._texts != "all":
-            return None
-        return self.prepare_text(text[:PASSAGE_CHARS])
+    def prepare_query(self, retrieval: Retrieval) -> str:
+        """Return the query as it appears in the log. Never raises."""
+        query: Any = retrieval.original_query
+        # A query that is not a text may be any object, so only its type is written.
+        return self.prepare_text(query) if isinstance(query, str) else type(query).__name__
 
     def prepare_keywords(self, keywords: str, query: str) -> str:
         """Return a query's *keywords* as they appear in the log. Never raises.
@@ -107,20 +103,11 @@ class TextWriter:
         If *redact* changes the query, only keywords that occur in the redacted query are returned.
         Keywords are in lower case, and *redact* may miss a name in lower case.
         """
-        if keywords and self._texts != "none" and (redacted := self.prepare_text(query)) != query:
+        if keywords and self.texts != "none" and (redacted := self.prepare_text(query)) != query:
             words = {*split_terms(redacted)}
             kept = [it for it in keywords.split() if words.issuperset(split_terms(it))]
             keywords = " ".join(kept)
         return self.prepare_text(keywords) if keywords else ""
-
-
-def _list_keys(retrieval: Retrieval) -> list[Key]:
-    return [(match.namespace, match.id or f"\0{match.text}") for match in retrieval.matches]
-
-
-def count_kept_passages(plain: Retrieval, retrieval: Retrieval) -> int:
-    """Return the number of passages that are in both *plain* and *retrieval*."""
-    return len({*_list_keys(plain)} & {*_list_keys(retrieval)})
 
 
 def build_record(
@@ -146,58 +133,58 @@ def build_record(
         dropped: how many shadow retrievals were dropped since the last record.
     """
     writer = writer or TextWriter()
-    prepare_text = writer.prepare_text
-    query: Any = retrieval.original_query
     trace = retrieval.trace
     metadata: dict[Key, Mapping[str, Any]] = {}
     initial: dict[str, Any] = {}
     searches: list[dict[str, Any]] = []
+
+    def list_found(ranking: Ranking) -> list[dict[str, Any]]:
+        rows = zip(ranking.keys, ranking.scores, ranking.passages, strict=True)
+        return [_build_row(key, score, passage.metadata) for key, score, passage in rows]
+
     for ranking in retrieval.rankings:
         for key, passage in zip(ranking.keys, ranking.passages, strict=True):
             metadata.setdefault(key, passage.metadata)
-        search = {"kind": ranking.variant.kind, "found": _build_search_rows(ranking)}
+        search = {"kind": ranking.variant.kind, "found": list_found(ranking)}
         searches.append(search)
         merged = initial if ranking.variant.kind == "original" else search
         for name, merged_ranking in ranking.initial.items():
-            merged[f"initial_{name}"] = _build_search_rows(merged_ranking)
+            merged[f"initial_{name}"] = list_found(merged_ranking)
 
-    def merge(keys: Iterable[Key], scores: Iterable[float | None]) -> list[dict[str, Any]]:
-        return [
-            _build_row(key, score, metadata.get(key)) for key, score in zip_longest(keys, scores)
-        ]
+    def list_step(keys: Sequence[Key], scores: Sequence[float | None]) -> list[dict[str, Any]]:
+        rows = zip_longest(keys, scores)
+        return [_build_row(key, score, metadata.get(key)) for key, score in rows]
 
     def list_matches(matches: Iterable[Match], score_name: str) -> list[dict[str, Any]]:
-        return [
-            _build_row(
-                (match.namespace, match.id or "\0"),
-                getattr(match, score_name),
-                match.metadata,
-                writer.prepare_passage(match.text),
-            )
-            for match in matches
-        ]
+        rows = []
+        for match in matches:
+            text = None
+            if match.text is not None and writer.texts == "all":
+                text = writer.prepare_text(match.text[:PASSAGE_CHARS])
+            key = match.namespace, match.id or ""
+            rows.append(_build_row(key, getattr(match, score_name), match.metadata, text))
+        return rows
 
     record = {
         "query_id": trace.query_id,
         "timestamp": _format_time(trace.started_at),
-        # A query that is not a text may be any object, so only its type is written.
-        "queries": [prepare_text(query) if isinstance(query, str) else type(query).__name__],
-        "keywords": writer.prepare_keywords(retrieval.keywords, query),
+        "queries": [writer.prepare_query(retrieval)],
+        "keywords": writer.prepare_keywords(retrieval.keywords, retrieval.original_query),
         "variants": [
-            {"kind": it.kind, "text": prepare_text(it.text), "weight": round(it.weight, 4)}
+            {"kind": it.kind, "text": writer.prepare_text(it.text), "weight": round(it.weight, 4)}
             for it in retrieval.variants
         ],
         "retrieval_steps": {
             **initial,
             "searches": searches,
-            "fusion": merge(retrieval.fused, retrieval.fused_scores),
-            "rerank": merge(retrieval.reranked, retrieval.rerank_scores),
+            "fusion": list_step(retrieval.fused, retrieval.fused_scores),
+            "rerank": list_step(retrieval.reranked, retrieval.rerank_scores),
             "final": list_matches(retrieval.matches, "fused_score"),
         },
     }
     if plain is not None:
         # Compared here, because a reader of the rows cannot tell passages without an id apart.
-        before, after = _list_keys(plain), _list_keys(retrieval)
+        before, after = ([match.key for match in it.matches] for it in (plain, retrieval))
         record["shadow"] = {
             "plain": list_matches(plain.matches, "score"),
             "kept": count_kept_passages(plain, retrieval),
@@ -251,10 +238,9 @@ class QueryLog:
         from pathlib import Path
 
         self._path = Path(path)
+        self._make_writer = partial(TextWriter, redact, texts=texts)
         self._sampler = sampler or LogSampler()
         self._has_failed = False
-        self._texts = texts
-        self._redact = redact
 
     def append_record(
         self, retrieval: Retrieval, plain: Retrieval | None = None, dropped: int = 0
@@ -268,7 +254,7 @@ class QueryLog:
         # Imported here so that users without a log do not pay for this module.
         from qtmiddleware.runtime.files import append_line
 
-        writer = TextWriter(self._redact, texts=self._texts)
+        writer = self._make_writer()
         try:
             record = build_record(retrieval, writer, plain, dropped)
             line = json.dumps(record, ensure_ascii=False, default=str)
@@ -293,13 +279,12 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
     """Log the query's keywords and the searched texts at DEBUG, after redacting them."""
     writer = TextWriter(redact)
     trace = retrieval.trace
-    query: Any = retrieval.original_query
-    query_text = writer.prepare_text(query) if isinstance(query, str) else type(query).__name__
+    query = writer.prepare_query(retrieval)
     if retrieval.keywords:
         logger.debug(
             "Query preprocessing: %s -> %s",
-            quote_text(query_text),
-            quote_text(writer.prepare_keywords(retrieval.keywords, query)),
+            quote_text(query),
+            quote_text(writer.prepare_keywords(retrieval.keywords, retrieval.original_query)),
             event="preprocessing",
             query_id=trace.query_id,
         )
@@ -307,7 +292,7 @@ def log_texts(retrieval: Retrieval, redact: Redact | None) -> None:
     logger.debug(
         "query %s %r searched %s",
         trace.query_id,
-        query_text,
+        query,
         [(variant.kind, writer.prepare_text(variant.text)) for variant in retrieval.variants],
         event="query",
         query_id=trace.query_id,

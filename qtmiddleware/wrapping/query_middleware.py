@@ -1,4 +1,4 @@
-"""Wrap retrieval functions with a configuration and a language model."""
+"""Wrap retrieval functions with a configuration and a language model, or by a decorator."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import (
     Final,
     Literal,
     ParamSpec,
+    Protocol,
     TypedDict,
     TypeVar,
     Unpack,
@@ -22,7 +23,7 @@ from qtmiddleware.config import Config
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import WrapError
 from qtmiddleware.preprocessing import preprocess
-from qtmiddleware.protocols import LanguageModel, Observer, Record, RetrievalHook
+from qtmiddleware.protocols import Observer, Record, RetrievalHook
 from qtmiddleware.retrieval.call import Call, validate_query
 from qtmiddleware.retrieval.flow import transform
 from qtmiddleware.retrieval.history import read_history
@@ -30,20 +31,20 @@ from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.observing import validate_hook
 from qtmiddleware.runtime.services import Flow, ModelOnly, Services, arun, run
 from qtmiddleware.types import Answer, Deadline, Transformation
-from qtmiddleware.wrapping.binding import (
-    Binding,
-    PageArgument,
-    has_parameter,
-    should_await_calls,
-)
+from qtmiddleware.wrapping.binding import Binding, PageArgument, should_await_calls
 from qtmiddleware.wrapping.calling import Function
-from qtmiddleware.wrapping.engine import Engine, MiddlewareOptions, override_config
+from qtmiddleware.wrapping.engine import (
+    Engine,
+    MiddlewareOptions,
+    override_config,
+    require_functions,
+)
 from qtmiddleware.wrapping.options import check_options
 from qtmiddleware.wrapping.wrapped import (
     AsyncWrapped,
+    CopiedAsItself,
     Wrapped,
     WrappedClassMethod,
     refuse_to_pickle,
@@ -90,7 +91,7 @@ class WrapOptions(ReadOptions, total=False):
     embed_many: Any
 
 
-class QueryMiddleware:
+class QueryMiddleware(CopiedAsItself):
     """Wraps retrieval functions and improves their results according to its configuration.
 
     Many threads and event loops may use one `QueryMiddleware` at once.
@@ -121,13 +122,17 @@ class QueryMiddleware:
             default, the time of this machine.
         cache: a cache that several processes share, as `Cache` describes, such as a
             ``redis.Redis``. By default, each process has a cache of its own.
+
+    Attributes:
+        engine: What is built from the current settings. A reload replaces it as a whole, so a call
+            that reads it once never sees half of each configuration.
     """
 
     def __init__(self, config: ConfigSource = None, **options: Unpack[MiddlewareOptions]) -> None:
         check_options(type(self), options, MiddlewareOptions.__optional_keys__)
         self._options = options
         self._is_quiet = False
-        self._engine = Engine(Config.load(config, origin="QueryMiddleware"), **options)
+        self.engine = Engine(Config.load(config, origin="QueryMiddleware"), **options)
         self._opening = make_lock()
         self._opened: Any = None
         self._retriever: Wrapped[..., list[Record]] | None = None
@@ -137,37 +142,14 @@ class QueryMiddleware:
         self._warming: list[Thread] = []
 
     @property
-    def engine(self) -> Engine:
-        """What is built from the current settings. A reload replaces it as a whole.
-
-        So a call that reads it once never sees half of each configuration.
-        """
-        return self._engine
-
-    @property
     def config(self) -> Config:
         """The configuration: the settings, and where each value comes from."""
-        return self._engine.config
+        return self.engine.config
 
     @property
     def settings(self) -> Settings:
         """The current settings."""
         return self.config.settings
-
-    @property
-    def model(self) -> LanguageModel:
-        """The language model that this middleware's settings name."""
-        return self._engine.model
-
-    @property
-    def chat_model(self) -> LanguageModel:
-        """The language model that writes answers."""
-        return self._engine.chat_model
-
-    @property
-    def has_model(self) -> bool:
-        """Whether a language model is configured: a client, an API key or an address."""
-        return self._engine.has_model
 
     def with_config(
         self,
@@ -244,6 +226,8 @@ class QueryMiddleware:
             method_kind = WrappedClassMethod if isinstance(fn, classmethod) else staticmethod
             return method_kind(self.wrap(fn.__func__, **options))
         is_async = should_await_calls(fn, options.get("kind"))
+        hook = options.get("on_retrieval")
+        require_functions(on_retrieval=hook)
         embed, embed_many = options.get("embed"), options.get("embed_many")
         read, write = options.get("read"), options.get("write")
         if embed is not None and embed_many is not None:
@@ -253,33 +237,29 @@ class QueryMiddleware:
                 "read= and write= must be passed together: read= takes the matches out, write= puts"
                 " them back"
             )
-        takes_vector = embed is not None or embed_many is not None
+        takes_list = embed_many is not None
+        embedding = embed_many if takes_list else embed
+        names = ("query_arg", "top_k_arg", "page_arg")
         binding = Binding(
             fn,
-            query_arg=options.get("query_arg"),
-            top_k_arg=options.get("top_k_arg"),
-            page_arg=options.get("page_arg"),
-            takes_vector=takes_vector,
+            takes_vector=embedding is not None,
+            **{name: options.get(name) for name in names},
         )
         embedder = None
-        if takes_vector:
+        if embedding is not None:
             # Imported here so that wrapping a function that takes a text does not pay for these
             # modules.
             from qtmiddleware.providers.embedding import query_embedder
 
-            takes_list = embed_many is not None
-            embedder = query_embedder(embed_many if takes_list else embed, takes_list=takes_list)
+            embedder = query_embedder(embedding, takes_list=takes_list)
         function = Function(
             fn=fn,
             binding=binding,
             is_async=is_async,
             shape=None if read is None or write is None else Shape(read, write),
             embedder=embedder,
-            hook=validate_hook(options.get("on_retrieval")),
-            takes_history=has_parameter(fn, "history"),
-            takes_config=has_parameter(fn, "config"),
-            has_warned_of_pages=self._is_quiet,
-            has_warned_of_problem=self._is_quiet,
+            hook=hook,
+            told={"pages", "problem"} if self._is_quiet else set(),
         )
         return (AsyncWrapped if is_async else Wrapped)(function, self, options)
 
@@ -307,12 +287,12 @@ class QueryMiddleware:
         """
         loaded = Config.load(config, origin="reload")
         with self._reloading:
-            former = self._engine
+            former = self.engine
             engine = former.rebuild(loaded)
             # Load the slow parts first, so that no call waits for them.
             engine.load()
             engine.apply_limits()
-            self._engine = engine
+            self.engine = engine
             with self._opening:
                 # Callers that hold the former search may still use it, so it stays open.
                 if self._opened is not None and not self._opened.serves(loaded.settings):
@@ -338,7 +318,7 @@ class QueryMiddleware:
         # Imported here so that a user who never asks does not pay for these modules.
         from qtmiddleware.wrapping.health import read_health
 
-        return read_health(self._engine)
+        return read_health(self.engine)
 
     def ready(self) -> Readiness:
         """Return whether this middleware is ready for questions, for a readiness probe.
@@ -374,7 +354,7 @@ class QueryMiddleware:
         self._warming.append(thread := current_thread())
         self._is_closed = False
         try:
-            self._engine.load()
+            self.engine.load()
             # Reads the word lists of the rules.
             self.preprocess("")
         finally:
@@ -395,7 +375,7 @@ class QueryMiddleware:
         # Two threads may ask at once: the second one waits for the store that the first one opens.
         with self._opening:
             if self._retriever is None:
-                self._engine.load()
+                self.engine.load()
                 self._opened = opened = open_retriever(
                     self.settings,
                     store=self._options.get("store"),
@@ -495,7 +475,7 @@ class QueryMiddleware:
         """
         config = options.get("config")
         history = read_history(options.get("history"))
-        engine = self._engine.override((config,) if config else ())
+        engine = self.engine.override((config,) if config else ())
         # Check all queries before the first model call, so that an invalid one costs nothing.
         is_one = isinstance(query, str)
         texts = [validate_query(text, "query") for text in ([query] if is_one else query)]
@@ -529,16 +509,16 @@ class QueryMiddleware:
         Clients that you passed to the middleware stay open.
         """
         self._close_all_but_clients()
-        self._engine.close()
+        self.engine.close()
 
     async def aclose(self) -> None:
         """Close the store and the clients as `close` does, and the running event loop's clients."""
         self._close_all_but_clients()
-        await self._engine.aclose()
+        await self.engine.aclose()
 
     def _close_all_but_clients(self) -> None:
         self._is_closed = True
-        self._engine.sampler.flush(logger)
+        self.engine.sampler.flush(logger)
         # Closing may take long. Other threads can already open the store again.
         with self._opening:
             opened = self._opened
@@ -546,14 +526,6 @@ class QueryMiddleware:
             self._retriever = None
         if opened is not None:
             opened.close()
-
-    # The locks and clients inside cannot be copied. A copy of an object that holds this middleware
-    # shares the middleware.
-    def __copy__(self) -> QueryMiddleware:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> QueryMiddleware:
-        return self
 
     def __reduce__(self) -> Any:
         # Options may hold connections or keys.
@@ -574,3 +546,69 @@ class QueryMiddleware:
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
+
+
+class DecoratorOptions(ReadOptions, MiddlewareOptions, total=False):
+    """The options of `middleware` except *embed* and *embed_many*."""
+
+    config: ConfigSource
+
+
+class EmbeddingDecoratorOptions(WrapOptions, DecoratorOptions, total=False):
+    """The options of `middleware`."""
+
+
+class Decorator(Protocol):
+    """The type of the decorator that `middleware` returns when it is called with options.
+
+    The decorated function keeps its signature.
+    """
+
+    def __call__(self, fn: Callable[P, R], /) -> Wrapped[P, R]:
+        """Return *fn* wrapped with the middleware."""
+
+
+class EmbeddingDecorator(Protocol):
+    """The type of the decorator that `middleware` returns with *embed* or *embed_many*.
+
+    The decorator wraps a function that takes a vector. Callers pass a text to the decorated
+    function instead, so its parameter types change.
+    """
+
+    def __call__(self, fn: Callable[..., R], /) -> Wrapped[..., R]:
+        """Return *fn* wrapped with the middleware."""
+
+
+@overload
+def middleware(fn: Callable[P, R], /) -> Wrapped[P, R]: ...
+@overload
+def middleware(fn: None = None, /, **options: Unpack[DecoratorOptions]) -> Decorator: ...
+@overload
+def middleware(
+    fn: None = None, /, **options: Unpack[EmbeddingDecoratorOptions]
+) -> EmbeddingDecorator: ...
+
+
+def middleware(fn: Any = None, /, **options: Any) -> Any:
+    """Wrap a retrieval function. Use ``@middleware`` with or without parentheses.
+
+    The options are those of `QueryMiddleware` (*config*, *client*, *reranker*, *redact*,
+    *observers*, *fuse*, *clock*, *cache*) and of `QueryMiddleware.wrap` (*query_arg*, *top_k_arg*,
+    *page_arg*, *embed*, *embed_many*, *read*, *write*, *kind*, *on_retrieval*).
+
+    Raises:
+        WrapError: if an option is unknown, or if *fn* is not a function.
+        ConfigError: for invalid settings.
+    """
+    check_options(middleware, options, EmbeddingDecoratorOptions.__optional_keys__)
+    # `@middleware("auto")` passes the preset in place of the function.
+    if isinstance(fn, str | os.PathLike | Mapping | Config | Settings):
+        raise WrapError(
+            f"middleware() must be given a function, not {type(fn).__name__}; pass it as config="
+        )
+    if fn is None:
+        return partial(middleware, **options)
+    names = WrapOptions.__optional_keys__
+    wrap_options: Any = {name: options.pop(name) for name in names & options.keys()}
+    config = Config.load(options.pop("config", None), origin="decorator")
+    return QueryMiddleware(config, **options).wrap(fn, **wrap_options)

@@ -34,10 +34,7 @@ _random: Final = SystemRandom()
 
 
 def should_start_shadow_retrieval(share: float | None) -> bool:
-    """Decide at random whether to start a shadow retrieval for a call.
-
-    Returns ``True`` with the probability *share*, from 0 to 1; ``False`` if there is none.
-    """
+    """Return ``True`` with the probability *share*, from 0 to 1; ``False`` if there is none."""
     return share is not None and _random.random() < share
 
 
@@ -56,11 +53,9 @@ class ShadowRuns:
 
     def __init__(self) -> None:
         self._lock = make_lock()
-        self.finished = self.failed = self.dropped = 0
-        self._reported_dropped = 0
+        self.running = self.finished = self.failed = self.dropped = self._logged_drops = 0
         # Keep a reference to each task: asyncio may collect a task that nobody references.
         self._tasks: set[asyncio.Task[None]] = set()
-        self.reset_state()
         register_fork_reset(self)
 
     def reset_state(self) -> None:
@@ -77,36 +72,33 @@ class ShadowRuns:
         """
         with self._lock:
             has_room = self.running < MOST_AT_ONCE
-            self.running += has_room
-            self.dropped += not has_room
+            self.running += 1
         if not has_room:
-            return
-        if caller.function.is_async:
+            self._end("dropped")
+        elif caller.function.is_async:
             task = asyncio.get_running_loop().create_task(self._retrieve(caller, plain))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-            return
-        context = copy_context()
-        try:
-            caller.bulkhead.start(lambda: context.run(drive, self._retrieve(caller, plain)))
-        except ModelError:
-            self._count_end("dropped")
+        else:
+            context = copy_context()
+            try:
+                caller.bulkhead.start(lambda: context.run(drive, self._retrieve(caller, plain)))
+            except ModelError:
+                self._end("dropped")
 
-    def count_newly_dropped_retrievals(self) -> int:
-        """Return how many retrievals were dropped since the last call of this method."""
+    def _end(self, outcome: str) -> None:
         with self._lock:
-            newly = self.dropped - self._reported_dropped
-            self._reported_dropped = self.dropped
-        return newly
+            self.running -= 1
+            setattr(self, outcome, getattr(self, outcome) + 1)
 
     async def _retrieve(self, caller: Caller, plain: Retrieval) -> None:
         flow = partial(retrieve, caller.call)
         outcome = "failed"
         try:
-            is_async = caller.function.is_async
-            log_differences(
-                plain, caller, await caller.adrive(flow) if is_async else caller.drive(flow)
-            )
+            if caller.function.is_async:
+                self._log(caller, plain, await caller.adrive(flow))
+            else:
+                self._log(caller, plain, caller.drive(flow))
             outcome = "finished"
         except Exception as error:
             name = type(error).__name__
@@ -114,32 +106,31 @@ class ShadowRuns:
             logger.info("a shadow retrieval failed: %s", name, **fields)
             logger.debug("a shadow retrieval failed: %s", format_error(error), **fields)
         finally:
-            self._count_end(outcome)
+            self._end(outcome)
 
-    def _count_end(self, outcome: str) -> None:
-        with self._lock:
-            self.running -= 1
-            setattr(self, outcome, getattr(self, outcome) + 1)
+    def _log(self, caller: Caller, plain: Retrieval, retrieval: Retrieval) -> None:
+        """Log the differences between the shadow *retrieval* and the *plain* result."""
+        caller.warn_about_setup_once(retrieval)
+        trace = retrieval.trace
+        plain_ms = plain.trace.total_ms
+        passages = len(retrieval.matches)
+        kept = count_kept_passages(plain, retrieval)
+        logger.info(
+            "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
+            " %.0f ms for %.0f ms",
+            trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms,
+            plain_ms, event="shadow", query_id=trace.query_id, status=retrieval.status,
+            passages=passages, kept=kept, searches=trace.searches, llm_calls=trace.llm_calls,
+            cost_usd=trace.cost_usd, seconds=round(trace.total_ms / 1e3, 6),
+            plain_seconds=round(plain_ms / 1e3, 6),
+        )  # fmt: skip
+        if (log := caller.engine.log) is not None:
+            with self._lock:
+                dropped = self.dropped - self._logged_drops
+                self._logged_drops = self.dropped
+            log.append_record(retrieval, plain, dropped)
 
 
-def log_differences(plain: Retrieval, caller: Caller, retrieval: Retrieval) -> None:
-    """Log the differences between the shadow *retrieval* and the *plain* result."""
-    from qtmiddleware.wrapping.query_log import count_kept_passages
-
-    caller.warn_about_setup_once(retrieval)
-    engine = caller.engine
-    trace = retrieval.trace
-    plain_ms = plain.trace.total_ms
-    passages = len(retrieval.matches)
-    kept = count_kept_passages(plain, retrieval)
-    logger.info(
-        "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
-        " %.0f ms for %.0f ms",
-        trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms, plain_ms,
-        event="shadow", query_id=trace.query_id, status=retrieval.status, passages=passages,
-        kept=kept, searches=trace.searches, llm_calls=trace.llm_calls, cost_usd=trace.cost_usd,
-        seconds=round(trace.total_ms / 1e3, 6), plain_seconds=round(plain_ms / 1e3, 6),
-    )  # fmt: skip
-    if engine.log is not None:
-        dropped = engine.shadow_runs.count_newly_dropped_retrievals()
-        engine.log.append_record(retrieval, plain, dropped)
+def count_kept_passages(plain: Retrieval, retrieval: Retrieval) -> int:
+    """Return the number of passages that are in both *plain* and *retrieval*."""
+    return len({match.key for match in plain.matches} & {match.key for match in retrieval.matches})

@@ -61,26 +61,11 @@ class AskMethod(Protocol[P, T_co]):
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
     @overload
-    def __call__(
-        self,
-        *args: Any,
-        history: Iterable[Any] | None,
-        config: Any = ...,
-        qtm_config: Mapping[str, Any] | str | None = ...,
-        **kwargs: Any,
-    ) -> T_co: ...
+    def __call__(self, *args: Any, history: Iterable[Any] | None, **kwargs: Any) -> T_co: ...
     @overload
-    def __call__(
-        self,
-        *args: Any,
-        config: Any,
-        qtm_config: Mapping[str, Any] | str | None = ...,
-        **kwargs: Any,
-    ) -> T_co: ...
+    def __call__(self, *args: Any, config: Any, **kwargs: Any) -> T_co: ...
     @overload
-    def __call__(
-        self, *args: Any, qtm_config: Mapping[str, Any] | str | None, **kwargs: Any
-    ) -> T_co: ...
+    def __call__(self, *args: Any, qtm_config: Any, **kwargs: Any) -> T_co: ...
 
 
 class _AskDescriptor(Protocol[T_co]):
@@ -108,7 +93,17 @@ def _type_as_ask_method(method: Callable[..., T]) -> _AskDescriptor[T]:
     return method
 
 
-class Wrapped(Generic[P, R]):
+class CopiedAsItself:
+    """The base class of objects with locks and clients, which every copy of their holder shares."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self
+
+
+class Wrapped(CopiedAsItself, Generic[P, R]):
     """A retrieval function wrapped with the middleware.
 
     Call this object with the function's own arguments. It returns the type that the function
@@ -338,11 +333,9 @@ class Wrapped(Generic[P, R]):
             return None
         share = engine.settings.shadow
         is_shadowed = should_start_shadow_retrieval(share)
-        is_idle = (engine.is_off and function.hook is None) or (
-            share is not None and not is_shadowed
-        )
+        is_unchanged = engine.is_off and function.hook is None
         # Only with an embedder, the plain function takes no text.
-        if is_idle and function.embedder is None:
+        if function.embedder is None and (is_unchanged or (share is not None and not is_shadowed)):
             return None
         return self._make_caller(engine, args, kwargs, is_shadowed=is_shadowed)
 
@@ -357,24 +350,23 @@ class Wrapped(Generic[P, R]):
         history, config, qtm_config = (
             kwargs.pop(name, None) for name in ("history", "config", "qtm_config")
         )
-        function = self._function
+        binding = self._function.binding
         # The function and the transformation may both read the history, and an iterator can be read
         # only once.
         if isinstance(history, Iterator):
             history = tuple(history)
-        if history and function.takes_history:
+        if history and "history" in binding.named:
             kwargs["history"] = history
-        if config is not None and function.takes_config:
+        if config is not None and "config" in binding.named:
             kwargs["config"], config = config, None
         engine = self._middleware.engine
         try:
             engine = engine.override(tuple(layer for layer in (config, qtm_config) if layer))
         except ConfigError as error:
-            if config is not None and function.binding.has_var_keyword:
+            if config is not None and binding.has_var_keyword:
                 error.add_note(
-                    "config= sets options of qtmiddleware: if"
-                    f" {function.binding.function_name}() needs config=, add a parameter of that"
-                    " name"
+                    f"config= sets options of qtmiddleware: if {binding.function_name}() needs"
+                    " config=, add a parameter of that name"
                 )
             raise
         is_shadowed = should_start_shadow_retrieval(engine.settings.shadow)
@@ -401,19 +393,22 @@ class Wrapped(Generic[P, R]):
         self, method: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[Callable[[], T]]:
         """Return one call of *method* per query. The caller passed the queries as a list."""
-        binding = self._function.binding
         # The first call would exhaust an iterator, and the others would see no history.
         if isinstance(history := kwargs.get("history"), Iterator):
             kwargs["history"] = tuple(history)
-        arguments = binding.bind((*self._bound_to, *args), kwargs)
+        arguments = self._bind(args, kwargs)
         queries = arguments.read_passed_query()
         if not isinstance(queries, list | tuple):
             raise InvalidQuery(
-                f"{binding.argument} must be a list of queries, not {type(queries).__name__}; for"
-                " one query use retrieve"
+                f"{arguments.binding.argument} must be a list of queries, not"
+                f" {type(queries).__name__}; for one query use retrieve"
             )
-        calls = [arguments.replace(query, is_one_of_list=True) for query in queries]
-        return [partial(method, *call.args[len(self._bound_to) :], **call.kwargs) for call in calls]
+        first = len(self._bound_to)
+        calls = arguments.split(queries)
+        return [partial(method, *call.args[first:], **call.kwargs) for call in calls]
+
+    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        return Arguments(self._function.binding, (*self._bound_to, *args), kwargs)
 
     def _make_caller(
         self,
@@ -435,7 +430,7 @@ class Wrapped(Generic[P, R]):
         """
         function, settings = self._function, engine.settings
         binding, learned, embedder = function.binding, function.learned, function.embedder
-        arguments = binding.bind((*self._bound_to, *args), kwargs)
+        arguments = self._bind(args, kwargs)
         # Beside a search by vectors, the settings may ask for a search by keywords.
         text_fields = settings.hybrid.text_fields
         if text_fields or embedder is not None:
@@ -461,7 +456,8 @@ class Wrapped(Generic[P, R]):
         elif binding.ambiguity:
             learned.record_problem(binding.ambiguity)
         conversation = read_history(history)
-        hooks = tuple(hook for hook in (function.hook, engine.hook) if hook is not None)
+        # A hook may itself retrieve. Calling the hook for that retrieval would never end.
+        hooks = () if is_inside_hook() else (function.hook, engine.hook)
         call = Call(
             original=original,
             history=conversation.messages,
@@ -480,8 +476,7 @@ class Wrapped(Generic[P, R]):
             embedder=embedder,
             text_fields=text_fields if problem is None else (),
             observation=engine.observation,
-            # A hook may itself retrieve. Calling the hook for that retrieval would never end.
-            hooks=() if is_inside_hook() else hooks,
+            hooks=tuple(hook for hook in hooks if hook is not None),
         )
         return Caller(function, arguments, call, engine, is_shadowed and problem is None)
 
@@ -557,14 +552,6 @@ class Wrapped(Generic[P, R]):
         if (name.startswith("__") and name not in _FORWARDED_SPECIAL_NAMES) or name == "_function":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._function.fn, name)
-
-    # A copy of a plain function is the function itself, too. The locks and clients inside could not
-    # be copied anyway.
-    def __copy__(self) -> Wrapped[P, R]:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> Wrapped[P, R]:
-        return self
 
     def __reduce__(self) -> Any:
         """Pickle this object by its import name, or by its function and its middleware.

@@ -170,11 +170,11 @@ def _reverse(found: qtm.Retrieval) -> qtm.Retrieval:
 
 def _patiently(qm: qtm.QueryMiddleware, fn: Callable[..., Any], **options: Any) -> Any:
     config = qm.config.overridden({"limits": {"llmTimeoutMs": 60_000}})
-    return qtm.QueryMiddleware(config, client=qm.model).wrap(fn, **options)
+    return qtm.QueryMiddleware(config, client=qm.engine.model).wrap(fn, **options)
 
 
 def _as(preset: str) -> laws.Wrap:
-    return lambda qm, fn, **options: qtm.QueryMiddleware(preset, client=qm.model).wrap(
+    return lambda qm, fn, **options: qtm.QueryMiddleware(preset, client=qm.engine.model).wrap(
         fn, **options
     )
 

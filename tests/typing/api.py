@@ -9,7 +9,7 @@ from typing import Any, Literal, assert_type
 import qtmiddleware as qtm
 from qtmiddleware.runtime.circuit_breaker import BreakerState
 from qtmiddleware.testing import ScriptedModel
-from qtmiddleware.wrapping.decorator import Decorator
+from qtmiddleware.wrapping.query_middleware import Decorator
 from qtmiddleware.wrapping.wrapped import Wrapped
 
 

@@ -99,7 +99,7 @@ def command(
             )
         check_report(report)
     with open_search(function, config, sets) as search:
-        has_model = search.wrapped.middleware.has_model
+        has_model = search.wrapped.middleware.engine.has_model
         if not has_model:
             if answers or is_judged:
                 raise ConfigError(NO_MODEL, path="answers")

@@ -272,7 +272,7 @@ def open_bench(data: str | Path | Dataset, options: BenchOptions) -> Iterator[Be
         model, has_model, notes = None, False, []
         fields: frozenset[str] | None = None
         if options.has_own_model and options.function is not None:
-            has_model = options.function.fn.middleware.has_model
+            has_model = options.function.fn.middleware.engine.has_model
             own = f"{options.function.name} uses its own model; its replies are not kept."
             notes.append(own if has_model else _NO_MODEL)
         elif options.recordings is not None:

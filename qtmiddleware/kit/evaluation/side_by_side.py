@@ -164,7 +164,7 @@ def ask_systems(
         if judge is None:
             # A ranking of many answers is longer than an answer.
             long = {**MEASURED, "answer": {"maxTokens": 4_000}}
-            judge = configure_function(base.function, long).middleware.chat_model
+            judge = configure_function(base.function, long).middleware.engine.chat_model
         return SideBySide(asked, _rank_answers(asked, judge, seed, progress))
 
 

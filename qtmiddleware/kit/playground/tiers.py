@@ -95,7 +95,7 @@ class Tiers:
                 messages. ``None`` if the model replies to every question.
         """
         self.middleware = wrapped_function.middleware
-        self.has_model: bool = self.middleware.has_model
+        self.has_model: bool = self.middleware.engine.has_model
         self.has_top_k = wrapped_function.top_k_argument is not None
         self._wrapped = wrapped_function
         self._arguments = dict(arguments or {})

@@ -23,7 +23,7 @@ from qtmiddleware.retrieval.responses import (
     replace_score,
 )
 from qtmiddleware.types import Passage, Variant
-from qtmiddleware.wrapping.binding import Binding
+from qtmiddleware.wrapping.binding import Arguments, Binding
 
 
 def plain(value: Any) -> Any:
@@ -96,7 +96,7 @@ def report(response: Any) -> dict[str, Any]:
 
 
 def searched(index: Any, kwargs: dict[str, Any]) -> Any:
-    arguments = Binding(index.search).bind((), kwargs)
+    arguments = Arguments(Binding(index.search), (), kwargs)
     assert arguments.read_query() == "old words"
     arguments = arguments.replace("new words", 7)
     return index.search(*arguments.args, **arguments.kwargs)
@@ -104,7 +104,8 @@ def searched(index: Any, kwargs: dict[str, Any]) -> Any:
 
 def queried(index: Any) -> Any:
     binding = Binding(index.query, takes_vector=True)
-    arguments = binding.bind(("words",), {"top_k": 3, "namespace": "ns"}).replace([0.5, 0.25], 7)
+    arguments = Arguments(binding, ("words",), {"top_k": 3, "namespace": "ns"})
+    arguments = arguments.replace([0.5, 0.25], 7)
     return index.query(*arguments.args, **arguments.kwargs)
 
 

@@ -70,7 +70,7 @@ def test_a_model_is_configured_where_there_is_a_client_a_key_or_an_address(
 def test_the_breaker_is_seen_closed_open_half_open_and_closed_again(clock: Clock) -> None:
     script: dict[str, Any] = {"it": qtm.ModelError("unavailable")}
     qm = middleware(lambda _: script["it"], breaker={"failures": 2, "seconds": 20.0})
-    qm.model.breaker._clock = clock  # type: ignore[attr-defined]
+    qm.engine.model.breaker._clock = clock  # type: ignore[attr-defined]
     wrapped, seen = qm.wrap(search), []
     for number in range(2):
         seen.append((qm.health().model.breaker, qm.health().model.failures))

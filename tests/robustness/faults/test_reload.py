@@ -64,7 +64,7 @@ def rewrites(retrieval: qtm.Retrieval) -> list[str]:
 
 
 def client_of(qm: qtm.QueryMiddleware) -> Any:
-    inner: Any = qm.model
+    inner: Any = qm.engine.model
     return inner.inner._clients.get_sync_client()[0]
 
 
@@ -161,10 +161,10 @@ def test_a_bad_config_is_refused_and_changes_nothing(bad: Any) -> None:
         transforming("rewrite"), client=ScriptedModel({"rewrite": "Is Jaco ill?"}, name="unpriced")
     )
     wrapped = qm.wrap(search)
-    before = qm.config, qm.model, wrapped.retrieve(QUERY).response, qm.health().threads.limit
+    before = qm.config, qm.engine.model, wrapped.retrieve(QUERY).response, qm.health().threads.limit
     with pytest.raises(qtm.ConfigError):
         qm.reload(bad)
-    assert (qm.config, qm.model) == before[:2]
+    assert (qm.config, qm.engine.model) == before[:2]
     assert (wrapped.retrieve(QUERY).response, qm.health().threads.limit) == before[2:]
 
 

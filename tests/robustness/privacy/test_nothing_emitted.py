@@ -70,7 +70,10 @@ class Roads:
         self.emitted = emitted
         self.middleware = qtm.QueryMiddleware(config, client=client, **given)
         emitted.show(
-            self.middleware, self.middleware.config, self.middleware.settings, self.middleware.model
+            self.middleware,
+            self.middleware.config,
+            self.middleware.settings,
+            self.middleware.engine.model,
         )
         emitted.pickle(self.middleware.config)
         emitted.pickle(self.middleware.settings)
@@ -592,8 +595,8 @@ def test_keys_of_the_environment_are_never_copied_into_objects(
         emitted.show(config, config.settings, config.to_dict(), list(config.rows()))
         emitted.pickle(config)
         with qtm.QueryMiddleware(config) as middleware:
-            emitted.show(middleware, middleware.model, OpenAIModel("m"), OpenAIEmbedder("m"))
+            emitted.show(middleware, middleware.engine.model, OpenAIModel("m"), OpenAIEmbedder("m"))
             emitted.say(
                 "attributes",
-                repr([vars(it) for it in (middleware, middleware.model, OpenAIModel("m"))]),
+                repr([vars(it) for it in (middleware, middleware.engine.model, OpenAIModel("m"))]),
             )

@@ -16,7 +16,7 @@ from pinecone import Pinecone, SearchQuery
 from pydantic import BaseModel, ConfigDict, Field
 
 import qtmiddleware as qtm
-from qtmiddleware.wrapping.binding import QUERIES, TOP_KS, VECTORS
+from qtmiddleware.wrapping.binding import QUERIES, TOP_KS, VECTORS, Arguments
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
 ROWS: Final = [{"id": str(n), "score": 1 - n / 99, "text": f"Note {n}"} for n in range(60)]
@@ -121,8 +121,7 @@ QDRANT: Final = "collection_name: str, query=None, *, limit: int = 10"
         ("tenant, userQuestion, k=4", "'a', Q", "tenant='a', userQuestion=Q, k=W"),
         ("tenant_id, what, k=4", "'a', Q", "tenant_id='a', what=Q, k=W"),
         ("*, tenant, search_text, k=4", "tenant='a', search_text=Q", "tenant='a', search_text=Q, k=W"),
-        ("query=Q, top_k=4, /, ns=''", "", "query=Q, top_k=W, ns=''"),
-        ("query, top_k=4, /, ns=''", "Q, ns='n'", "query=Q, top_k=W, ns='n'"),
+        ("query, top_k=4, /, ns=''", "Q, 3, ns='n'", "query=Q, top_k=W, ns='n'"),
         ("*, query, top_k=4", "query=Q", "query=Q, top_k=W"),
         ("*, query, top_k=4", "Q", "query=Q, top_k=W"),
         ("query, **kw", "Q, top_k=3, a=1", "query=Q, kw={'top_k': W, 'a': 1}"),
@@ -258,14 +257,15 @@ def test_both_may_be_fields_of_a_request_of_any_kind(request_object: Any, is_by_
 def test_pinecones_own_object_and_method_are_read_and_copied() -> None:
     wrapped: Any = qm.wrap(INDEX.search)
     query = SearchQuery(inputs={"text": QUERY}, top_k=3, filter={"a": 1})
-    arguments = wrapped._function.binding.bind((), {"namespace": "n", "query": query})
+    arguments = Arguments(wrapped._function.binding, (), {"namespace": "n", "query": query})
     changed = arguments.replace("new", 50).kwargs["query"]
     assert (arguments.read_query(), arguments.read_top_k()) == (QUERY, 3)
     assert changed.to_dict() == {"inputs": {"text": "new"}, "top_k": 50, "filter": {"a": 1}}
     assert query.to_dict() == {"inputs": {"text": QUERY}, "top_k": 3, "filter": {"a": 1}}
     by_vector: Any = qm.wrap(INDEX.query, embed=embed)
     for args, kwargs in (((QUERY,), {}), ((), {"query": QUERY}), ((), {"vector": QUERY})):
-        changed = by_vector._function.binding.bind(args, {"top_k": 3, **kwargs}).replace([0.5], 50)
+        changed = Arguments(by_vector._function.binding, args, {"top_k": 3, **kwargs})
+        changed = changed.replace([0.5], 50)
         assert (list(changed.args), changed.kwargs) == ([], {"top_k": 50, "vector": [0.5]})
 
 
@@ -411,13 +411,13 @@ def test_what_is_no_text_is_passed_on(question: Any) -> None:
         ("", "INDEX.query", "pass embed="),
         ("", "search", "name it with query_arg="),
         ("*, foo", "search", "its parameters are: foo"),
-        ("query, k=4", "search; query_arg='querry'", "did you mean 'query'?"),
+        ("query, k=4", "search; query_arg='querry'", "has no parameter 'querry', but query_arg= names it; its parameters are: query, k"),
         ("req", "search; query_arg='req.text', top_k_arg='reqq.limit'",
-         "has no parameter 'reqq', but top_k_arg= names it; did you mean 'req'?"),
+         "has no parameter 'reqq', but top_k_arg= names it; its parameters are: req"),
         ("query, namespace", "search; top_k_arg='depth'", "query, namespace"),
-        ("query", "search; page_arg=True", "a parameter's name or False, not True"),
-        ("query", "search; page_arg=3", "a parameter's name or False, not 3"),
-        ("query, offset=0", "search; page_arg='ofset'", "did you mean 'offset'?"),
+        ("query", "search; page_arg=True", "has no parameter True, but page_arg= names it"),
+        ("query", "search; page_arg=3", "has no parameter 3, but page_arg= names it"),
+        ("query, offset=0", "search; page_arg='ofset'", "its parameters are: query, offset"),
         ("query, k=4", "partial(search, 'x')", "already sets 'query'"),
         ("query, k=4", "partial(search, query='x')", "already sets 'query'"),
         ("query, k=4", "partial(search, 'x'); query_arg='query'", "already sets 'query'"),
