@@ -442,9 +442,11 @@ class Arguments:
         held = self._get((SCORE_BY,)) if binding.takes_clauses or binding.is_loose else None
         if binding.takes_clauses and not clauses.are_clauses(held):
             return SCORE_BY
-        passed = {it: value for it in binding.sources if (value := self._read(it)) is not _EMPTY}
-        for root, value in passed.items():
-            if value is not None:
+        empty = []
+        for root in binding.sources:
+            if (value := self._read(root)) is None:
+                empty.append(root)
+            elif value is not _EMPTY:
                 return root
         if binding.is_loose:
             # Nothing is known about the parameters. The first text is the best guess, then clauses.
@@ -453,8 +455,8 @@ class Arguments:
                 return SCORE_BY
             if self.args:
                 return (*texts, len(self.args) - 1)[0]
-        if passed:
-            return [*passed][-1]
+        if empty:
+            return empty[-1]
         if binding.read_default(binding.path[0]) is None:
             raise binding.make_missing_error()
         return binding.path[0]
