@@ -413,8 +413,7 @@ class _CheckRun:
         text, fix = responses.describe_missing_text(passages, text_field)
         fields = clauses.list_searched_fields(self.clauses)
         if fields and clauses.read_clause_type(self.clauses[0]) not in clauses.VECTORS:
-            fix = f'add "{fields[0]}" to include_fields, or set keywordEvidence.fields.text to it:'
-            fix += " then it is requested and not returned"
+            fix = f'add "{fields[0]}" to include_fields'
         self._add(PROBLEM, "text", text, fix, field=None, passages=0)
 
     # --- what changes -----------------------------------------------------------------------------

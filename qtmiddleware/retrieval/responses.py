@@ -1055,21 +1055,6 @@ def _copy_with(holder: Any, name: str | int, value: Any) -> Any:
     return copied
 
 
-def remove_field(item: Any, field_name: str) -> Any:
-    """Return a copy of *item* without the field *field_name*.
-
-    *item* is a mapping or a view of a dict. It is returned unchanged if it lacks the field.
-
-    Raises:
-        ResponseShapeError: No copy can be made.
-    """
-    fields = list_fields(item)
-    if field_name not in fields:
-        return item
-    kept = {name: value for name, value in fields.items() if name != field_name}
-    return kept if type(item) is dict else _replace(item, (), lambda _: type(item)(kept))
-
-
 def _build_shape_error(
     value: Any, problem: str = "no other passages fit in a copy of type"
 ) -> ResponseShapeError:

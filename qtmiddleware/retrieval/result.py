@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import is_
 from typing import Any, Final
 
-from qtmiddleware.config.settings import KeywordEvidenceSettings
-from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage, FusionResult
 from qtmiddleware.retrieval.responses import (
     SearchResult,
-    Shape,
-    find_shape,
     read_response,
-    remove_field,
     replace_score,
 )
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.types import Key, Match, Ranking, Retrieval, Variant
+from qtmiddleware.types import Key, Match, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -120,35 +115,6 @@ def read_matches(variant: Variant, response: Any, call: Call) -> tuple[Match, ..
             error=error_type,
         )
         return ()
-
-
-def hide_field(
-    retrieval: Retrieval,
-    field_name: str,
-    custom_shape: Shape | None,
-    options: KeywordEvidenceSettings,
-) -> Retrieval:
-    """Return *retrieval* without the field *field_name* in its passages.
-
-    qtmiddleware requested this field for its own use; the caller did not ask for the field. If the
-    response cannot be rebuilt, *retrieval* is returned unchanged.
-    """
-    response = retrieval.response
-    try:
-        shape = custom_shape or find_shape(response, options)
-        items = shape.items(response)
-        shown = [remove_field(item, field_name) for item in items]
-        if all(item is stripped for item, stripped in zip(items, shown, strict=True)):
-            return retrieval
-        response = shape.rebuild(response, shown)
-    except ResponseShapeError:
-        return retrieval
-    # Matches refer to items of the old response by identity, so ids find the new items.
-    raws = {id(item): stripped for item, stripped in zip(items, shown, strict=True)}
-    matches = tuple(
-        replace(match, raw=raws.get(id(match.raw), match.raw)) for match in retrieval.matches
-    )
-    return replace(retrieval, response=response, matches=matches)
 
 
 def _choose_passages(

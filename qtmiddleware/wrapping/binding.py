@@ -24,7 +24,7 @@ from qtmiddleware.runtime.fields import (
     replace_value_at_path,
 )
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.clauses import EVERY_FIELD, INCLUDE_FIELDS, SCORE_BY, NoQuestion
+from qtmiddleware.wrapping.clauses import SCORE_BY, NoQuestion
 
 QUERIES: Final = (
     *("query", "question", "q", "text", "search_query", "query_text", "query_texts"),
@@ -410,24 +410,6 @@ class Arguments:
                 value = self._get((SCORE_BY,))
                 return clauses.read_clause_type(value[0]) if clauses.are_clauses(value) else ""
         return None
-
-    def find_unrequested_field(self, field_name: str | None) -> str:
-        """Return *field_name* if this call could request the field but does not, else ``""``.
-
-        Only a document search takes a list of fields to request.
-        """
-        can_request = INCLUDE_FIELDS in self.binding.named or INCLUDE_FIELDS in self.kwargs
-        if not field_name or not can_request or self.read_clause_type() is None:
-            return ""
-        # Without a list, the index returns no fields. Only a list of names can be extended.
-        fields = self._get((INCLUDE_FIELDS,)) or ()
-        can_add = isinstance(fields, list | tuple)
-        return field_name if can_add and not {field_name, EVERY_FIELD} & {*fields} else ""
-
-    def request_field(self, field_name: str) -> Arguments:
-        """Return the arguments with a request for *field_name* of each document too."""
-        fields = self._get((INCLUDE_FIELDS,)) or ()
-        return self._set((INCLUDE_FIELDS,), [*fields, field_name])
 
     # --- where things are -------------------------------------------------------------------------
 

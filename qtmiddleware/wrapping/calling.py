@@ -11,19 +11,18 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from qtmiddleware.errors import SetupWarning, is_outage, is_rate_limit
+from qtmiddleware.errors import SetupWarning, is_rate_limit
 from qtmiddleware.protocols import RetrievalHook
 from qtmiddleware.retrieval.call import Call, build_paging_warning
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
-from qtmiddleware.retrieval.result import hide_field
 from qtmiddleware.retrieval.running_call import RunningCall, record_read_units
 from qtmiddleware.runtime.io import IO, FunctionStopped
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.services import Flow, Search, arun, observe_embedding, run
+from qtmiddleware.runtime.services import Search, arun, observe_embedding, run
 from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Retrieval, add_degradation
 from qtmiddleware.wrapping.binding import Arguments, Binding
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from qtmiddleware.providers.embedding import CallableEmbedder
     from qtmiddleware.providers.llms.governed import GovernedModel
 
-T = TypeVar("T")
 Vectors = Sequence[Sequence[float]]
 
 logger: Final = get_logger("qtmiddleware")
@@ -76,13 +74,6 @@ async def _return_value(value: Any) -> Any:
     return value
 
 
-Request = tuple[int | None, str]
-"""The number of passages to request, and a document field to request in addition.
-
-They are ``None`` for the caller's number, and ``""`` for the caller's fields alone.
-"""
-
-
 @dataclass(eq=False, repr=False, slots=True)
 class Caller:
     """Calls a wrapped function for one `Call`: once for each text to search for.
@@ -104,21 +95,13 @@ class Caller:
 
     # --- the whole flow ---------------------------------------------------------------------------
 
-    def drive(self, flow: Flow[T]) -> T:
-        """Run *flow* with this object's calls, and return its result. Blocks the thread."""
-        return run(flow, self)
-
-    async def adrive(self, flow: Flow[T]) -> T:
-        """Run *flow* with this object's calls, without blocking the event loop."""
-        return await arun(flow, self)
-
     def retrieve(self) -> Retrieval:
         """Return the finished retrieval."""
-        return self.finish_retrieval(self.drive(partial(retrieve, self.call)))
+        return self.finish_retrieval(run(partial(retrieve, self.call), self))
 
     async def aretrieve(self) -> Retrieval:
         """Return the finished retrieval, without blocking the event loop."""
-        return self.finish_retrieval(await self.adrive(partial(retrieve, self.call)))
+        return self.finish_retrieval(await arun(partial(retrieve, self.call), self))
 
     def make_shadow(self) -> Caller:
         """Return a caller that really changes the results, tells no hook and has no shadow."""
@@ -141,54 +124,30 @@ class Caller:
     async def search(self, search: Search, io: IO) -> Any:
         """Call the function for the text of *search*, and return its response.
 
-        The first call may request more passages or another field than the caller's call. If it
-        fails and *search* allows another attempt, this method calls the function again without the
-        addition. Later calls also omit the addition. Exceptions from the last attempt pass through.
+        If *search* asks for more passages than the caller, and the function fails, this method
+        calls the function again with the caller's own number. Later searches use that number too.
+        Exceptions from the last call pass through.
         """
         query: Any = search.text
         if self.call.embedder is not None and query is not None and not search.fields:
             query = search.vector
             if query is None:
                 query = await self._embed_text(search, io)
-        wanted = request = search.top_k, self._find_unrequested_field()
-        while True:
-            try:
-                response = await self._run_search(search, query, request, io)
-            except Exception as error:
-                smaller = self._reduce_request(search, request, error)
-                if smaller is None:
-                    raise
-                request = smaller
-            else:
-                break
-        search.was_refused = request != wanted
-        if request[0] != wanted[0]:
-            search.top_k = None
-            self.call.learned.widening.stop()
-        elif request != wanted:
-            self.call.learned.refuses_field = True
-            self.call.learned.record_problem(
-                "the index does not return keywordEvidence.fields.text"
-                f" {wanted[1]!r}; name a text field that the index stores"
-            )
+        widening, narrow_by = self.call.learned.widening, search.narrow_by
+        try:
+            return await self._run_search(search, query, search.top_k, io)
+        except Exception as error:
+            # Another call is the last thing that a service with too many calls needs.
+            if narrow_by is None or search.top_k is None or search.fields or is_rate_limit(error):
+                raise
+            if narrow_by.passed:
+                # Too late for this call: the next ones ask for fewer passages at once.
+                widening.stop()
+                raise
+        response = await self._run_search(search, query, None, io)
+        search.was_refused, search.top_k = True, None
+        widening.stop()
         return response
-
-    def _reduce_request(self, search: Search, request: Request, error: Exception) -> Request | None:
-        """Return the smaller request to make after *error*; ``None`` if there is none."""
-        top_k, text_field = request
-        own: Request = None, ""
-        # Another call is the last thing that a service with too many calls needs.
-        if request == own or search.narrow_by is None or search.fields or is_rate_limit(error):
-            return None
-        if search.narrow_by.passed:
-            # Too late for this call: the next ones ask for fewer passages at once.
-            if top_k is not None:
-                self.call.learned.widening.stop()
-            return None
-        # A request without the field does not help if the service is down.
-        if text_field and not is_outage(error):
-            return top_k, ""
-        return None if top_k is None else own
 
     async def embed(self, texts: Sequence[str], io: IO) -> Vectors:
         """Return one vector per text."""
@@ -200,10 +159,10 @@ class Caller:
         )
         return vectors
 
-    def rerank(self, query: str, texts: Sequence[str]) -> Sequence[float]:
+    def rerank(self, query: str, texts: Sequence[str]) -> Any:
         """Return the reranker's score for each of *texts*. Higher is better."""
         reranker: Any = self.engine.reranker
-        return reranker.rerank(query, texts)  # type: ignore[no-any-return]
+        return reranker.rerank(query, texts)
 
     # --- one search -------------------------------------------------------------------------------
 
@@ -215,68 +174,46 @@ class Caller:
         search.embed_seconds = perf_counter() - began
         return vectors[0]
 
-    def _find_unrequested_field(self) -> str:
-        """Return the text field to request in addition to the caller's fields, or ``""``.
-
-        The field is removed from the response before the caller gets the response. Returns ``""``
-        if the caller requests the field, and if the call cannot request fields.
-        """
-        call = self.call
-        # In shadow mode, the caller gets exactly the plain function's response.
-        if call.problem or call.settings.shadow is not None or call.learned.refuses_field:
-            return ""
-        text_field = call.settings.keyword_evidence.fields.get("text")
-        return self.arguments.find_unrequested_field(text_field)
-
-    async def _run_search(self, search: Search, query: Any, request: Request, io: IO) -> Any:
+    async def _run_search(self, search: Search, query: Any, top_k: int | None, io: IO) -> Any:
         if not self.function.is_async:
-            return await io.blocking(partial(self._block, search, query, request))
+            return await io.blocking(partial(self._block, search, query, top_k))
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            response = await make_awaitable(self._call_function(search, query, request))
+            response = await make_awaitable(self._call_function(search, query, top_k))
             record_read_units(response)
             return response
 
-    def _block(self, search: Search, query: Any, request: Request) -> Any:
+    def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
             try:
-                response = self._call_function(search, query, request)
+                response = self._call_function(search, query, top_k)
             except StopIteration as error:
                 raise FunctionStopped(error) from None
             record_read_units(response)
             return response
 
-    def _call_function(self, search: Search, query: Any, request: Request) -> Any:
-        """Call the function with *query* and the additions of *request*."""
-        top_k, text_field = request
+    def _call_function(self, search: Search, query: Any, top_k: int | None) -> Any:
         has_changes = top_k is not None or query is not self.call.original or search.fields
         if query is not None and has_changes:
             arguments = self.arguments.replace(query, top_k, text_fields=search.fields)
         else:
             # The function gets the caller's arguments as they are.
             arguments = self.arguments.move_query()
-        if text_field:
-            arguments = arguments.request_field(text_field)
         return self.function.fn(*arguments.args, **arguments.kwargs)
 
     # --- afterwards -------------------------------------------------------------------------------
 
     def finish_retrieval(self, retrieval: Retrieval) -> Retrieval:
-        """Log *retrieval*, and return it without the text field that only qtmiddleware requested.
+        """Log *retrieval*, and return it.
 
         If the query log cannot be written, the returned retrieval has a degradation. If
         qtmiddleware cannot improve the function's results, this method warns the user once.
         """
-        call, log = self.call, self.engine.log
-        if field_name := self._find_unrequested_field():
-            retrieval = hide_field(
-                retrieval, field_name, call.shape, call.settings.keyword_evidence
-            )
         self.warn_about_setup_once(retrieval)
         # In shadow mode, the record of the shadow holds the plain function's result too.
-        if log is not None and not self.is_shadowed:
-            degradation = log.append_record(retrieval)
+        if self.engine.log is not None and not self.is_shadowed:
+            degradation = self.engine.log.append_record(retrieval)
             if degradation is not None:
                 retrieval = add_degradation(retrieval, degradation)
         if logger.isEnabledFor(logging.DEBUG):

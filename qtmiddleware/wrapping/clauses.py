@@ -16,10 +16,6 @@ from qtmiddleware.runtime.fields import read_field, replace_value_at_path
 
 SCORE_BY: Final = "score_by"
 """The parameter that takes the clauses."""
-INCLUDE_FIELDS: Final = "include_fields"
-"""The parameter that selects which fields of a document are returned."""
-EVERY_FIELD: Final = "*"
-
 TEXT: Final = "text"
 QUERY_STRING: Final = "query_string"
 SPARSE: Final = "sparse_vector"

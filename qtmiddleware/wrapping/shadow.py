@@ -18,6 +18,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.runtime.io import drive
 from qtmiddleware.runtime.logs import format_error, get_logger
+from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.types import Retrieval
 
 if TYPE_CHECKING:
@@ -95,10 +96,9 @@ class ShadowRuns:
         flow = partial(retrieve, caller.call)
         outcome = "failed"
         try:
-            if caller.function.is_async:
-                self._log(caller, plain, await caller.adrive(flow))
-            else:
-                self._log(caller, plain, caller.drive(flow))
+            is_async = caller.function.is_async
+            retrieval = await arun(flow, caller) if is_async else run(flow, caller)
+            self._log(caller, plain, retrieval)
             outcome = "finished"
         except Exception as error:
             name = type(error).__name__

@@ -28,6 +28,7 @@ from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.running_call import is_nested_call
 from qtmiddleware.runtime.observing import is_inside_hook
+from qtmiddleware.runtime.services import arun, run
 from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
@@ -213,13 +214,13 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
                 the passages found. Exceptions that `retrieve` raises pass through.
         """
         flow, caller = self._prepare_answer(args, kwargs, awaited="aanswer")
-        return caller.drive(flow.answer)
+        return run(flow.answer, caller)
 
     @_type_as_ask_method
     async def aanswer(self, *args: Any, **kwargs: Any) -> Answer:
         """Return the model's answer as `answer` does, without blocking the event loop."""
         flow, caller = self._prepare_answer(args, kwargs)
-        return await caller.adrive(flow.answer)
+        return await arun(flow.answer, caller)
 
     @_type_as_ask_method
     def stream_answer(self, *args: Any, **kwargs: Any) -> AnswerStream:

@@ -21,7 +21,7 @@ from pinecone.exceptions import PineconeException
 from pinecone.models.documents.responses import SearchDocumentsResponse
 
 import qtmiddleware as qtm
-from tests.support.document_world import BODIES, add_documents, embed, list_ids
+from tests.support.document_world import add_documents, embed, list_ids
 from tests.support.pinecone_world import PineconeWorld, pinecone_world
 from tests.support.wrapping_world import QUERY, REWRITE, WIDE, middleware
 
@@ -230,17 +230,12 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize(
-    "config", [{}, {"keywordEvidence": {"fields": {"text": "body"}}}], ids=["usual", "a text field"]
-)
-def test_the_sdks_own_error_reaches_the_caller(
-    case: str, config: dict[str, Any], world: PineconeWorld, index: Any
-) -> None:
+def test_the_sdks_own_error_reaches_the_caller(case: str, world: PineconeWorld, index: Any) -> None:
     call = {**CALL, **BAD[case]}
     with pytest.raises(PineconeException) as plain:
         index.documents.search(**call)
     with pytest.raises(PineconeException) as wrapped:
-        qtm.QueryMiddleware(config).wrap(index.documents.search)(**call)
+        RULES.wrap(index.documents.search)(**call)
     assert type(wrapped.value) is type(plain.value)
     assert str(wrapped.value) == str(plain.value)
 
@@ -256,48 +251,3 @@ def test_a_call_without_a_namespace_or_a_clause_fails_as_it_does_without_us(inde
         with pytest.raises(TypeError) as wrapped:
             search(**call)
         assert str(wrapped.value) == str(plain.value)
-
-
-@pytest.mark.parametrize(
-    "fields", [None, [], ["title"], ("title",)], ids=["none", "empty", "title", "a tuple"]
-)
-def test_the_field_of_the_texts_is_requested_too_and_taken_out_again(
-    fields: Any, world: PineconeWorld, index: Any
-) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "body"}}}).wrap(
-        index.documents.search
-    )
-    call = call_with(CLAUSES["embed"](QUERY), include_fields=fields)
-    plain = index.documents.search(**call)
-    retrieval = search.retrieve(**call)
-    assert world.sent("/search")[-1]["include_fields"] == [*(fields or ()), "body"]
-    assert (list_ids(plain)[0], list_ids(retrieval.response)[0]) == ("cats", "health")
-    held = {"_id", "_score", *(fields or ())}
-    assert all(set(document.to_dict()) == held for document in retrieval.response.matches)
-    assert list_ids(search(**call)) == list_ids(retrieval.response)
-    # An answer is written from the texts.
-    assert retrieval.matches[0].text == BODIES["health"]
-    assert all(
-        match.raw is document
-        for match, document in zip(retrieval.matches, retrieval.response.matches, strict=True)
-    )
-
-
-def test_a_field_whose_text_is_not_stored_is_requested_once(
-    world: PineconeWorld, index: Any
-) -> None:
-    search = qtm.QueryMiddleware({"keywordEvidence": {"fields": {"text": "secret"}}}).wrap(
-        index.documents.search
-    )
-    call = call_with(CLAUSES["embed"](QUERY), include_fields=["title"])
-    plain = list_ids(index.documents.search(**call))
-    with pytest.warns(
-        qtm.SetupWarning, match=r"does not return keywordEvidence.fields.text 'secret'"
-    ):
-        assert list_ids(search(**call)) == plain
-    search(**call)
-    assert [body["include_fields"] for body in world.sent("/search")[1:]] == [
-        ["title", "secret"],
-        ["title"],
-        ["title"],
-    ]

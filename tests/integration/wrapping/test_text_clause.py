@@ -196,19 +196,6 @@ def test_a_clause_that_is_refused_is_not_tried_again(
     assert list_types(world).count("text") == 1
 
 
-def test_the_field_of_the_texts_is_requested_by_both_and_shown_by_none(
-    world: PineconeWorld, index: Any
-) -> None:
-    config = {**FIELDS, "keywordEvidence": {"fields": {"text": "body"}}}
-    response = qtm.QueryMiddleware(config).wrap(index.documents.search)(
-        **{**CALL, "include_fields": ["title"]}
-    )
-    assert [body["include_fields"] for body in world.sent("/search")] == [["title", "body"]] * 2
-    assert all(
-        set(document.to_dict()) == {"_id", "_score", "title"} for document in response.matches
-    )
-
-
 def read_findings(check: Any) -> dict[str, Any]:
     return {finding.subject: finding for finding in check.findings}
 
@@ -241,4 +228,4 @@ def test_check_says_what_to_write_where_the_texts_are_not_requested(
     )
     text = read_findings(check)["text"]
     assert text.state == "problem"
-    assert 'add "body" to include_fields, or set keywordEvidence.fields.text' in text.fix
+    assert text.fix == 'add "body" to include_fields'
