@@ -151,7 +151,7 @@ class Engine:
         *is_for_one_call* says that *config* overrides the middleware's own settings.
         """
         engine = copy(self)
-        for name in ("account", "model", "chat_model"):
+        for name in ("model", "chat_model"):
             vars(engine).pop(name, None)
         engine._build(config, self if is_for_one_call else None)
         return engine
@@ -244,19 +244,6 @@ class Engine:
         return self._client is not None or has_language_model(self.settings)
 
     @cached_property
-    def account(self) -> int | None:
-        """A number that identifies the model service's address and the API key.
-
-        Read once, so that a key that changes in the environment is used after a reload. ``None`` if
-        the user passed a client.
-        """
-        if self._client is not None:
-            return None
-        from qtmiddleware.providers.openai_client import hash_address_and_key
-
-        return hash_address_and_key(self.settings.llm.base_url)
-
-    @cached_property
     def model(self) -> GovernedModel:
         """The model that transforms questions.
 
@@ -277,7 +264,12 @@ class Engine:
         # Imported here so that the free tier does not pay for these modules.
         from qtmiddleware.providers.llms.governed import GovernedModel
 
-        account = self.account
+        # A number that identifies the service's address and the key, which a reload reads again.
+        account = None
+        if self._client is None:
+            from qtmiddleware.providers.openai_client import hash_address_and_key
+
+            account = hash_address_and_key(settings.llm.base_url)
         clients = self._share(
             ("clients", account), lambda: make_shared_clients(self._client, settings)
         )

@@ -126,6 +126,15 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
 
     A wrapped method that is read from an object is bound to the object, and equal to every other
     one with the same method and object.
+
+    Attributes:
+        middleware: The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`.
+        wrap_options: The options of `QueryMiddleware.wrap` that the function was wrapped with.
+        is_async: Whether calls of the function must be awaited.
+        query_argument: The name of the parameter that holds the question. ``inputs.text`` is a
+            field of the parameter ``inputs``.
+        top_k_argument: The name of the parameter that sets the number of passages. ``None`` if the
+            signature has no such parameter, or if the number is a field of another argument.
     """
 
     _is_qtmiddleware = True
@@ -136,18 +145,16 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         self, function: Function, middleware: QueryMiddleware, options: Mapping[str, Any]
     ) -> None:
         self._function = function
-        self._middleware = middleware
-        self._options = options
+        self.middleware, self.wrap_options = middleware, dict(options)
+        self.is_async = function.is_async
+        self.query_argument = function.binding.argument
+        number = function.binding.top_k_argument or "."
+        self.top_k_argument = None if "." in number else number
         # `updated=()` does not copy the function's own attributes: `__getattr__` finds them, and a
         # copy could hide an attribute of this class.
         functools.update_wrapper(self, function.fn, updated=())
         if function.is_async:
             mark_as_coroutine_function(self)
-
-    @property
-    def is_async(self) -> bool:
-        """Whether calls of the function must be awaited."""
-        return self._function.is_async
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function with the given arguments, and improve the matches in its response."""
@@ -193,13 +200,13 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         """
         self._refuse_if_async("aretrieve_many")
         calls = self._make_calls(self.retrieve, args, kwargs)
-        engine = self._middleware.engine
+        engine = self.middleware.engine
         return call_all(calls, engine.bulkhead, engine.settings.limits.max_concurrency)
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Search for each query as `retrieve_many` does, without blocking the event loop."""
         calls = self._make_calls(self.aretrieve, args, kwargs)
-        engine = self._middleware.engine
+        engine = self.middleware.engine
         return await acall_all(calls, engine.settings.limits.max_concurrency)
 
     @_type_as_ask_method
@@ -291,31 +298,6 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             self, name=name, collection=collection, about=about, fields=fields, arguments=arguments
         )
 
-    @property
-    def middleware(self) -> QueryMiddleware:
-        """The `QueryMiddleware`, which offers `health`, `ready`, `reload` and `close`."""
-        return self._middleware
-
-    @property
-    def wrap_options(self) -> dict[str, Any]:
-        """The options of `QueryMiddleware.wrap` that this function was wrapped with."""
-        return dict(self._options)
-
-    @property
-    def query_argument(self) -> str:
-        """The name of the parameter that holds the question; ``inputs.text`` is a field of one."""
-        return self._function.binding.argument
-
-    @property
-    def top_k_argument(self) -> str | None:
-        """The name of the parameter that sets the number of passages.
-
-        ``None`` if the signature has no such parameter, or if the number is a field of another
-        argument.
-        """
-        name = self._function.binding.top_k_argument
-        return None if name is None or "." in name else name
-
     # --- one call ---------------------------------------------------------------------------------
 
     def _refuse_if_async(self, awaited: str) -> None:
@@ -329,7 +311,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         That is so if the settings change nothing, if the function is calling itself, and in shadow
         mode for the calls that have no shadow.
         """
-        function, engine = self._function, self._middleware.engine
+        function, engine = self._function, self.middleware.engine
         if is_nested_call(function.fn):
             return None
         share = engine.settings.shadow
@@ -360,7 +342,7 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             kwargs["history"] = history
         if config is not None and "config" in binding.named:
             kwargs["config"], config = config, None
-        engine = self._middleware.engine
+        engine = self.middleware.engine
         try:
             engine = engine.override(tuple(layer for layer in (config, qtm_config) if layer))
         except ConfigError as error:
@@ -566,10 +548,10 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
             return getattr, (*self._bound_to, fn.__name__)
         if (name := find_import_name(fn, self)) is not None:
             return name
-        has_options = any(option is not None for option in self._options.values())
+        has_options = any(option is not None for option in self.wrap_options.values())
         if has_options or not isinstance(fn, types.FunctionType):
             raise refuse_to_pickle(self)
-        return type(self._middleware).wrap, (self._middleware, fn)
+        return type(self.middleware).wrap, (self.middleware, fn)
 
     def _identify(self) -> tuple[int, ...]:
         return id(self._function), *map(id, self._bound_to)
