@@ -452,14 +452,6 @@ def test_a_config_of_the_functions_own_stays_its_own() -> None:
         hidden.retrieve(QUERY, config={"tags": ["mine"]})
 
 
-def test_errors_of_the_function_about_its_arguments_arrive() -> None:
-    search, _ = make_function("query, top_k=4")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'topk'"):
-        qm.wrap(search)(QUERY, topk=3)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'query'"):
-        qm.wrap(search)()
-
-
 @pytest.mark.parametrize("keyword", ["config", "qtm_config"])
 def test_a_presets_name_is_the_config_of_one_call(keyword: str) -> None:
     wrapped = qtm.QueryMiddleware().wrap(lambda query, top_k=2: [{"id": "a", "text": "It is well"}])

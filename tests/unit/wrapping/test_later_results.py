@@ -39,12 +39,6 @@ async def test_no_coroutine_is_left_unawaited(caplog: pytest.LogCaptureFixture) 
     assert "wrap the function with kind='async'" in str(told[0].message)
 
 
-async def test_a_plain_function_that_returns_a_coroutine_is_wrapped_by_saying_so() -> None:
-    search = qm.wrap(lambda query, top_k=4: later(query), kind="async")
-    assert ids(await search(QUERY)) == ["near", "far"]
-    assert (await search.aretrieve(QUERY)).status == "full"
-
-
 async def test_any_awaitable_can_be_awaited() -> None:
     def search(query: str, top_k: int = 4) -> asyncio.Future[Any]:
         return asyncio.ensure_future(later(query))

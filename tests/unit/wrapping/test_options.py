@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import qtmiddleware as qtm
 from qtmiddleware.kit.evaluation import ask_systems, compare
@@ -34,10 +32,10 @@ TAKERS: Final[dict[str, Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
-@given(name=st.text(max_size=20))
+@pytest.mark.parametrize("name", ["", "xyzzy", "x" * 99, "\ud800"])
 def test_an_option_that_nobody_knows_is_a_type_error(take: Callable[..., Any], name: str) -> None:
-    with pytest.raises(TypeError, match="has no option"):
-        take(**{f"x{name}": None})
+    with pytest.raises(TypeError, match=r"has no option .*; its options are"):
+        take(**{name: None})
 
 
 async def test_an_awaited_call_refuses_it_too() -> None:

@@ -105,23 +105,6 @@ def test_a_share_of_nothing_retrieves_nothing_and_a_share_of_all_retrieves_all(
     assert len(records(log) if log.exists() else []) == runs
 
 
-def test_about_the_share_of_the_calls_is_retrieved(
-    monkeypatch: pytest.MonkeyPatch, log: Path
-) -> None:
-    from qtmiddleware.wrapping import shadow
-
-    draws = iter([0.05, 0.049, 0.9, 0.0])
-    monkeypatch.setattr(
-        shadow, "_random", type("Draws", (), {"random": lambda self: next(draws)})()
-    )
-    assert [shadow.should_start_shadow_retrieval(0.05) for _ in range(4)] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-
-
 async def test_an_asynchronous_function_is_retrieved_in_its_own_loop(log: Path) -> None:
     loops: list[Any] = []
 
