@@ -77,11 +77,9 @@ def override_config(config: Config, layers: Layers) -> Config:
     A layer is a mapping or the name of a preset. Raises `ConfigError` for invalid settings, and for
     settings that a single call cannot change.
     """
-    overridden = config
-    for layer in layers:
-        overridden = overridden.overridden(layer)
-    if overridden is config:
+    if not layers:
         return config
+    overridden = config.overridden(*layers)
     for key in find_marked_keys(Mark.MIDDLEWARE):
         if key.read_value(overridden.settings) != key.read_value(config.settings):
             message = (
