@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
-from types import MappingProxyType
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple
 
 FieldShape = Literal["line", "passage", "list"]
 """The format of one field of a model's reply: one line, a longer passage, or a list of lines."""
@@ -33,7 +32,6 @@ Guard = Literal["each", "together", "language", "terms"]
 """
 
 _ROW: Final = "row"
-Row = TypeVar("Row", "TransformRow", "FusionMethod", "StoreRow")
 
 
 class TextField(NamedTuple):
@@ -173,13 +171,11 @@ class Transformation:
         return not any(_read_texts(self))
 
 
-TEXT_FIELDS: Final[Mapping[str, TextField]] = MappingProxyType(
-    {
-        text_field.name: TextField(name=text_field.name, **text_field.metadata[_ROW])
-        for text_field in fields(Transformation)
-        if _ROW in text_field.metadata
-    }
-)
+TEXT_FIELDS: Final[Mapping[str, TextField]] = {
+    text_field.name: TextField(name=text_field.name, **text_field.metadata[_ROW])
+    for text_field in fields(Transformation)
+    if _ROW in text_field.metadata
+}
 """The fields of `Transformation` that hold texts, by name."""
 
 _read_texts: Final = attrgetter(*TEXT_FIELDS)
@@ -213,11 +209,7 @@ class TransformRow(NamedTuple):
     weights: tuple[tuple[str, float], ...] = ()
 
 
-def _index_rows_by_name(*rows: Row) -> Mapping[str, Row]:
-    return MappingProxyType({row.name: row for row in rows})
-
-
-TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
+_TRANSFORM_ROWS: Final = (
     TransformRow(
         "rewrite",
         "Query rewriting (makes queries more specific)",
@@ -261,11 +253,12 @@ TRANSFORMS: Final[Mapping[str, TransformRow]] = _index_rows_by_name(
     ),
     TransformRow("none", "The rules alone (no model call before the search)"),
 )
+TRANSFORMS: Final = {row.name: row for row in _TRANSFORM_ROWS}
 """All values of ``transformationType``, in the order of their numbers on the command line."""
 
-FILLED_BY: Final[Mapping[str, str]] = MappingProxyType(
-    {row.fields[0]: row.name for row in reversed([*TRANSFORMS.values()]) if len(row.fields) == 1}
-)
+FILLED_BY: Final[Mapping[str, str]] = {
+    row.fields[0]: row.name for row in reversed(TRANSFORMS.values()) if len(row.fields) == 1
+}
 """For each field, the first transform whose prompt asks for this field only.
 
 A user-defined transform may fill only these fields.
@@ -310,38 +303,22 @@ class FusionMethod(NamedTuple):
     merges: bool = True
 
 
-FUSION_METHODS: Final[Mapping[str, FusionMethod]] = _index_rows_by_name(
+_FUSION_METHODS: Final = (
     FusionMethod(name="anchored", weighs=True, needs_scores=True),
     FusionMethod(name="rrf"),
     FusionMethod(name="weighted_rrf", weighs=True),
     FusionMethod(name="max", needs_scores=True),
     FusionMethod(name="concat", merges=False),
 )
+FUSION_METHODS: Final = {row.name: row for row in _FUSION_METHODS}
 """All values of ``fusion.method``."""
 
 OWN_FUSION: Final = FusionMethod(name="fuse=")
 """The description of a function that the user passes as ``fuse=``."""
 
 
-class StoreRow(NamedTuple):
-    """One kind of vector store, such as ``pinecone``.
-
-    Attributes:
-        name: The value of ``store.kind``, and the name of the module in `stores` that defines
-            ``open_store`` for this store.
-        keeps_files: Whether the store keeps files at ``indexPath``.
-    """
-
-    name: str
-    keeps_files: bool = False
-
-
-STORES: Final[Mapping[str, StoreRow]] = _index_rows_by_name(
-    StoreRow(name="sqlite", keeps_files=True),
-    StoreRow(name="pinecone"),
-    StoreRow(name="memory"),
-)
-"""All values of ``store.kind``."""
+STORES: Final = ("sqlite", "pinecone", "memory")
+"""All values of ``store.kind``. Of these stores, only ``sqlite`` keeps a file at ``indexPath``."""
 
 
 def _list_language_codes() -> tuple[str, ...]:

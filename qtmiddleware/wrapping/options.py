@@ -35,19 +35,25 @@ def _build_advice(name: str, caller: Callable[..., Any], known_names: Collection
         return f"{KEYS_ADVICE}, or pass your own client="
     if name in {"config", *MiddlewareOptions.__optional_keys__}:
         return "it is an option of QueryMiddleware"
-    parameters = inspect.signature(caller).parameters.values()
-    options = sorted({*known_names, *(it.name for it in parameters if it.kind is it.KEYWORD_ONLY)})
+    own = [
+        parameter.name
+        for parameter in inspect.signature(caller).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    ]
+    options = sorted({*known_names, *own})
     # A name such as `method` is an option of several groups.
     settings: dict[str, dict[str, None]] = {}
     for key in list_all_keys():
         for path in (key.path[:1], key.path):
-            example = nest_value([*map(to_camel_case, path)], ...)
-            settings.setdefault(path[-1], {})[json.dumps(example, default=lambda _: "...")] = None
+            example = json.dumps(nest_value([*map(to_camel_case, path)], "..."))
+            settings.setdefault(path[-1], {})[example] = None
     nearest = find_nearest_name(name, [*options, *settings])
     if nearest is None:
         return "its options are " + ", ".join(options)
     if nearest in options:
         return f"did you mean {nearest}?"
-    place = next((f"{option}=" for option in ("config", "qtm_config") if option in options), "")
-    place = place or "the config of QueryMiddleware: "
+    place = "the config of QueryMiddleware: "
+    for option in ("qtm_config", "config"):
+        if option in options:
+            place = f"{option}="
     return f"it is a setting: put it into {place}" + " or ".join(settings[nearest])

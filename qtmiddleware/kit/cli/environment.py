@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.catalogue import STORES
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import build_value_error
 from qtmiddleware.config.keys import find_marked_keys, find_name, find_part, list_all_keys
@@ -308,9 +307,7 @@ def list_default_files(config: Config, *, is_ingest: bool = False) -> dict[str, 
     """
     settings = config.settings
     is_named = config.origins["indexPath"] == ASSIGNED
-    index = (
-        settings.index_path if STORES[settings.store.kind].keeps_files and not is_named else None
-    )
+    index = settings.index_path if settings.store.kind == "sqlite" and not is_named else None
     if is_ingest:
         # Every command imports this module, but only an ingest needs the rooms of the ledger.
         from qtmiddleware.kit.index.ledger import build_ledger_path

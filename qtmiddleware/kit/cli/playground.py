@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from threading import Thread
 from typing import Final
 
-from qtmiddleware.catalogue import STORES
 from qtmiddleware.kit.cli.environment import NO_MODEL
 from qtmiddleware.kit.cli.options import (
     Arguments,
@@ -64,7 +63,7 @@ def command(
     with open_socket(port) as listener, open_search(function, config, sets) as search:
         tiers = Tiers(search.wrapped, has_own_tier=search.has_own_settings, arguments=keywords)
         # A hosted store may charge for each search, a store in files does not.
-        is_free = function is None and STORES[search.config.settings.store.kind].keeps_files
+        is_free = function is None and search.config.settings.store.kind == "sqlite"
         tiers.warm_up(dataset.questions[:SEEDED] if dataset and is_free else ())
         notes = (
             [] if tiers.has_model else [f"{NO_MODEL} Only tiers that need no model are compared."]

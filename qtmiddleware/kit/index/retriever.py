@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.catalogue import STORES
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.errors import ConfigError, StoreError, WrapError
 from qtmiddleware.kit.embedding import OpenAIEmbedder, find_embedder
@@ -131,9 +130,9 @@ def _open_store(settings: Settings, embedder: Embedder, *, must_exist: bool) -> 
     If *must_exist* is true and the store keeps files, raises `StoreError` if the index does not
     exist, and logs a warning if the index is empty.
     """
-    row, path = STORES[settings.store.kind], settings.index_path
+    kind, path = settings.store.kind, settings.index_path
     # Checked before the store is opened, which would create an empty index.
-    if row.keeps_files and must_exist and not Path(path).expanduser().exists():
+    if kind == "sqlite" and must_exist and not Path(path).expanduser().exists():
         raise StoreError(
             f"the index {path} does not exist yet; create it with qtm ingest and the same config"
         )
@@ -141,13 +140,13 @@ def _open_store(settings: Settings, embedder: Embedder, *, must_exist: bool) -> 
         "embedding_model": embedder.name,
         "dimension": embedder.dimension,
     }
-    if row.name == "pinecone":
+    if kind == "pinecone":
         return open_pinecone(settings.store, **vectors)
-    if row.name == "memory":
+    if kind == "memory":
         return MemoryStore(**vectors)
     opened = SQLiteStore(path, **vectors)
     # Only a search of an empty index is worth a warning: an ingest is about to fill the index.
-    if must_exist and row.keeps_files and not opened.count():
+    if must_exist and not opened.count():
         logger.warning(
             "the index at %s is empty; add documents with qtm ingest", path, event="index_empty"
         )
