@@ -223,12 +223,6 @@ class Store(Protocol):
             delete: The ids to delete. An id that is also in *passages* is written, not deleted.
         """
 
-    def upsert(self, passages: Sequence[Passage], vectors: Sequence[Sequence[float]]) -> None:
-        """Write *passages*. Each one replaces an earlier passage with the same id."""
-
-    def delete(self, ids: Sequence[str]) -> None:
-        """Delete the passages with these *ids*. Unknown ids are ignored."""
-
     def search(
         self,
         query: Sequence[float],
