@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _CONTEXT: Final = vars(BaseException)["__context__"]
-_MOST_QUOTED: Final = 2_000
-_CREDENTIALS: Final = re.compile(r"//[^\s'\"]*@")
 
 
 class QtMiddlewareError(Exception):
@@ -254,11 +252,6 @@ def explain_client_errors(make_error: Callable[[str], QtMiddlewareError]) -> Ite
             f"this machine cannot connect ({type(error).__name__}), and nothing was sent; correct"
             f" or unset {' or '.join(set_variables)}{socks}"
         ) from None
-
-
-def remove_credentials(text: str) -> str:
-    """Return the beginning of *text*, and remove user names and passwords from its URLs."""
-    return _CREDENTIALS.sub("//", text[:_MOST_QUOTED])
 
 
 def convert_to_model_error(error: BaseException | None) -> ModelError:

@@ -15,7 +15,7 @@ _KEY: Final = r"""(?<![A-Za-z0-9])(?:
     (?:sk|pk|pcsk|gsk|xai)[-_](?:\w{1,40}-){0,4}(?=\w{0,99}[0-9])(?=\w{0,99}[A-Za-z])\w{10}
     |hf_[A-Za-z0-9]{10} |(?:gh[oprsu]|github_pat|glpat)[-_]\w{10} |(?:AKIA|ASIA)[A-Z0-9]{12}
     |AIza[\w-]{20} |xox[abeprs]-[\w-]{10} |eyJ[\w-]{8,2000}\.eyJ[\w-]{8})"""
-_SECRET: Final = rf"{_KEY}[\w.-]* |(?<=\b[Bb]earer\s)\S+ |(?<=//)[^/\s@]*@ |(?<=[?&])[\w-]+=\S+"
+_SECRET: Final = rf"{_KEY}[\w.-]* |(?<=\b[Bb]earer\s)\S+ |(?<=//)[^/\s]*@ |(?<=[?&])[\w-]+=\S+"
 # Text that may be a key without a known beginning, such as a UUID.
 _OPAQUE: Final = r"(?=[\w-]*\d)[\w-]{32,}"
 _SECRET_NAME: Final = (

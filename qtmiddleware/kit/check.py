@@ -14,7 +14,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TEXT_FIELDS
-from qtmiddleware.errors import ResponseShapeError, remove_credentials
+from qtmiddleware.config.errors import hide_secrets
+from qtmiddleware.errors import ResponseShapeError
 from qtmiddleware.preprocessing.text import format_count, shorten_text, split_terms
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.call import PAGED, find_query_problem
@@ -592,7 +593,7 @@ def _describe(degradation: Degradation) -> str:
 
 def _describe_error(error: Exception) -> str:
     """Return the type of *error* and the beginning of its message, without credentials."""
-    words = " ".join(remove_credentials(str(error)).split())[:_MOST_QUOTED]
+    words = " ".join(hide_secrets(str(error)).split())[:_MOST_QUOTED]
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

@@ -10,7 +10,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from qtmiddleware.errors import MissingExtra, remove_credentials
+from qtmiddleware.config.errors import hide_secrets
+from qtmiddleware.errors import MissingExtra
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import make_lock
 from qtmiddleware.runtime.logs import get_logger
@@ -86,7 +87,7 @@ def load_model(
             return model_class(source, local_files_only=is_offline, **options)
         except Exception as error:
             # The libraries quote HF_ENDPOINT, which may contain credentials.
-            cause = remove_credentials(str(error).strip()) or type(error).__name__
+            cause = hide_secrets(str(error).strip()) or type(error).__name__
             advice = (
                 f"cannot be loaded: {cause.splitlines()[0]}; check the name (organisation/model),"
                 " or name a folder; a private model needs HF_TOKEN"

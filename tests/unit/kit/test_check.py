@@ -348,10 +348,10 @@ def test_a_conversation_out_of_an_iterator_is_read_by_each_call() -> None:
 
 def test_an_embedding_that_fails_is_said_without_its_password() -> None:
     def embed(text: str) -> list[float]:
-        raise ConnectionError("http://user:secret@host is down")
+        raise ConnectionError("http://user:secr@et@host is down")
 
     found = check(by_vector, embed=embed)
-    assert says(found, "query", "embed= raised ConnectionError: http://host is down")
+    assert says(found, "query", "embed= raised ConnectionError: http://(not shown)host is down")
     assert not found.helps
 
 
