@@ -48,26 +48,6 @@ def test_a_file_configures_a_middleware(tmp_path: Path) -> None:
     )
 
 
-def test_a_bad_file_is_refused_with_the_place(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text('{"topK": 0}')
-    with pytest.raises(qtm.ConfigError) as caught:
-        qtm.QueryMiddleware(path)
-    assert caught.value.path == "topK"
-    assert str(path) in caught.value.source
-
-
-def test_the_environment_lies_under_the_decorator(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QTM_KEYWORD_EVIDENCE_CANDIDATES", "11")
-    assert qtm.QueryMiddleware().settings.keyword_evidence.candidates == 11
-    assert (
-        qtm.QueryMiddleware(
-            {"keywordEvidence": {"candidates": 12}}
-        ).settings.keyword_evidence.candidates
-        == 12
-    )
-
-
 def asked_for(searched: Any, **options: Any) -> int:
     """The number of candidates one call asks for."""
     searched.calls.clear()
