@@ -258,7 +258,8 @@ def convert_to_model_error(error: BaseException | None) -> ModelError:
     """Return *error* if it is a `ModelError`, else convert it to one.
 
     ``None`` stands for a call that was abandoned at its deadline. The new error's reason is
-    ``timeout`` for ``None`` and ``unavailable`` for any other exception.
+    ``timeout`` for ``None``, ``cancelled`` for asyncio's `CancelledError` and the like, and
+    ``unavailable`` for any other exception.
     """
     if isinstance(error, ModelError):
         return error
@@ -267,7 +268,8 @@ def convert_to_model_error(error: BaseException | None) -> ModelError:
             "timeout",
             "the language model did not answer in time; raise answer.timeoutMs if it needs more",
         )
-    model_error = ModelError("unavailable", f"the language model raised {type(error).__name__}")
+    reason = "unavailable" if isinstance(error, Exception) else "cancelled"
+    model_error = ModelError(reason, f"the language model raised {type(error).__name__}")
     model_error.__cause__ = error
     return model_error
 

@@ -45,6 +45,11 @@ class Deadline:
         return max(0.0, self.at - monotonic()) if self.at != NEVER else NEVER
 
     @property
+    def timeout(self) -> float | None:
+        """The seconds left; ``None`` if there is no limit, as functions of Python expect it."""
+        return None if self.at == NEVER else max(0.0, self.at - monotonic())
+
+    @property
     def passed(self) -> bool:
         """Whether the deadline has passed or was cancelled."""
         return monotonic() >= self.at

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Self
 
 from qtmiddleware.answering.flow import AnswerFlow
-from qtmiddleware.runtime.io import Tasks, Threads, drive
+from qtmiddleware.runtime.io import IO, Threads, drive, make_async_io
 from qtmiddleware.runtime.services import Performer, Services
+from qtmiddleware.runtime.threads import Bulkhead
 from qtmiddleware.types import Answer, Retrieval
 
 
 class _Stream:
     """An answer in pieces, whose flow is made of what `_io` does."""
 
-    _io: type[Threads] | type[Tasks]
+    _io: Callable[[Bulkhead], IO]
 
     def __init__(self, flow: AnswerFlow, performer: Performer) -> None:
         self._flow = flow
@@ -102,7 +103,7 @@ class AsyncAnswerStream(_Stream):
     The stream calls the function and the model only when you enter it or iterate over it.
     """
 
-    _io = Tasks
+    _io = staticmethod(make_async_io)
 
     @property
     def retrieval(self) -> Retrieval | None:

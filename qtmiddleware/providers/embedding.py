@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -13,7 +14,7 @@ from qtmiddleware.errors import EmbeddingError, WrapError
 from qtmiddleware.providers import find_function_name, read_count
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.fields import read_field, read_parameters
-from qtmiddleware.runtime.threads import acall_all, run_in_thread
+from qtmiddleware.runtime.threads import run_in_thread
 
 CONCURRENCY: Final = 8
 """The maximum number of concurrent calls to a function that takes one text per call."""
@@ -145,9 +146,9 @@ class CallableEmbedder:
         if len(calls) == 1 and not is_async(self._function):
             results = [calls[0]()]
             if inspect.isawaitable(results[0]):
-                results = [run_in_background_loop(partial(_wait, results[0]))]
+                results = [run_in_background_loop(results[0])]
         else:
-            results = run_in_background_loop(partial(_run_calls, calls, max_concurrency))
+            results = run_in_background_loop(_run_calls(calls, max_concurrency))
         return self._read_results(results, texts)
 
     async def aembed(
@@ -193,15 +194,19 @@ def query_embedder(function_or_model: Any, *, takes_list: bool = False) -> Calla
 
 async def _run_calls(calls: Sequence[partial[Any]], max_concurrency: int) -> list[Any]:
     """Run all *calls*. If a call fails, the others are cancelled."""
+    room = asyncio.Semaphore(max_concurrency)
 
     async def run(call: partial[Any]) -> Any:
-        return await _wait(call() if is_async(call) else await run_in_thread(call))
+        async with room:
+            result = call() if is_async(call) else await run_in_thread(call)
+            return await result if inspect.isawaitable(result) else result
 
-    return await acall_all([partial(run, call) for call in calls], max_concurrency)
-
-
-async def _wait(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _find_methods(

@@ -81,7 +81,7 @@ class TransformStage:
         """
         flights, key, io = self._cache.flights, self._key, services.io
         # Waiting in a loop that is not asyncio's would block the leader, too.
-        if key is None or (io.can_await and not io.has_loop):
+        if key is None or not io.can_wait:
             return await self._get_cached_or_new_transformation(services, llm_deadline)
         # A leader may end without a result to share. Then its followers try again, and one of them
         # becomes the leader.
@@ -99,7 +99,7 @@ class TransformStage:
                 finally:
                     # Even if this question is cancelled, its followers must not wait any longer.
                     flights.land_flight(key, flight, shared)
-            landed: Result | None = await io.join(flight.result, llm_deadline)
+            landed: Result | None = await flight.wait(io, llm_deadline)
             if landed is None and not llm_deadline.passed:
                 continue
             self._record_skipped_model_call("shared")

@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from concurrent.futures import Future
+from collections.abc import Awaitable
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from qtmiddleware.runtime.forking import make_lock, register_fork_reset
 from qtmiddleware.types import NEVER
@@ -29,7 +26,7 @@ _here: Final = threading.local()
 class _Loops:
     """The shared event loop, and one more for code that would block the loop that it waits for.
 
-    A loop starts with its first coroutine. A forked process starts new loops.
+    A loop starts when it is first used. A forked process starts new loops.
     """
 
     def __init__(self) -> None:
@@ -41,8 +38,8 @@ class _Loops:
         """Forget the loops after a fork, because their threads belong to the parent process."""
         self._by_depth: dict[int, tuple[threading.Thread, asyncio.AbstractEventLoop]] = {}
 
-    def start(self, make_coroutine: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Start the coroutine that *make_coroutine* returns, in a copy of the caller's context."""
+    def get(self) -> asyncio.AbstractEventLoop:
+        """Return the running loop for the calling thread's coroutines."""
         # Code that runs in the shared loop, and waits for a coroutine, gets the second loop.
         depth = getattr(_here, "depth", -1) + 1
         with self._lock:
@@ -54,7 +51,7 @@ class _Loops:
                 thread = threading.Thread(target=_run, args=(loop, depth), name=name, daemon=True)
                 thread.start()
                 self._by_depth[depth] = thread, loop
-        return asyncio.run_coroutine_threadsafe(make_coroutine(), loop)
+        return loop
 
 
 def _run(loop: asyncio.AbstractEventLoop, depth: int) -> None:
@@ -66,24 +63,26 @@ def _run(loop: asyncio.AbstractEventLoop, depth: int) -> None:
 _loops: Final = _Loops()
 
 
-def run_in_background_loop(
-    make_coroutine: Callable[[], Coroutine[Any, Any, T]], timeout: float = NEVER
-) -> T:
-    """Run the coroutine that *make_coroutine* returns, and block until its result is known.
+async def _await(awaitable: Awaitable[T]) -> T:
+    return await awaitable
 
-    The coroutine sees the caller's context variables. It is cancelled at the timeout, or if the
-    caller is interrupted. A call from the shared loop's own thread uses a second loop, because a
-    loop cannot wait for itself. Thread-safe.
+
+def run_in_background_loop(awaitable: Awaitable[T], timeout: float = NEVER) -> T:
+    """Run *awaitable* in the background loop, and block until its result is known.
+
+    It sees the caller's context variables. It is cancelled at the timeout, or if the caller is
+    interrupted. A call from the shared loop's own thread uses a second loop, because a loop cannot
+    wait for itself. Thread-safe.
 
     Args:
-        make_coroutine: A function without parameters that returns the coroutine.
+        awaitable: A coroutine, or another object that can be awaited in any event loop.
         timeout: How many seconds to wait; by default without a limit.
 
     Raises:
-        TimeoutError: The coroutine did not end within *timeout* seconds.
-        BaseException: The exception that the coroutine raises.
+        TimeoutError: There is no result within *timeout* seconds.
+        BaseException: The exception that *awaitable* raises.
     """
-    future = _loops.start(make_coroutine)
+    future = asyncio.run_coroutine_threadsafe(_await(awaitable), _loops.get())
     try:
         return future.result(None if timeout == NEVER else timeout)
     except FutureTimeout:
@@ -92,33 +91,6 @@ def run_in_background_loop(
         raise TimeoutError("the coroutine did not end in time") from None
     finally:
         # After a timeout or an interrupt this cancels the coroutine; a future that is done stays.
-        future.cancel()
-
-
-def iterate_in_background_loop(
-    make_generator: Callable[[], AsyncGenerator[T, None]],
-) -> Generator[T, None, None]:
-    """Yield the items of the asynchronous generator that *make_generator* returns.
-
-    One task of the background loop reads all items, without waiting for the caller to take them.
-    Closing this generator cancels the task. The asynchronous generator's exceptions are raised
-    here.
-    """
-    items_read: queue.SimpleQueue[T | Future[None]] = queue.SimpleQueue()
-
-    async def read_items() -> None:
-        async with aclosing(make_generator()) as items:
-            async for item in items:
-                items_read.put(item)
-
-    future = _loops.start(read_items)
-    # The future itself, once it is done, marks the end of the items.
-    future.add_done_callback(items_read.put)
-    try:
-        while not isinstance(item := items_read.get(), Future):
-            yield item
-        future.result()
-    finally:
         future.cancel()
 
 

@@ -2,7 +2,8 @@
 
 A flow is an ordinary coroutine function that gets an `IO`. With `Tasks` it runs in the caller's
 event loop. With `Threads` nothing that it awaits ever suspends, because every ``await`` blocks, so
-one ``send(None)`` drives it from its beginning to its end in the caller's thread.
+one ``send(None)`` drives it from its beginning to its end in the caller's thread. Under an event
+loop that is not asyncio's, `IO` itself does all work in the caller's task.
 """
 
 from __future__ import annotations
@@ -13,27 +14,24 @@ import queue
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
-from typing import Any, Final, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
-from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime.background_loop import is_async, run_in_background_loop
 from qtmiddleware.runtime.threads import (
+    UNLIMITED,
     Bulkhead,
     Overloaded,
-    copy_context_with_bulkhead,
+    current_bulkhead,
     run_in_thread,
-    start_thread,
 )
 from qtmiddleware.types import NEVER, Deadline
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 Ending = Literal["failed", "late", "cancelled"]
 Work = Callable[[], Awaitable[T]]
 """A piece of a flow's work: a function without parameters that returns an awaitable."""
@@ -97,15 +95,13 @@ class Job:
     flow's patience is registered here: a deadline, or the report of an operation.
     """
 
-    __slots__ = ("_reports", "began", "ending", "run_id")
+    __slots__ = ("_reports", "began", "ending")
 
-    def __init__(self, run_id: object) -> None:
-        self.run_id = run_id
+    def __init__(self) -> None:
         self.began = 0.0
         self.ending: Ending | None = None
         self._reports: list[Callable[[Ending], object]] = []
-        if (parent := _job.get()) is not None:
-            parent.on_abandon(self.abandon)
+        on_abandon(self.abandon)
 
     def on_abandon(self, report: Callable[[Ending], object]) -> None:
         """Call *report* when nobody waits for this work any more; at once if that is so already."""
@@ -126,6 +122,12 @@ class Job:
         # What is reported to refers to the work, and an error of the work refers to this job.
         self._reports = []
 
+    def make_late_outcome(self) -> Outcome[Any]:
+        """Return the outcome of this work if nobody waits for it any longer than until now."""
+        now = perf_counter()
+        began = self.began or now
+        return Outcome(late=True, seconds=now - began, began=began)
+
 
 _job: Final[ContextVar[Job | None]] = ContextVar("job", default=None)
 
@@ -136,32 +138,109 @@ def on_abandon(report: Callable[[Ending], object]) -> None:
         job.on_abandon(report)
 
 
-class Beside(Protocol[T_co]):
-    """Work that runs while its flow does something else."""
+async def measure(work: Work[T], job: Job | None = None) -> Outcome[T]:
+    """Do *work*, as *job* if it is given, and return its outcome."""
+    began = perf_counter()
+    if job is not None:
+        job.began = began
+    try:
+        value = await work()
+    except Exception as error:
+        return Outcome(error=error, seconds=perf_counter() - began, began=began)
+    return Outcome(value, seconds=perf_counter() - began, began=began)
 
-    async def get(self) -> T_co:
+
+async def _attempt(work: Work[T], job: Job) -> Outcome[T]:
+    """Do *work* as *job*, in a context of its own, and return its outcome."""
+    _job.set(job)
+    try:
+        return await measure(work, job)
+    finally:
+        job.close()
+
+
+class Beside(Generic[T]):
+    """Work that its flow does not wait for yet. This work begins when its result is awaited."""
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+
+    async def get(self) -> T:
         """Wait for the work's end and return its result, or raise its exception."""
+        return await self._work()
 
-    async def cancel(self) -> None:
-        """Stop waiting for the work, unless it has ended."""
+    async def cancel(self, *, in_generator: bool = False) -> None:
+        """Stop waiting for the work, unless it has ended.
+
+        *in_generator* says that the caller is an asynchronous generator, which may await while it
+        is being closed.
+        """
 
 
-class IO(Protocol):
-    """How a flow's work is done: `Threads` or `Tasks`."""
+class _Abandoned(BaseException):
+    """Ends a flow in a thread, because nobody waits for the flow any more."""
 
-    can_await: bool
-    """Whether the work can await something. If not, every call blocks."""
-    has_loop: bool
-    """Whether asyncio's event loop can do work while the caller waits."""
+
+class Mailbox(Generic[T]):
+    """Carries items to a flow from any thread. Waiting for them blocks the flow's own thread."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[T | _Abandoned] = queue.SimpleQueue()
+        on_abandon(lambda _: self._items.put(_Abandoned()))
+
+    def put(self, item: T) -> None:
+        """Send *item*."""
+        self._items.put(item)
+
+    async def get(self, deadline: Deadline) -> T:
+        """Wait for the next item; raise `TimeoutError` if there is none at *deadline*."""
+        try:
+            item = self._items.get(timeout=deadline.timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        if isinstance(item, _Abandoned):
+            raise item
+        return item
+
+
+class IO:
+    """Does a flow's work: one piece after the other, in the caller's thread and task.
+
+    This is the way under an event loop that is not asyncio's, which blocking calls block. `Threads`
+    and `Tasks` do several pieces at the same time.
+
+    Args:
+        bulkhead: The threads for the flow's work, but for the search for the question.
+
+    Attributes:
+        has_loop: Whether asyncio's event loop runs the flow. If not, models and embedders block.
+        can_wait: Whether other callers go on while this one waits for them.
+    """
+
+    has_loop = can_wait = False
+
+    def __init__(self, bulkhead: Bulkhead) -> None:
+        self._bulkhead = bulkhead
+        self._context = copy_context()
+        self._context.run(current_bulkhead.set, bulkhead)
+        # Another middleware may have made this call. The search for the question, which runs in
+        # the caller's context, must always get a thread.
+        if current_bulkhead.get() is not UNLIMITED:
+            current_bulkhead.set(UNLIMITED)
 
     async def blocking(self, call: Callable[[], T]) -> T:
-        """Make the blocking *call* and return its result, without blocking an event loop."""
+        """Make the blocking *call* and return its result, without blocking asyncio's loop."""
+        return call()
 
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call a user's *function*, asynchronous or not; an awaitable may take *seconds* to end."""
+        del seconds  # Only asyncio's timeouts are known here.
+        result = function()
+        return await result if inspect.isawaitable(result) else result
 
     def start(self, work: Work[T]) -> Beside[T]:
-        """Begin *work* at once, beside the caller."""
+        """Begin *work* beside the caller."""
+        return Beside(work)
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
@@ -170,9 +249,46 @@ class IO(Protocol):
 
         Work that has not ended at the *deadline* is late, and work that has not begun never does.
         """
+        del limit  # There is never more than one at once.
+        return [Outcome(late=True) if deadline.passed else await measure(work) for work in works]
 
-    async def join(self, result: Future[T], deadline: Deadline) -> T | None:
-        """Wait for *result*, at most until *deadline*; ``None`` if it is late."""
+    def make_mailbox(self) -> Mailbox[Any]:
+        """Return a new mailbox for this flow."""
+        return Mailbox()
+
+    def _copy_context(self) -> Context:
+        """Return the context for the flow's next work: a copy of the one that the flow began with.
+
+        The search for the question may have changed the caller's context since. Work of this flow's
+        own work inherits what that has set.
+        """
+        is_own_work = current_bulkhead.get() is self._bulkhead
+        return copy_context() if is_own_work else self._context.copy()
+
+
+async def gather_results(io: IO, works: Sequence[Work[T]], limit: int) -> list[T]:
+    """Do *works* at the same time, at most *limit* at once, and return their results in order.
+
+    If some work raises an exception, no other work begins and the exception is raised here.
+    """
+    # Work that has not begun at a deadline never does.
+    deadline = Deadline()
+
+    async def stop_at_error(work: Work[T]) -> T:
+        try:
+            return await work()
+        except BaseException:
+            deadline.cancel()
+            raise
+
+    outcomes = await io.gather([partial(stop_at_error, work) for work in works], deadline, limit)
+    for outcome in outcomes:
+        if isinstance(outcome.error, Overloaded):
+            # Without a free thread, the caller does all works itself.
+            return [await work() for work in works]
+        if outcome.error is not None:
+            raise outcome.error
+    return [outcome.get() for outcome in outcomes]
 
 
 # --- threads --------------------------------------------------------------------------------------
@@ -184,10 +300,6 @@ class FunctionStopped(Exception):
     def __init__(self, error: StopIteration) -> None:
         super().__init__()
         self.error = error
-
-
-class _Abandoned(BaseException):
-    """Ends a flow in a thread, because nobody waits for the flow any more."""
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -203,199 +315,97 @@ def drive(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a flow over threads must not suspend")
 
 
-def _attempt(work: Work[T], job: Job) -> Outcome[T]:
-    """Do *work* in this thread and return its outcome.
-
-    Every exception is caught, because nobody else would notice it in this thread.
-    """
-    _job.set(job)
-    job.began = began = perf_counter()
+def _attempt_in_thread(work: Work[T], job: Job) -> Outcome[T]:
     try:
-        value = drive(_await(work))
+        return drive(_attempt(work, job))
     except BaseException as error:
-        return Outcome(error=error, seconds=perf_counter() - began, began=began)
-    finally:
-        job.close()
-    return Outcome(value, seconds=perf_counter() - began, began=began)
+        # In this thread nobody else would notice the exception.
+        return Outcome(error=error, seconds=perf_counter() - job.began, began=job.began)
 
 
-async def _await(work: Work[T]) -> T:
-    return await work()
-
-
-class _Thread(Generic[T]):
+class _Thread(Beside[T]):
     """Work in a thread of its own."""
 
-    def __init__(self, work: Work[T], job: Job, context: Context) -> None:
-        self._job = job
+    def __init__(self, work: Work[T], context: Context) -> None:
+        self._job = job = Job()
         self._done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
         # Not a thread of the bulkhead's: there are never more of these than callers.
-        start_thread(lambda: self._done.put(context.run(_attempt, work, job)))
+        UNLIMITED.start(lambda: self._done.put(context.run(_attempt_in_thread, work, job)))
 
     async def get(self) -> T:
         return self._done.get().get()
 
-    async def cancel(self) -> None:
+    async def cancel(self, *, in_generator: bool = False) -> None:
+        del in_generator  # There is nothing to await.
         if self._done.empty():
             self._job.abandon("cancelled")
 
 
-class Threads:
-    """Does the work of a blocking caller in daemon threads, which *bulkhead* limits.
+class Threads(IO):
+    """Does the work of a blocking caller in daemon threads, which *bulkhead* limits."""
 
-    Create it before the search for the question, which runs in the caller's own context and may
-    change it.
-    """
-
-    can_await = has_loop = False
-
-    def __init__(self, bulkhead: Bulkhead) -> None:
-        self._bulkhead = bulkhead
-        self._context = copy_context_with_bulkhead(bulkhead)
+    can_wait = True
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in this thread."""
-        return call()
+        try:
+            return call()
+        except StopIteration as error:
+            raise FunctionStopped(error) from None
 
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call *function* in this thread; an awaitable runs in the background loop."""
         result = function()
-        if not inspect.isawaitable(result):
-            return result
-        return run_in_background_loop(partial(_await, lambda: result), seconds)
+        return run_in_background_loop(result, seconds) if inspect.isawaitable(result) else result
 
     def start(self, work: Work[T]) -> _Thread[T]:
         """Begin *work* in a thread of its own."""
-        return _Thread(work, Job(self._context), _copy_context(self._context))
+        return _Thread(work, self._copy_context())
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do *works* in threads of the bulkhead."""
-        context, jobs = _copy_context(self._context), [Job(self._context) for _ in works]
+        context, jobs = self._copy_context(), [Job() for _ in works]
         waiting = deque(range(len(works)))
-        done: queue.SimpleQueue[tuple[int, Outcome[T]] | None] = queue.SimpleQueue()
-        outcomes: list[Outcome[T] | None] = [None] * len(works)
+        mailbox: Mailbox[tuple[int, Outcome[T]]] = Mailbox()
+        outcomes: dict[int, Outcome[T]] = {}
 
         def do_waiting_works() -> None:
             with suppress(IndexError):
                 while not deadline.passed:
                     position = waiting.popleft()
-                    if jobs[position].ending is not None:
-                        return
                     # Each work sees what the caller has set, and nothing that another work sets.
-                    outcome = context.copy().run(_attempt, works[position], jobs[position])
-                    done.put((position, outcome))
-                    # Breaks a reference cycle: the error's traceback refers to this frame.
-                    del outcome
+                    attempt = partial(_attempt_in_thread, works[position], jobs[position])
+                    mailbox.put((position, context.copy().run(attempt)))
 
-        if (refusal := self._start_threads(do_waiting_works, min(limit, len(works)))) is not None:
-            return [Outcome(error=refusal) for _ in works]
+        for begun in range(min(limit, len(works))):
+            try:
+                self._bulkhead.start(do_waiting_works)
+            except Overloaded as error:
+                if not begun:
+                    return [Outcome(error=error) for _ in works]
+                # The threads that have begun do all works.
+                break
         ending: Ending = "cancelled"
         try:
-            on_abandon(lambda _: done.put(None))
-            for _ in works:
-                seconds = deadline.remaining()
-                try:
-                    item = done.get(timeout=None if seconds == NEVER else seconds)
-                except queue.Empty:
-                    break
-                if item is None:
-                    raise _Abandoned
-                outcomes[item[0]] = item[1]
+            while len(outcomes) < len(works):
+                position, outcome = await mailbox.get(deadline)
+                outcomes[position] = outcome
+        except TimeoutError:
             ending = "late"
         finally:
             waiting.clear()
-            now = perf_counter()
-            for position, job in enumerate(jobs):
-                if outcomes[position] is None:
-                    job.abandon(ending)
-                    outcomes[position] = _make_late_outcome(job, now)
-            self._bulkhead.record_abandoned_calls(
-                sum(1 for job in jobs if job.ending is not None and job.began)
-            )
-        return [outcome for outcome in outcomes if outcome is not None]
-
-    def _start_threads(self, task: Callable[[], None], count: int) -> ModelError | None:
-        """Start *task* in up to *count* threads; return the error if none could begin."""
-        for begun in range(count):
-            try:
-                self._bulkhead.start(task)
-            except ModelError as error:
-                # The threads that have begun do all works.
-                return None if begun else error
-        return None
-
-    async def join(self, result: Future[T], deadline: Deadline) -> T | None:
-        """Block until *result* is known."""
-        return _join(result, deadline)
-
-
-def _join(result: Future[T], deadline: Deadline) -> T | None:
-    """Block until *result* is known; ``None`` if it is late."""
-    done: queue.SimpleQueue[Future[T] | None] = queue.SimpleQueue()
-    result.add_done_callback(done.put)
-    on_abandon(lambda _: done.put(None))
-    seconds = deadline.remaining()
-    try:
-        landed = done.get(timeout=None if seconds == NEVER else seconds)
-    except queue.Empty:
-        return None
-    if landed is None:
-        raise _Abandoned
-    return landed.result()
-
-
-def _copy_context(root: Context) -> Context:
-    """Return the context for a flow's next work: a copy of *root*, which the flow began with.
-
-    Work of this flow's own work inherits what that has set.
-    """
-    job = _job.get()
-    return copy_context() if job is not None and job.run_id is root else root.copy()
-
-
-def _make_late_outcome(job: Job, now: float) -> Outcome[Any]:
-    began = job.began or now
-    return Outcome(late=True, seconds=now - began, began=began)
+            late = [job for position, job in enumerate(jobs) if position not in outcomes]
+            self._bulkhead.record_abandoned_calls(sum(job.began > 0 for job in late))
+            for job in late:
+                job.abandon(ending)
+        return [
+            outcomes.get(position) or job.make_late_outcome() for position, job in enumerate(jobs)
+        ]
 
 
 # --- tasks ----------------------------------------------------------------------------------------
-
-
-async def _aattempt(work: Work[T], job: Job) -> Outcome[T]:
-    """Do *work* in the caller's task and return its outcome."""
-    job.began = began = perf_counter()
-    try:
-        value = await work()
-    except Exception as error:
-        return Outcome(error=error, seconds=perf_counter() - began, began=began)
-    return Outcome(value, seconds=perf_counter() - began, began=began)
-
-
-async def _perform(work: Work[T], job: Job) -> Outcome[T]:
-    """Do *work* in this task of its own, and return its outcome."""
-    _job.set(job)
-    try:
-        return await _aattempt(work, job)
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        # Nobody cancelled the task: something inside the function was cancelled.
-        return Outcome(error=error, seconds=perf_counter() - job.began, began=job.began)
-    finally:
-        job.close()
-
-
-async def _perform_in_turn(
-    work: Work[T], job: Job, deadline: Deadline, turn: asyncio.Semaphore
-) -> Outcome[T]:
-    """Do *work* in this task of its own, when it is its *turn*, and return its outcome."""
-    async with turn:
-        if deadline.passed:
-            return _make_late_outcome(job, perf_counter())
-        return await _perform(work, job)
 
 
 def _find_running_loop() -> asyncio.AbstractEventLoop | None:
@@ -404,6 +414,22 @@ def _find_running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _cancel(task: asyncio.Task[Any], _: Ending) -> None:
+    loop = task.get_loop()
+    # The call that the task is part of may have been abandoned in another thread.
+    if _find_running_loop() is loop:
+        task.cancel()
+    elif not loop.is_closed():
+        loop.call_soon_threadsafe(task.cancel)
+
+
+async def _drain(tasks: Sequence[asyncio.Task[Any]], *, in_generator: bool = False) -> None:
+    """Give cancelled *tasks* a moment to clean up."""
+    # A coroutine that is being closed, for example because its loop was closed, must not await.
+    if tasks and (in_generator or not isinstance(sys.exception(), GeneratorExit)):
+        await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
 
 
 def _create_task(
@@ -417,139 +443,115 @@ def _create_task(
     return task
 
 
-def _cancel(task: asyncio.Task[Any], _: Ending) -> None:
-    loop = task.get_loop()
-    # The call that the task is part of may have been abandoned in another thread.
-    if _find_running_loop() is loop:
-        task.cancel()
-    elif not loop.is_closed():
-        loop.call_soon_threadsafe(task.cancel)
+async def _attempt_in_turn(
+    work: Work[T], job: Job, deadline: Deadline, turn: asyncio.Semaphore
+) -> Outcome[T]:
+    async with turn:
+        return job.make_late_outcome() if deadline.passed else await _attempt(work, job)
 
 
-async def _stop(tasks: Sequence[asyncio.Task[Any]], jobs: Sequence[Job], ending: Ending) -> None:
-    """Cancel *tasks*, whose *jobs* nobody waits for, and give them a moment to clean up."""
-    for job in jobs:
-        job.abandon(ending)
-    # A coroutine that is being closed, for example because its loop was closed, must not await.
-    if tasks and not isinstance(sys.exception(), GeneratorExit):
-        await asyncio.wait(tasks, timeout=DRAIN_SECONDS)
+class _LoopMailbox(Mailbox[T]):
+    """Carries items to a flow in an event loop, which stays free."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[T] = asyncio.Queue()
+
+    def put(self, item: T) -> None:
+        # If the loop was closed in the meantime, nobody waits any more.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
+
+    async def get(self, deadline: Deadline) -> T:
+        async with asyncio.timeout(deadline.timeout):
+            return await self._queue.get()
 
 
-class _Task(Generic[T]):
+class _Task(Beside[T]):
     """Work in a task of its own."""
 
-    def __init__(self, work: Work[T], job: Job, context: Context) -> None:
-        self._job = job
-        self._task = _create_task(_perform(work, job), job, context)
+    def __init__(self, work: Work[T], context: Context) -> None:
+        self._job = Job()
+        self._task = _create_task(_attempt(work, self._job), self._job, context)
 
     async def get(self) -> T:
         await asyncio.wait((self._task,))
         return self._task.result().get()
 
-    async def cancel(self) -> None:
+    async def cancel(self, *, in_generator: bool = False) -> None:
         if not self._task.done():
-            await _stop((self._task,), (self._job,), "cancelled")
+            self._job.abandon("cancelled")
+            await _drain([self._task], in_generator=in_generator)
 
 
-class Tasks:
+class Tasks(IO):
     """Does the work of an asynchronous caller in tasks of the running event loop.
 
     A blocking function gets a thread of *bulkhead*; the search for the question always gets one.
-    Under an event loop that is not asyncio's, all work is done one after the other in the caller's
-    task, and blocking calls block that loop.
     """
 
-    can_await = True
-
-    def __init__(self, bulkhead: Bulkhead) -> None:
-        self._context = copy_context_with_bulkhead(bulkhead)
-        self.has_loop = _find_running_loop() is not None
+    has_loop = can_wait = True
 
     async def blocking(self, call: Callable[[], T]) -> T:
         """Make *call* in a thread and await its end."""
-        return await run_in_thread(call) if self.has_loop else call()
+        return await run_in_thread(call)
 
     async def call(self, function: Callable[[], Any], seconds: float = NEVER) -> Any:
         """Call *function*, in a thread if it is not asynchronous."""
-        result = function() if is_async(function) else await self.blocking(function)
+        result = function() if is_async(function) else await run_in_thread(function)
         if not inspect.isawaitable(result):
             return result
         async with asyncio.timeout(None if seconds == NEVER else seconds):
             return await result
 
-    def start(self, work: Work[T]) -> Beside[T]:
+    def start(self, work: Work[T]) -> _Task[T]:
         """Begin *work* in a task of its own."""
-        if not self.has_loop:
-            return _Later(work)
-        return _Task(work, Job(self._context), _copy_context(self._context))
+        return _Task(work, self._copy_context())
 
     async def gather(
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do each of *works* in a task of its own."""
-        jobs = [Job(self._context) for _ in works]
-        if not self.has_loop:
-            return [
-                _make_late_outcome(job, perf_counter())
-                if deadline.passed
-                else await _aattempt(work, job)
-                for work, job in zip(works, jobs, strict=True)
-            ]
-        if not works or deadline.passed:
-            return [_make_late_outcome(job, perf_counter()) for job in jobs]
-        context = _copy_context(self._context)
-        turn = asyncio.Semaphore(limit) if limit < len(works) else None
+        if not works:
+            return []
+        context, turn = self._copy_context(), asyncio.Semaphore(limit)
+        jobs = [Job() for _ in works]
         tasks = [
-            _create_task(
-                _perform(work, job)
-                if turn is None
-                else _perform_in_turn(work, job, deadline, turn),
-                job,
-                context,
-            )
+            _create_task(_attempt_in_turn(work, job, deadline, turn), job, context)
             for work, job in zip(works, jobs, strict=True)
         ]
+        outcomes: dict[int, Outcome[T]] = {}
         ending: Ending = "cancelled"
-        now = 0.0
         try:
-            seconds = deadline.remaining()
-            await asyncio.wait(tasks, timeout=None if seconds == NEVER else seconds)
-            ending, now = "late", perf_counter()
+            await asyncio.wait(tasks, timeout=deadline.timeout)
+            ending = "late"
         finally:
             late = [place for place, task in enumerate(tasks) if not task.done()]
-            await _stop([tasks[place] for place in late], [jobs[place] for place in late], ending)
+            outcomes = {place: jobs[place].make_late_outcome() for place in late}
+            for place in late:
+                jobs[place].abandon(ending)
+            await _drain([tasks[place] for place in late])
         return [
-            _make_late_outcome(job, now) if place in late else _read_outcome(task, job, now)
+            outcomes.get(place) or _read_outcome(task, job)
             for place, (task, job) in enumerate(zip(tasks, jobs, strict=True))
         ]
 
-    async def join(self, result: Future[T], deadline: Deadline) -> T | None:
-        """Await *result*; other callers that wait for it are not affected."""
-        if not self.has_loop:
-            return _join(result, deadline)
-        seconds, waiting = deadline.remaining(), asyncio.wrap_future(result)
-        try:
-            await asyncio.wait((waiting,), timeout=None if seconds == NEVER else seconds)
-            return waiting.result() if waiting.done() else None
-        finally:
-            waiting.cancel()
+    def make_mailbox(self) -> _LoopMailbox[Any]:
+        """Return a mailbox that leaves the loop free."""
+        return _LoopMailbox()
 
 
-def _read_outcome(task: asyncio.Task[Outcome[T]], job: Job, now: float) -> Outcome[T]:
-    if task.cancelled():
-        return _make_late_outcome(job, now)
-    error = task.exception()
-    return task.result() if error is None else Outcome(error=error)
+def _read_outcome(task: asyncio.Task[Outcome[T]], job: Job) -> Outcome[T]:
+    if not task.cancelled():
+        error = task.exception()
+    elif task.cancelling():
+        return job.make_late_outcome()
+    else:
+        # Nobody cancelled the task: something inside the function was cancelled.
+        error = asyncio.CancelledError()
+    return task.result() if error is None else Outcome(error=error, began=job.began)
 
 
-class _Later(Generic[T]):
-    """Work that begins when its result is awaited."""
-
-    def __init__(self, work: Work[T]) -> None:
-        self._work = work
-
-    async def get(self) -> T:
-        return await self._work()
-
-    async def cancel(self) -> None:
-        """Do nothing: the work has not begun, or has ended."""
+def make_async_io(bulkhead: Bulkhead) -> IO:
+    """Return the `IO` for the asynchronous caller's event loop, with threads of *bulkhead*."""
+    return IO(bulkhead) if _find_running_loop() is None else Tasks(bulkhead)

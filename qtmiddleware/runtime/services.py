@@ -11,12 +11,12 @@ from qtmiddleware.errors import ModelError, WrapError
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, RetrievalHook
 from qtmiddleware.runtime.io import (
     IO,
-    FunctionStopped,
     Outcome,
-    Tasks,
     Threads,
     Work,
     drive,
+    make_async_io,
+    measure,
     on_abandon,
 )
 from qtmiddleware.runtime.observing import (
@@ -26,7 +26,7 @@ from qtmiddleware.runtime.observing import (
     mark_running_hook,
 )
 from qtmiddleware.runtime.threads import Bulkhead
-from qtmiddleware.types import NEVER, Deadline, Ranking, Retrieval, VariantKind
+from qtmiddleware.types import Deadline, Ranking, Retrieval, VariantKind
 
 T = TypeVar("T")
 
@@ -179,11 +179,11 @@ class Services:
         on_abandon(lambda _: deadline.cancel())
         with self.observe_model(prompt, model) as observation:
             # A model cannot be awaited if the user passed a synchronous client.
-            if self.io.can_await and getattr(model, "can_async", True):
-                return observation.keep_result(await model.acomplete(prompt, deadline))
-            return observation.keep_result(
-                await self.io.blocking(partial(model.complete, prompt, deadline))
-            )
+            if self.io.has_loop and getattr(model, "can_async", True):
+                reply = await model.acomplete(prompt, deadline)
+            else:
+                reply = await self.io.blocking(partial(model.complete, prompt, deadline))
+            return observation.keep_result(reply)
 
     def observe_model(self, prompt: Prompt, model: LanguageModel | None) -> Observation:
         """Return the observation of a call of *model* with *prompt*. It has not started yet."""
@@ -204,25 +204,18 @@ class Services:
     async def tell(self, hook: RetrievalHook, retrieval: Retrieval) -> Outcome[None]:
         """Call *hook* with *retrieval*, for at most `HOOK_SECONDS`.
 
-        For a blocking caller, a hook that is not asynchronous runs in the caller's thread.
+        Without an event loop, a hook that is not asynchronous runs in the caller's thread.
         """
 
-        async def call_hook(seconds: float = NEVER) -> None:
+        async def call_hook() -> None:
             with mark_running_hook():
-                await self.io.call(partial(hook, retrieval), seconds)
+                await self.io.call(partial(hook, retrieval), HOOK_SECONDS)
 
-        if self.io.can_await:
-            deadline = Deadline.after(HOOK_SECONDS)
-            (outcome,) = await self.io.gather([call_hook], deadline, limit=1)
-            return outcome
-        try:
-            await call_hook(HOOK_SECONDS)
-        except TimeoutError:
-            return Outcome(late=True)
-        except Exception as error:
-            # The hook is the user's function, and may raise anything.
-            return Outcome(error=error)
-        return Outcome()
+        if self.io.has_loop:
+            (outcome,) = await self.io.gather([call_hook], Deadline.after(HOOK_SECONDS), limit=1)
+        else:
+            outcome = await measure(call_hook)
+        return Outcome(late=True) if isinstance(outcome.error, TimeoutError) else outcome
 
 
 Flow = Callable[[Services], Awaitable[T]]
@@ -252,8 +245,4 @@ async def _start(flow: Flow[T], services: Services) -> T:
 
 async def arun(flow: Flow[T], performer: Performer) -> T:
     """Run *flow* to its end and return its result, without blocking the running loop."""
-    try:
-        return await flow(Services(Tasks(performer.bulkhead), performer))
-    except FunctionStopped as stopped:
-        # A coroutine cannot raise a StopIteration.
-        raise RuntimeError("the function raised StopIteration") from stopped.error
+    return await flow(Services(make_async_io(performer.bulkhead), performer))

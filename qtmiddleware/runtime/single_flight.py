@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import ContextVar
 from enum import Enum
 from time import monotonic
 from typing import Any, Final
 
 from qtmiddleware.runtime.forking import register_fork_reset
+from qtmiddleware.runtime.io import IO
+from qtmiddleware.types import Deadline
 
 
 class Flight:
@@ -27,8 +30,14 @@ class Flight:
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
         self.result: Future[Any] = Future()
-        # A running future cannot be cancelled, so a cancelled follower does not affect the others.
-        self.result.set_running_or_notify_cancel()
+
+    async def wait(self, io: IO, deadline: Deadline) -> Any:
+        """Return the leader's result; ``None`` if the leader gave up or is not done in time."""
+        mailbox = io.make_mailbox()
+        self.result.add_done_callback(lambda result: mailbox.put(result.result()))
+        with suppress(TimeoutError):
+            return await mailbox.get(deadline)
+        return None
 
 
 class Role(Enum):

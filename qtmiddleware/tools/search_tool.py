@@ -116,7 +116,7 @@ class SearchTool:
         ) -> str:
             # The calling thread may have no event loop.
             if self._function.is_async:
-                return run_in_background_loop(lambda: arun(query, top_k, effort, max_tokens))
+                return run_in_background_loop(arun(query, top_k, effort, max_tokens))
             try:
                 with hide_failures(self.name):
                     search, show = self._prepare(query, top_k, effort, max_tokens)

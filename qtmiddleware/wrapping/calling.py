@@ -20,7 +20,7 @@ from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.responses import Shape
 from qtmiddleware.retrieval.running_call import RunningCall, record_read_units
-from qtmiddleware.runtime.io import IO, FunctionStopped
+from qtmiddleware.runtime.io import IO
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Search, arun, observe_embedding, run
 from qtmiddleware.runtime.threads import Bulkhead
@@ -155,7 +155,7 @@ class Caller:
         limit = self.call.settings.limits.max_concurrency
         # A loop awaits all embeddings, because the embedding client's connections belong to it.
         vectors: Vectors = (
-            await embedder.aembed(texts, limit) if io.can_await else embedder.embed(texts, limit)
+            await embedder.aembed(texts, limit) if io.has_loop else embedder.embed(texts, limit)
         )
         return vectors
 
@@ -186,10 +186,7 @@ class Caller:
     def _block(self, search: Search, query: Any, top_k: int | None) -> Any:
         with RunningCall(search) as call:
             call.fn = self.function.fn
-            try:
-                response = self._call_function(search, query, top_k)
-            except StopIteration as error:
-                raise FunctionStopped(error) from None
+            response = self._call_function(search, query, top_k)
             record_read_units(response)
             return response
 

@@ -27,9 +27,9 @@ from qtmiddleware.retrieval.call import Call, build_query_error, find_query_prob
 from qtmiddleware.retrieval.history import read_history
 from qtmiddleware.retrieval.learned import Learned
 from qtmiddleware.retrieval.running_call import is_nested_call
+from qtmiddleware.runtime.io import Threads, drive, gather_results, make_async_io
 from qtmiddleware.runtime.observing import is_inside_hook
 from qtmiddleware.runtime.services import arun, run
-from qtmiddleware.runtime.threads import acall_all, call_all
 from qtmiddleware.types import Answer, Degradation, Retrieval
 from qtmiddleware.wrapping.binding import Arguments
 from qtmiddleware.wrapping.calling import Caller, Function, make_awaitable
@@ -199,15 +199,18 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
                 pass through.
         """
         self._refuse_if_async("aretrieve_many")
-        calls = self._make_calls(self.retrieve, args, kwargs)
         engine = self.middleware.engine
-        return call_all(calls, engine.bulkhead, engine.settings.limits.max_concurrency)
+        io = Threads(engine.bulkhead)
+        calls = self._make_calls(self.retrieve, args, kwargs)
+        works = [partial(io.blocking, call) for call in calls]
+        return drive(gather_results(io, works, engine.settings.limits.max_concurrency))
 
     async def aretrieve_many(self, *args: Any, **kwargs: Any) -> list[Retrieval]:
         """Search for each query as `retrieve_many` does, without blocking the event loop."""
-        calls = self._make_calls(self.aretrieve, args, kwargs)
         engine = self.middleware.engine
-        return await acall_all(calls, engine.settings.limits.max_concurrency)
+        io = make_async_io(engine.bulkhead)
+        calls = self._make_calls(self.aretrieve, args, kwargs)
+        return await gather_results(io, calls, engine.settings.limits.max_concurrency)
 
     @_type_as_ask_method
     def answer(self, *args: Any, **kwargs: Any) -> Answer:

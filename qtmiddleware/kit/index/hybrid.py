@@ -37,7 +37,7 @@ from qtmiddleware.retrieval.running_call import (
 )
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.logs import get_logger
-from qtmiddleware.runtime.threads import Bulkhead, get_current_bulkhead
+from qtmiddleware.runtime.threads import UNLIMITED, Bulkhead, current_bulkhead
 from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
@@ -221,7 +221,8 @@ class Hybrid:
         if not vector_weight:
             return self._record_and_merge_results(None, search_words(), top_k)
         # If a middleware runs this search, the middleware's limit of threads applies.
-        bulkhead = get_current_bulkhead() or self._bulkhead
+        current = current_bulkhead.get()
+        bulkhead = self._bulkhead if current is UNLIMITED else current
         # The word search starts first, because the vector search blocks this thread.
         pending_word_results = _start_search(search_words, bulkhead)
         vector_results = search_vectors()

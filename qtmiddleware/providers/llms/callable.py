@@ -81,7 +81,7 @@ class CallableModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if self._call_sync is None:
-            return run_in_background_loop(partial(self.acomplete, prompt, deadline))
+            return run_in_background_loop(self.acomplete(prompt, deadline))
         require_seconds_left(deadline)
         try:
             answer = self._call_sync(prompt)
@@ -89,8 +89,7 @@ class CallableModel:
             raise convert_function_error(error, self._label, self._fn) from error
         if not inspect.isawaitable(answer):
             return self._read_answer(answer, prompt)
-        wait = partial(self._await_reply, lambda _: answer, prompt, deadline)
-        return run_in_background_loop(wait)
+        return run_in_background_loop(self._await_reply(lambda _: answer, prompt, deadline))
 
     async def acomplete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt* without blocking the event loop.

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from qtmiddleware.config.settings import LlmSettings
 from qtmiddleware.errors import ModelError
@@ -18,9 +18,11 @@ from qtmiddleware.providers.llms import replies
 from qtmiddleware.providers.llms.ladder import LEARNED, LONGEST_WAIT, Attempts, build_request
 from qtmiddleware.providers.llms.prices import Prices, find_prices
 from qtmiddleware.providers.openai_client import Clients, read_host
-from qtmiddleware.runtime.background_loop import iterate_in_background_loop, run_in_background_loop
+from qtmiddleware.runtime.background_loop import run_in_background_loop
 from qtmiddleware.runtime.fields import read_field
 from qtmiddleware.types import Deadline
+
+T = TypeVar("T")
 
 
 class OpenAIModel:
@@ -84,7 +86,7 @@ class OpenAIModel:
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
         if not self._clients.has_sync_client:
-            return run_in_background_loop(partial(self.acomplete, prompt, deadline))
+            return run_in_background_loop(self.acomplete(prompt, deadline))
         attempts = self._begin(self._clients.get_sync_client(), prompt, deadline)
         return self._finish(replies.read_completion(_send(attempts)), attempts)
 
@@ -102,7 +104,7 @@ class OpenAIModel:
         Raises `ModelError` on failure.
         """
         if not self._clients.has_sync_client:
-            yield from iterate_in_background_loop(partial(self.astream, prompt, deadline))
+            yield from _iterate_in_background_loop(self.astream(prompt, deadline))
             return
         attempts = self._begin(self._clients.get_sync_client(), prompt, deadline, streams=True)
         reader = _StreamReader(partial(self._finish, attempts=attempts))
@@ -211,6 +213,14 @@ async def _asend(attempts: Attempts) -> Any:
         except Exception as error:
             pause = attempts.choose_pause(error)
         await asyncio.sleep(pause)
+
+
+def _iterate_in_background_loop(pieces: AsyncGenerator[T]) -> Generator[T, None, None]:
+    try:
+        while (piece := run_in_background_loop(anext(pieces, None))) is not None:
+            yield piece
+    finally:
+        run_in_background_loop(pieces.aclose())
 
 
 class _StreamReader:

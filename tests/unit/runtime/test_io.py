@@ -7,7 +7,6 @@ import gc
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -24,6 +23,7 @@ from qtmiddleware.runtime.io import (
     Threads,
     Work,
     drive,
+    make_async_io,
     on_abandon,
 )
 from qtmiddleware.runtime.threads import Bulkhead, run_in_thread
@@ -303,17 +303,17 @@ def test_what_was_started_beside_ends_when_its_caller_gives_up(
     assert told == ["cancelled"]
 
 
-def test_the_result_of_another_callers_work_is_joined_or_late(way: Way) -> None:
-    landed: Future[str] = Future()
-    # So that nobody who waits can cancel it.
-    landed.set_running_or_notify_cancel()
+def test_what_another_thread_sends_arrives_or_is_late(way: Way) -> None:
+    async def flow(io: IO) -> tuple[str, str]:
+        mailbox = io.make_mailbox()
+        with pytest.raises(TimeoutError):
+            await mailbox.get(Deadline.after(0.02))
+        threading.Timer(0.02, mailbox.put, ("a",)).start()
+        first = await mailbox.get(Deadline.after(PATIENCE))
+        mailbox.put("b")
+        return first, await mailbox.get(Deadline())
 
-    async def flow(io: IO) -> tuple[str | None, str | None]:
-        late = await io.join(landed, Deadline.after(0.02))
-        threading.Timer(0.02, landed.set_result, ("shared",)).start()
-        return late, await io.join(landed, Deadline.after(PATIENCE))
-
-    assert way.perform(flow) == (None, "shared")
+    assert way.perform(flow) == ("a", "b")
 
 
 def test_a_users_function_is_called_whether_it_is_asynchronous_or_not(way: Way) -> None:
@@ -503,7 +503,7 @@ async def test_a_blocking_function_whose_caller_is_gone_before_it_begins_is_not_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[Callable[[], None]] = []
-    monkeypatch.setattr(threads._threads, "start", begun.append)
+    monkeypatch.setattr(threads.UNLIMITED, "start", begun.append)
     called: list[bool] = []
     task = asyncio.create_task(run_in_thread(lambda: called.append(True)))
     await asyncio.sleep(0)
@@ -534,7 +534,7 @@ def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_calle
     order: list[str] = []
 
     async def flow() -> list[Any]:
-        io = Tasks(Bulkhead())
+        io = make_async_io(Bulkhead())
 
         async def work(name: str) -> threading.Thread:
             order.append(name)
@@ -544,9 +544,6 @@ def test_without_asyncios_loop_works_are_done_one_after_the_other_by_their_calle
         outcomes = await io.gather([partial(work, "a"), partial(work, "b")], Deadline(), 2)
         late = await io.gather([partial(work, "late")], Deadline(0.0), 1)
         assert late[0].late
-        joined: Future[str] = Future()
-        joined.set_result("shared")
-        assert await io.join(joined, Deadline()) == "shared"
         return [*(outcome.get() for outcome in outcomes), await beside.get()]
 
     # Another library's loop drives coroutines as this does: asyncio runs no loop here.

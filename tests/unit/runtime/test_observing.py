@@ -325,7 +325,7 @@ async def test_an_answer_is_told_with_its_retrieval_and_its_call_however_it_is_h
 
 
 async def test_a_stream_that_is_closed_early_is_told_as_cancelled() -> None:
-    wrapped, observer = answering()
+    wrapped, observer = answering(script=["Jaco ", PATIENCE, "is fit [1]."])
     with wrapped.stream_answer(QUERY) as pieces:
         next(pieces)
     assert (ends(observer)["answer"], ends(observer)["retrieval"]) == ("cancelled", "ok")
@@ -336,7 +336,7 @@ async def test_a_stream_that_is_closed_early_is_told_as_cancelled() -> None:
         pass
     assert ends(observer) == {"search original": "ok", "retrieval": "ok", "answer": "cancelled"}
 
-    wrapped, observer = answering()
+    wrapped, observer = answering(script=["Jaco ", PATIENCE, "is fit [1]."])
     async with wrapped.astream_answer(QUERY) as apieces:
         await anext(apieces)
     assert ends(observer)["model answer"] == "cancelled"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.runtime import threads
-from qtmiddleware.runtime.threads import Bulkhead, ThreadPool
+from qtmiddleware.runtime.threads import Bulkhead
 from tests.support import concurrency_world
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -24,7 +25,7 @@ def complaints() -> Iterator[list[Any]]:
     threading.excepthook = before
 
 
-def done_in(pool: ThreadPool) -> threading.Thread:
+def done_in(pool: Bulkhead) -> threading.Thread:
     """The thread in which the pool performs a task; fails where it performs none."""
     ran: list[threading.Thread] = []
     done = threading.Event()
@@ -39,14 +40,14 @@ def done_in(pool: ThreadPool) -> threading.Thread:
 
 
 def test_a_thousand_tasks_grow_to_few_threads() -> None:
-    pool = ThreadPool()
+    pool = Bulkhead(sys.maxsize)
     used = {done_in(pool) for _ in range(1_000)}
     assert len(used) < 40
     assert all(it.daemon and it.name == "qtmiddleware" for it in used)
 
 
 def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
-    pool, together, done = ThreadPool(), threading.Barrier(32), threading.Semaphore(0)
+    pool, together, done = Bulkhead(sys.maxsize), threading.Barrier(32), threading.Semaphore(0)
 
     def task() -> None:
         together.wait(PATIENCE)
@@ -60,7 +61,7 @@ def test_tasks_that_wait_for_each_other_run_at_the_same_time() -> None:
 
 def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.01)
-    pool = ThreadPool()
+    pool = Bulkhead(sys.maxsize)
     thread = done_in(pool)
     thread.join(PATIENCE)
     assert not thread.is_alive()
@@ -68,7 +69,7 @@ def test_idle_threads_go(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_task_never_waits_for_those_that_hang() -> None:
-    pool, release = ThreadPool(), threading.Event()
+    pool, release = Bulkhead(sys.maxsize), threading.Event()
     for _ in range(300):
         pool.start(lambda: release.wait(PATIENCE * 4) and None)
     done_in(pool)
@@ -77,7 +78,7 @@ def test_a_task_never_waits_for_those_that_hang() -> None:
 
 
 def test_a_task_that_ends_badly_costs_the_pool_nothing(complaints: list[Any]) -> None:
-    pool, bulkhead = ThreadPool(), Bulkhead(1)
+    pool, bulkhead = Bulkhead(sys.maxsize), Bulkhead(1)
 
     def exits() -> None:
         raise SystemExit
@@ -92,7 +93,7 @@ def test_a_task_that_ends_badly_costs_the_pool_nothing(complaints: list[Any]) ->
 
 def test_many_callers_lose_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "IDLE_SECONDS", 0.0005)
-    pool, done = ThreadPool(), threading.Semaphore(0)
+    pool, done = Bulkhead(sys.maxsize), threading.Semaphore(0)
 
     def caller() -> None:
         for _ in range(200):
@@ -166,7 +167,6 @@ def test_where_the_system_gives_no_thread_a_bulkhead_refuses(
 
     performed: list[bool] = []
     bulkhead = Bulkhead(4)
-    monkeypatch.setattr(threads, "_threads", ThreadPool())
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(ModelError) as refused:
         bulkhead.start(lambda: performed.append(True))
@@ -179,7 +179,7 @@ def test_where_no_thread_can_be_had_the_task_is_performed_at_once(
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    pool = ThreadPool()
+    pool = Bulkhead(sys.maxsize)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", refuse)
         assert done_in(pool) is threading.current_thread()
