@@ -22,17 +22,12 @@ _MOST_RETRIES: Final = 1_000
 
 @dataclass(slots=True)
 class _Bucket:
-    """The tokens and US dollars of the calls that began within the same minute.
+    """The tokens and US dollars of the calls that began within the same minute of the clock.
 
     While a call is running, its highest possible cost is counted.
-
-    Attributes:
-        since: The time of the first call, in seconds on the meter's clock.
-        last: The time of the last call, in seconds on the meter's clock.
     """
 
-    since: float
-    last: float
+    minute: float
     tokens: int = 0
     usd: float = 0.0
 
@@ -95,12 +90,13 @@ class Meter:
         self.calls: deque[float] = deque()
         self._buckets: deque[_Bucket] = deque()
 
-    def describe_exceeded_limit(
+    def find_exceeded_limit(
         self, budget: BudgetSettings, *, tokens: int = 0, usd: float = 0.0
-    ) -> str:
-        """Return a sentence about the limit of *budget* that one more call would exceed.
+    ) -> ModelError | None:
+        """Return the error ``over_budget`` if *budget* does not allow one more call.
 
-        Returns ``""`` if *budget* allows the call.
+        If the limit of calls per minute is exceeded, ``retry_after`` is the number of seconds to
+        wait.
 
         Args:
             budget: The limits.
@@ -108,8 +104,7 @@ class Meter:
             usd: The highest possible cost of the call, in US dollars.
         """
         with self.lock:
-            error = self._find_exceeded_limit(budget, tokens, usd)
-        return "" if error is None else str(error)
+            return self._find_exceeded_limit(budget, tokens, usd)
 
     def spent(self) -> tuple[int, int, float]:
         """Return the calls of the last minute, and the tokens and dollars of the last 24 hours."""
@@ -120,20 +115,18 @@ class Meter:
     def reserve_cost(self, budget: BudgetSettings, *, tokens: int, usd: float) -> Reservation:
         """Reserve *tokens* tokens and *usd* US dollars of *budget* for one call.
 
-        Raises:
-            ModelError: ``over_budget``: the call would exceed a limit. If this is the limit of
-                calls per minute, ``retry_after`` is the number of seconds to wait.
+        Raises the error of `find_exceeded_limit`.
         """
         with self.lock:
+            # Checked and counted under one lock, so that two callers cannot use the same budget.
             if (error := self._find_exceeded_limit(budget, tokens, usd)) is not None:
                 raise error
-            # Checked and counted under one lock, so that two callers cannot use the same budget.
             now = self.clock()
             self.calls.append(now)
-            if not self._buckets or self._buckets[-1].since <= now - _MINUTE:
-                self._buckets.append(_Bucket(now, now))
+            minute = now // _MINUTE
+            if not self._buckets or self._buckets[-1].minute != minute:
+                self._buckets.append(_Bucket(minute))
             bucket = self._buckets[-1]
-            bucket.last = now
             bucket.tokens += tokens
             bucket.usd += usd
             return Reservation(self, bucket, tokens, usd)
@@ -172,7 +165,7 @@ class Meter:
         now = self.clock()
         while self.calls and self.calls[0] <= now - _MINUTE:
             self.calls.popleft()
-        while self._buckets and self._buckets[0].last <= now - _DAY:
+        while self._buckets and (self._buckets[0].minute + 1) * _MINUTE <= now - _DAY:
             self._buckets.popleft()
         return now
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
 from time import monotonic
@@ -39,48 +38,36 @@ class BreakerState(StrEnum):
     HALF_OPEN = "half_open"
 
 
-@dataclass(slots=True, eq=False)
 class Attempt:
-    """One call that a `Breaker` allowed. The caller reports how the call ended.
-
-    Only the first report counts.
+    """One call that a `Breaker` allowed. The caller says how it ended.
 
     Attributes:
-        breaker: The breaker that allowed the call.
         is_probe: Whether the call tests if a half-open breaker can close.
-        has_enough_time: Whether the service has enough time to answer. If not, a late call does not
-            count as a failure.
+        late: What a late call means: true for a failure, ``None`` if the service had too little
+            time to answer.
         pauses: The number of pauses that the service had asked for before the call began.
         is_over: Whether the call's end was reported or its deadline has passed.
     """
 
-    breaker: Breaker
-    is_probe: bool
-    has_enough_time: bool
-    pauses: int
-    is_over: bool = False
+    __slots__ = ("_breaker", "is_over", "is_probe", "late", "pauses")
 
-    def report_success(self) -> None:
-        """Report that the service answered."""
-        self.breaker._record_end(self, has_failed=False)
+    def __init__(self, breaker: Breaker, *, is_probe: bool, late: bool | None, pauses: int) -> None:
+        self._breaker = breaker
+        self.is_probe, self.late, self.pauses = is_probe, late, pauses
+        self.is_over = False
 
-    def report_failure(self, pause_seconds: float | None = None) -> None:
-        """Report that the call failed.
+    def end(self, *, has_failed: bool | None, pause_seconds: float | None = None) -> None:
+        """Tell the breaker how the call ended. Only the first report counts.
 
-        *pause_seconds* is the pause that the service asked for (Retry-After), if any.
+        Args:
+            has_failed: Whether the call failed; ``None`` if the result is unknown, because the
+                caller stopped waiting. If this was the probe, the next call is a new probe.
+            pause_seconds: The pause that the service asked for (Retry-After), if any.
         """
-        self.breaker._record_end(self, has_failed=True, pause_seconds=pause_seconds)
-
-    def report_timeout(self) -> None:
-        """Report that the call was late. If *has_enough_time* is true, this counts as a failure."""
-        self.breaker._record_end(self, has_failed=self.has_enough_time or None)
-
-    def report_unknown_result(self) -> None:
-        """Report that the result is unknown, because the caller stopped waiting.
-
-        If this was the probe, the next call is a new probe.
-        """
-        self.breaker._record_end(self, has_failed=None)
+        # Checked without the lock, since an attempt that is over stays over.
+        if not self.is_over:
+            with self._breaker._updated():
+                self._breaker._end_attempt(self, has_failed, pause_seconds)
 
 
 class Breaker:
@@ -170,7 +157,8 @@ class Breaker:
         with self._updated():
             if self._wait_seconds:
                 return None
-            attempt = Attempt(self, self._needs_probe, has_enough_time, self._pauses)
+            late = has_enough_time or None
+            attempt = Attempt(self, is_probe=self._needs_probe, late=late, pauses=self._pauses)
             if attempt.is_probe:
                 self._probe = attempt
             if deadline != NEVER:
@@ -194,7 +182,7 @@ class Breaker:
             # heap until they reach the top.
             while under_way and (under_way[0][0] <= now or under_way[0][2].is_over):
                 attempt = heappop(under_way)[2]
-                self._end_attempt(attempt, has_failed=attempt.has_enough_time or None)
+                self._end_attempt(attempt, attempt.late)
             yield
             seconds = self._remaining_seconds
             is_open = self._needs_probe or seconds > 0
@@ -213,18 +201,9 @@ class Breaker:
                 seconds=round(seconds, 3),
             )
 
-    def _record_end(
-        self, attempt: Attempt, *, has_failed: bool | None, pause_seconds: float | None = None
-    ) -> None:
-        # Checked without the lock, since an attempt that is over stays over.
-        if not attempt.is_over:
-            with self._updated():
-                self._end_attempt(attempt, has_failed=has_failed, pause_seconds=pause_seconds)
-
     def _end_attempt(
-        self, attempt: Attempt, *, has_failed: bool | None, pause_seconds: float | None = None
+        self, attempt: Attempt, has_failed: bool | None, pause_seconds: float | None = None
     ) -> None:
-        """Record the end of *attempt*; *has_failed* is ``None`` if the result is unknown."""
         # Another thread may have recorded the result since the check without the lock.
         if attempt.is_over:
             return

@@ -47,14 +47,11 @@ class _GuardedObserver:
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
-                name = type(self._observer).__name__
-                about: dict[str, Any] = {
-                    "event": "observer_failed",
-                    "observer": name,
-                    "error": type(error).__name__,
-                }
-                logger.warning("the observer %s failed: %s", name, type(error).__name__, **about)
-                logger.debug("the observer %s failed: %s", name, format_error(error), **about)
+                names = type(self._observer).__name__, type(error).__name__
+                about: dict[str, Any] = dict(zip(("observer", "error"), names, strict=True))
+                about["event"] = "observer_failed"
+                logger.warning("the observer %s failed: %s", *names, **about)
+                logger.debug("%s", format_error(error), **about)
 
 
 class Observation:
@@ -123,14 +120,20 @@ class Observation:
         if not self._running:
             return
         if error is None:
-            self._end_operation(
-                outcome="ok", result=self._result, counts=_collect_counts(self._result)
-            )
+            result = self._result
+            self._end_operation(outcome="ok", result=result, counts=_collect_counts(result))
+            return
+        # A user's own model may raise `ModelError` with any reason.
+        is_known = isinstance(error, ModelError) and error.reason in REASONS
+        reason = error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
+        # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow
+        # or stream are not subclasses of `Exception`.
+        if reason == "cancelled" or not isinstance(error, Exception):
+            self._end_operation(outcome="cancelled")
+        elif reason == "timeout" or isinstance(error, TimeoutError):
+            self._end_operation(outcome="late")
         else:
-            outcome = _choose_ending(error)
-            self._end_operation(
-                outcome=outcome, reason=_get_failure_reason(error) if outcome == "failed" else ""
-            )
+            self._end_operation(outcome="failed", reason=reason)
 
     def _end_operation(self, *, counts: dict[str, int] | None = None, **ending: Any) -> None:
         # Two threads may end an operation: one performs it, the other stops waiting for it. The
@@ -154,9 +157,8 @@ def describe_model(model: Any) -> dict[str, Any]:
     The fields are ``model``, ``provider`` and, if known, ``server`` (host and port). For a user's
     own function, ``model`` is ``""``, because the function's name is not a model's name.
     """
-    name = getattr(model, "model_name", None)
     names = {
-        "model": getattr(model, "name", "") if name is None else name,
+        "model": getattr(model, "model_name", getattr(model, "name", "")),
         "provider": getattr(model, "provider", ""),
     }
     fields: dict[str, Any] = {field: text for field, text in names.items() if isinstance(text, str)}
@@ -177,21 +179,6 @@ def make_root_observation(observers: Sequence[Observer]) -> Observation:
         if observers
         else NOT_OBSERVED
     )
-
-
-def _choose_ending(error: BaseException) -> Ending:
-    # asyncio's `CancelledError`, `KeyboardInterrupt`, and the `GeneratorExit` of a closed flow or
-    # stream are not subclasses of `Exception`.
-    reason = _get_failure_reason(error)
-    if reason == "cancelled" or not isinstance(error, Exception):
-        return "cancelled"
-    return "late" if reason == "timeout" or isinstance(error, TimeoutError) else "failed"
-
-
-def _get_failure_reason(error: BaseException) -> str:
-    # A user's own model may raise `ModelError` with any reason.
-    is_known = isinstance(error, ModelError) and error.reason in REASONS
-    return error.reason if is_known else type(error).__name__  # type: ignore[attr-defined]
 
 
 def _collect_counts(result: Any) -> dict[str, int]:
@@ -235,11 +222,8 @@ def is_inside_hook() -> bool:
 def mark_running_hook() -> Iterator[None]:
     """Let `is_inside_hook` return true in the ``with`` block."""
     mark = [True]
-    token = _telling.set(mark)
+    _telling.set(mark)
     try:
         yield
     finally:
         mark.clear()
-        # An abandoned coroutine may be closed in a context other than the one that it ran in.
-        with suppress(ValueError):
-            _telling.reset(token)

@@ -102,8 +102,7 @@ class GovernedModel:
         if rest > 0:
             message = f"{self.name} failed and is {status}"
             return ModelError("circuit_open", message, retry_after=rest)
-        shortage = self.meter.describe_exceeded_limit(self._budget)
-        return ModelError("over_budget", shortage) if shortage else None
+        return self.meter.find_exceeded_limit(self._budget)
 
     def complete(self, prompt: Prompt, deadline: Deadline) -> Reply:
         """Return the reply to *prompt*; raise `ModelError` on failure."""
@@ -187,7 +186,7 @@ class GovernedModel:
             reservation = self._reserve_cost(prompt)
         except BaseException:
             # A half-open breaker allows only one attempt at a time, so this one must end.
-            attempt.report_unknown_result()
+            attempt.end(has_failed=None)
             raise
         has_output = False
 
@@ -196,14 +195,14 @@ class GovernedModel:
             has_output = True
             if isinstance(piece, Reply):
                 # Recorded now, not when the stream closes: some services never close their streams.
-                attempt.report_success()
+                attempt.end(has_failed=False)
                 self._record_cost(reservation, piece)
             return piece
 
         try:
             yield record
         except Overloaded:
-            attempt.report_unknown_result()
+            attempt.end(has_failed=None)
             raise
         except Exception as error:
             # Another model's message may quote the prompt, so it is replaced.
@@ -222,7 +221,7 @@ class GovernedModel:
         except BaseException:
             _report_failure(attempt, ModelError("cancelled"), end)
             raise
-        attempt.report_success()
+        attempt.end(has_failed=False)
 
     def _reserve_cost(self, prompt: Prompt) -> Reservation:
         # A token is about four characters of English, or one of Chinese, which takes three bytes.
@@ -247,11 +246,12 @@ def _report_failure(attempt: Attempt, error: ModelError, end: float) -> None:
     """Report to the breaker how a call failed whose deadline is at *end*."""
     # A caller that gives up at its deadline has seen a timeout.
     is_late = error.reason == "cancelled" and monotonic() >= end - _EARLY_SECONDS
+    has_failed: bool | None = True
     if error.reason == "timeout" or is_late:
-        attempt.report_timeout()
+        has_failed = attempt.late
     elif error.reason in ("cancelled", "failed", "overloaded"):
-        attempt.report_unknown_result()
+        has_failed = None
     elif error.reason in _REASONS_OF_ANSWERS:
-        attempt.report_success()
-    else:
-        attempt.report_failure(limit_pause(error.retry_after))
+        has_failed = False
+    pause = limit_pause(error.retry_after) if has_failed else None
+    attempt.end(has_failed=has_failed, pause_seconds=pause)

@@ -232,8 +232,8 @@ def test_every_failure_counts_once() -> None:
         for _ in range(ROUNDS):
             attempt = breaker.begin_attempt()
             assert attempt is not None
-            attempt.report_failure()
-            attempt.report_failure()
+            attempt.end(has_failed=True)
+            attempt.end(has_failed=True)
 
     run_storm(fail)
     assert breaker.report()[:2] == (BreakerState.CLOSED, THREADS * ROUNDS)
@@ -247,7 +247,7 @@ def test_one_failure_reported_by_all_threads_counts_once() -> None:
         for attempt in attempts:
             rounds.wait()
             assert attempt is not None
-            attempt.report_failure()
+            attempt.end(has_failed=True)
 
     run_storm(fail)
     assert breaker.report()[1] == ROUNDS
@@ -258,7 +258,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
     breaker = Breaker(1, 1.0, clock=clock)
     first = breaker.begin_attempt()
     assert first is not None
-    first.report_failure()
+    first.end(has_failed=True)
     clock.now += 2.0
 
     def probe(_: int) -> int:
@@ -270,7 +270,7 @@ def test_one_call_at_a_time_tries_a_service_that_failed() -> None:
                 with inside:
                     probes += 1
                 # It is given up, so that the next one tries.
-                attempt.report_unknown_result()
+                attempt.end(has_failed=None)
         return probes
 
     assert sum(run_storm(probe)) > 0

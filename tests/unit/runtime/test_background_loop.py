@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
 from contextvars import ContextVar
 from threading import Event, Thread
 
 import pytest
 
 from qtmiddleware.runtime.background_loop import (
-    iterate_in_background_loop,
     run_in_background_loop,
 )
 from tests.support.waiting import PATIENCE, with_enough_time
@@ -24,9 +22,9 @@ async def loop_id() -> int:
 
 
 def test_callers_of_all_threads_share_one_loop() -> None:
-    found: list[int] = [run_in_background_loop(loop_id)]
+    found: list[int] = [run_in_background_loop(loop_id())]
     threads = [
-        Thread(target=lambda: found.append(run_in_background_loop(loop_id))) for _ in range(4)
+        Thread(target=lambda: found.append(run_in_background_loop(loop_id()))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -41,7 +39,7 @@ def test_what_the_coroutine_raises_is_raised_also_a_timeout_of_its_own() -> None
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        run_in_background_loop(fail, 30.0)
+        run_in_background_loop(fail(), 30.0)
 
 
 def test_after_the_timeout_the_coroutine_is_cancelled() -> None:
@@ -57,7 +55,7 @@ def test_after_the_timeout_the_coroutine_is_cancelled() -> None:
 
     def run(seconds: float) -> None:
         with pytest.raises(TimeoutError):
-            run_in_background_loop(hang, seconds)
+            run_in_background_loop(hang(), seconds)
 
     with_enough_time(run, lambda _: begun.is_set(), seconds=0.01)
     assert cancelled.wait(PATIENCE)
@@ -68,50 +66,14 @@ def test_the_context_of_the_caller_is_visible_inside() -> None:
         return SEEN.get()
 
     SEEN.set("mine")
-    assert run_in_background_loop(look) == "mine"
+    assert run_in_background_loop(look()) == "mine"
 
 
 def test_the_loop_may_be_asked_from_inside_itself_and_waits_for_nobody() -> None:
     async def nest(depth: int) -> int:
-        return 1 + run_in_background_loop(lambda: nest(depth - 1), 30.0) if depth else 0
+        return 1 + run_in_background_loop(nest(depth - 1), 30.0) if depth else 0
 
-    assert run_in_background_loop(lambda: nest(3), 30.0) == 3
-
-
-async def counting(ended: Event, up_to: int = 3) -> AsyncGenerator[int, None]:
-    try:
-        for number in range(up_to):
-            yield number
-            await asyncio.sleep(0)
-        raise LookupError("no more")
-    finally:
-        ended.set()
-
-
-def test_an_asynchronous_generator_is_iterated_to_its_end_and_raises_what_it_raises() -> None:
-    ended, seen = Event(), []
-    with pytest.raises(LookupError, match="no more"):
-        seen.extend(iterate_in_background_loop(lambda: counting(ended)))
-    for number in iterate_in_background_loop(lambda: counting(Event(), 2)):
-        seen.append(number)
-        if number:
-            break
-    assert (seen, ended.wait(PATIENCE)) == ([0, 1, 2, 0, 1], True)
-
-
-def test_a_generator_nobody_reads_on_is_ended() -> None:
-    ended = Event()
-    numbers = iterate_in_background_loop(lambda: counting(ended, 10**9))
-    assert next(numbers) == 0
-    numbers.close()
-    assert ended.wait(PATIENCE)
-
-
-def test_a_generator_may_be_iterated_from_inside_the_loop() -> None:
-    async def outer() -> int:
-        return next(iterate_in_background_loop(lambda: counting(Event())))
-
-    assert run_in_background_loop(outer, 30.0) == 0
+    assert run_in_background_loop(nest(3), 30.0) == 3
 
 
 def test_whoever_blocks_the_loop_keeps_no_other_caller_beyond_its_timeout() -> None:
@@ -121,24 +83,24 @@ def test_whoever_blocks_the_loop_keeps_no_other_caller_beyond_its_timeout() -> N
         blocking.set()
         release.wait(30)
 
-    blocker = Thread(target=run_in_background_loop, args=(block,))
+    blocker = Thread(target=lambda: run_in_background_loop(block()))
     blocker.start()
     assert blocking.wait(PATIENCE)
     with pytest.raises(TimeoutError):
-        run_in_background_loop(loop_id, 0.01)
+        run_in_background_loop(loop_id(), 0.01)
     assert not release.is_set()
     release.set()
     blocker.join(10)
-    assert run_in_background_loop(loop_id, 30.0)
+    assert run_in_background_loop(loop_id(), 30.0)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_gets_a_loop_of_its_own() -> None:
-    run_in_background_loop(loop_id)
+    run_in_background_loop(loop_id())
     child = os.fork()
     if not child:
         try:
-            os._exit(0 if run_in_background_loop(loop_id, 30.0) else 1)
+            os._exit(0 if run_in_background_loop(loop_id(), 30.0) else 1)
         finally:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
 import pytest
@@ -31,11 +32,11 @@ def play(clock: Clock, breaker: Breaker, script: str) -> None:
             continue
         attempt = begin(breaker)
         if step.startswith("f"):
-            attempt.report_failure(float(step[1:]) if step[1:] else None)
+            attempt.end(has_failed=True, pause_seconds=float(step[1:]) if step[1:] else None)
         elif step == "s":
-            attempt.report_success()
+            attempt.end(has_failed=False)
         else:
-            attempt.report_unknown_result()
+            attempt.end(has_failed=None)
 
 
 # What happened to a breaker of 3 failures and 30 s, and what it reports then.
@@ -91,16 +92,16 @@ def test_a_late_call_is_a_failure_if_it_had_enough_time(
     attempt = begin(breaker, clock.now + 5, enough=enough)
     clock.now += 5
     if not hangs:
-        attempt.report_timeout()
+        attempt.end(has_failed=attempt.late)
     assert breaker.wait_seconds == (30 if enough else 0)
     # What it says in the end comes too late.
-    attempt.report_success()
+    attempt.end(has_failed=False)
     assert breaker.report()[0] is (OPEN if enough else HALF_OPEN if begins_open else CLOSED)
 
 
 def test_a_call_with_too_little_time_may_still_fail(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
-    begin(breaker, clock.now + 0.1, enough=False).report_failure()
+    begin(breaker, clock.now + 0.1, enough=False).end(has_failed=True)
     assert breaker.wait_seconds == 30
 
 
@@ -108,7 +109,7 @@ def test_a_call_that_began_before_the_breaker_opened_closes_nothing(clock: Clock
     breaker = Breaker(2, 30, clock=clock)
     early = begin(breaker)
     play(clock, breaker, "f f")
-    early.report_success()
+    early.end(has_failed=False)
     assert breaker.wait_seconds == 30
 
 
@@ -117,12 +118,12 @@ def test_calls_that_are_told_to_wait_together_are_one_failure(clock: Clock) -> N
     for episode in range(1, 5):
         calls = [begin(breaker) for _ in range(8)]
         for call in calls[:4]:
-            call.report_failure(pause_seconds=1)
+            call.end(has_failed=True, pause_seconds=1)
         assert breaker.report() == (OPEN, episode, 5, 1.0)
         clock.now += 1
         # These were under way when the pause began, and are slower to say the same.
         for call in calls[4:]:
-            call.report_failure(pause_seconds=1)
+            call.end(has_failed=True, pause_seconds=1)
         clock.now += 1
         assert breaker.report()[:2] == (CLOSED, episode)
 
@@ -131,17 +132,17 @@ def test_of_several_pauses_the_longest_is_kept_and_an_answer_does_not_end_it(clo
     breaker = Breaker(5, 30, clock=clock)
     calls = [begin(breaker) for _ in range(4)]
     for call, seconds in zip(calls, (2, 7, 1), strict=False):
-        call.report_failure(pause_seconds=seconds)
-    calls[3].report_success()
+        call.end(has_failed=True, pause_seconds=seconds)
+    calls[3].end(has_failed=False)
     assert breaker.report() == (OPEN, 0, 5, 7.0)
 
 
 def test_failures_that_ask_for_no_pause_count_during_one(clock: Clock) -> None:
     breaker = Breaker(5, 30, clock=clock)
     calls = [begin(breaker) for _ in range(5)]
-    calls[0].report_failure(pause_seconds=1)
+    calls[0].end(has_failed=True, pause_seconds=1)
     for call in calls[1:]:
-        call.report_failure()
+        call.end(has_failed=True)
     assert breaker.wait_seconds == 30
 
 
@@ -150,9 +151,9 @@ def test_a_pause_asked_for_late_delays_the_calls_after_the_probe(clock: Clock) -
     earlier = begin(breaker)
     play(clock, breaker, "f f +30")
     probe = begin(breaker)
-    earlier.report_failure(pause_seconds=5)
+    earlier.end(has_failed=True, pause_seconds=5)
     assert breaker.wait_seconds == 5
-    probe.report_success()
+    probe.end(has_failed=False)
     assert (breaker.report()[0], breaker.wait_seconds) == (OPEN, 5)
     clock.now += 5
     assert not begin(breaker).is_probe
@@ -161,7 +162,7 @@ def test_a_pause_asked_for_late_delays_the_calls_after_the_probe(clock: Clock) -
 def test_without_a_number_of_failures_the_breaker_never_opens(clock: Clock) -> None:
     breaker = Breaker(0, 30, clock=clock)
     for _ in range(50):
-        begin(breaker, clock.now + 1).report_failure(pause_seconds=60)
+        begin(breaker, clock.now + 1).end(has_failed=True, pause_seconds=60)
         begin(breaker, clock.now + 1)
         clock.now += 2
     assert breaker.wait_seconds == 0
@@ -186,7 +187,7 @@ def test_other_limits_leave_it_open_and_none_close_it(clock: Clock) -> None:
 def test_calls_that_are_over_are_forgotten(clock: Clock) -> None:
     breaker = Breaker(1, 30, clock=clock)
     for _ in range(1_000):
-        begin(breaker, clock.now + 60).report_success()
+        begin(breaker, clock.now + 60).end(has_failed=False)
     assert len(breaker._under_way) <= 1
 
 
@@ -232,14 +233,16 @@ def test_nobody_calls_before_the_pause_is_over_and_everybody_may_after_it(
         attempt = breaker.begin_attempt()
         assert (attempt is None) == (clock.now < until)
         if attempt is not None:
-            attempt.report_success() if works else attempt.report_failure(pause_seconds=pause)
+            attempt.end(has_failed=False) if works else attempt.end(
+                has_failed=True, pause_seconds=pause
+            )
             until = clock.now if works else clock.now + pause
 
 
 ENDS: dict[str, Callable[[Attempt], None]] = {
-    "succeeded": Attempt.report_success,
-    "failed": Attempt.report_failure,
-    "abandoned": Attempt.report_unknown_result,
+    "succeeded": partial(Attempt.end, has_failed=False),
+    "failed": partial(Attempt.end, has_failed=True),
+    "abandoned": partial(Attempt.end, has_failed=None),
 }
 
 

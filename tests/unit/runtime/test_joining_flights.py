@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from qtmiddleware.runtime.io import Tasks
 from qtmiddleware.runtime.single_flight import Flight, Role, SingleFlight
+from qtmiddleware.runtime.threads import Bulkhead
+from qtmiddleware.types import Deadline
 
 
 def soon() -> float:
@@ -57,17 +60,14 @@ def test_a_flight_whose_leader_is_overdue_is_no_longer_joined() -> None:
 
 
 def test_one_who_went_away_takes_nothing_from_the_others() -> None:
-    async def follow_and_leave(flight: Flight) -> None:
-        task = asyncio.ensure_future(asyncio.wrap_future(flight.result))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
+    async def follow(flight: Flight, seconds: float) -> Any:
+        return await flight.wait(Tasks(Bulkhead()), Deadline.after(seconds))
 
     flights = SingleFlight()
     _, flight = join(flights)
-    asyncio.run(follow_and_leave(flight))
+    assert asyncio.run(follow(flight, 0.01)) is None
     flights.land_flight("a", flight, "news")
-    assert flight.result.result(0) == "news"
+    assert asyncio.run(follow(flight, 60)) == "news"
 
 
 def test_one_called_by_the_leader_does_not_wait_for_it() -> None:

@@ -224,7 +224,7 @@ def test_threads_lose_no_count_and_reasons_without_end_are_remembered_as_one() -
 def try_once(breaker: Breaker, *, works: bool) -> bool:
     attempt = breaker.begin_attempt()
     if attempt is not None:
-        attempt.report_success() if works else attempt.report_failure()
+        attempt.end(has_failed=not works)
     return attempt is not None
 
 

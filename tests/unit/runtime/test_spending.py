@@ -27,20 +27,20 @@ def test_no_more_calls_are_made_in_a_minute_than_allowed(meter: Meter, clock: Cl
         clock.now += 10
         meter.reserve_cost(budget, tokens=1, usd=0.0)
         # Other middlewares of the process have no limit.
-        assert meter.describe_exceeded_limit(FREE, tokens=10**9, usd=10.0**6) == ""
+        assert meter.find_exceeded_limit(FREE, tokens=10**9, usd=10.0**6) is None
     with pytest.raises(ModelError, match="maxLlmCallsPerMinute allows 3") as caught:
         meter.reserve_cost(budget, tokens=1, usd=0.0)
     # The first of them is a minute ago in 40 seconds.
     assert (caught.value.reason, caught.value.retry_after) == ("over_budget", 40.0)
     clock.now += 40
     meter.reserve_cost(budget, tokens=1, usd=0.0)
-    assert meter.describe_exceeded_limit(budget)
+    assert meter.find_exceeded_limit(budget)
 
 
 def test_retries_and_repeated_requests_count_as_calls(meter: Meter) -> None:
     budget = BudgetSettings(max_llm_calls_per_minute=4)
     meter.reserve_cost(budget, tokens=1, usd=0.0).record_actual_cost(1, 0.0, calls=4)
-    assert meter.describe_exceeded_limit(budget)
+    assert meter.find_exceeded_limit(budget)
 
 
 def test_what_is_under_way_counts_with_what_it_may_come_to(meter: Meter) -> None:
@@ -57,12 +57,11 @@ def test_money_is_counted_over_a_day(meter: Meter, clock: Clock) -> None:
     meter.reserve_cost(budget, tokens=1, usd=0.6)
     clock.now += 12 * 3_600
     meter.reserve_cost(budget, tokens=1, usd=0.4)
-    assert "maxUsd allows 1 US dollars in 24 hours" in meter.describe_exceeded_limit(
-        budget, usd=0.01
-    )
-    clock.now += 12 * 3_600 + 1
-    assert meter.describe_exceeded_limit(budget, usd=0.6) == ""
-    assert meter.describe_exceeded_limit(budget, usd=0.61)
+    error = meter.find_exceeded_limit(budget, usd=0.01)
+    assert "maxUsd allows 1 US dollars in 24 hours" in str(error)
+    clock.now += 12 * 3_600 + 60
+    assert meter.find_exceeded_limit(budget, usd=0.6) is None
+    assert meter.find_exceeded_limit(budget, usd=0.61)
 
 
 def test_many_threads_do_not_go_beyond_a_budget_together(meter: Meter) -> None:
@@ -107,7 +106,7 @@ def test_a_reply_that_comes_twice_counts_once(meter: Meter) -> None:
     for _ in range(3):
         reserved.record_actual_cost(40, 0.0, calls=3)
     meter.reserve_cost(budget, tokens=60, usd=0.0)
-    assert meter.describe_exceeded_limit(budget)
+    assert meter.find_exceeded_limit(budget)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), -5.0, float("inf"), -float("inf")])
@@ -119,10 +118,10 @@ def test_of_numbers_no_call_can_come_to_what_was_expected_stays(
     reserved = meter.reserve_cost(budget, tokens=60, usd=0.5)
     for _ in range(2):
         reserved.record_actual_cost(tokens, wrong, calls=-3)
-    assert meter.describe_exceeded_limit(budget, tokens=40, usd=0.5) == ""
-    assert meter.describe_exceeded_limit(budget, tokens=41)
-    assert meter.describe_exceeded_limit(budget, usd=0.51)
-    assert meter.describe_exceeded_limit(BudgetSettings(max_llm_calls_per_minute=1))
+    assert meter.find_exceeded_limit(budget, tokens=40, usd=0.5) is None
+    assert meter.find_exceeded_limit(budget, tokens=41)
+    assert meter.find_exceeded_limit(budget, usd=0.51)
+    assert meter.find_exceeded_limit(BudgetSettings(max_llm_calls_per_minute=1))
 
 
 def test_what_is_remembered_is_bounded(clock: Clock) -> None:

@@ -240,7 +240,7 @@ def test_a_budget_without_room_leaves_the_next_call_to_try() -> None:
     model = GovernedModel(governed.inner, poor, breaker, meter=governed.meter)
     first = breaker.begin_attempt()
     assert first is not None
-    first.report_failure()
+    first.end(has_failed=True)
     clock.now += 31
     for _ in range(3):
         with pytest.raises(ModelError) as caught:
