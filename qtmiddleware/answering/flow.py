@@ -32,7 +32,7 @@ from qtmiddleware.protocols import Prompt, Reply, StreamingModel
 from qtmiddleware.retrieval.call import Call
 from qtmiddleware.retrieval.flow import retrieve
 from qtmiddleware.retrieval.question import record_cost
-from qtmiddleware.runtime.io import Outcome
+from qtmiddleware.runtime.io import Outcome, measure
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.runtime.streaming import stream_reply
@@ -274,13 +274,11 @@ class AnswerFlow:
             return retrieval, passages, None
         prompt = SUB_ANSWER.build_prompt(settings, question, (), {"passages": passages.entries})
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
-        outcome = Outcome[Reply](began=perf_counter())
-        try:
-            outcome.value = await services.ask(prompt, deadline, self._chat)
-        except Exception as error:
-            outcome.error = error
-        outcome.seconds = perf_counter() - outcome.began
-        return retrieval, passages, outcome
+        return (
+            retrieval,
+            passages,
+            await measure(partial(services.ask, prompt, deadline, self._chat)),
+        )
 
     def _read_part(
         self,

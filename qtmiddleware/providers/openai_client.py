@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from qtmiddleware.errors import ModelError, explain_client_errors
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import MadeOnce, leave_to_parent, register_fork_reset
 from qtmiddleware.runtime.threads import run_in_thread
 
 ADDRESS_VARIABLE: Final = "QTM_LLM_BASE_URL"
@@ -159,15 +159,14 @@ class Clients:
         """Whether there is a client for synchronous calls."""
         self.has_async_client = self._makes_clients or self._async is not None
         """Whether there is a client for asynchronous calls."""
-        self._lock = make_lock()
-        self._made: Any = None
+        self._made = MadeOnce[Any]()
         self._by_loop: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
         register_fork_reset(self)
 
     def reset_state(self) -> None:
         """Give up the parent's connections after a fork."""
-        leave_to_parent(self._by_loop, self._made, self._sync)
-        self._by_loop, self._made = {}, None
+        leave_to_parent(self._by_loop, self._sync)
+        self._by_loop = {}
         if has_default_connections(self._sync):
             self._sync = copy_with_own_connections(self._sync)
 
@@ -187,10 +186,7 @@ class Clients:
         """
         if self._sync is not None:
             return _take_over_retries(self._sync)
-        with self._lock:
-            if self._made is None:
-                self._made = self._make_client(is_async=False)
-            return self._made, 0
+        return self._made.get(partial(self._make_client, is_async=False)), 0
 
     async def get_async_client(self) -> tuple[Any, int]:
         """Return the client for a call in the running event loop, and how often to retry.
@@ -228,10 +224,7 @@ class Clients:
         """Close the clients made here, each in its event loop. The next call makes new clients."""
         # An event loop closes a generator that nobody refers to any more.
         self._by_loop = {}
-        with self._lock:
-            client, self._made = self._made, None
-        if client is not None:
-            client.close()
+        self._made.close()
 
     async def aclose(self) -> None:
         """Like `close`, but wait until the running event loop's client is closed."""

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Generic, Protocol, TypeVar
 from weakref import WeakSet
+
+T = TypeVar("T")
 
 
 class Resettable(Protocol):
@@ -48,6 +51,34 @@ def leave_to_parent(*connections: object) -> None:
     Closing them could wait for a lock that a thread of the parent held.
     """
     _left_to_parent.extend(connections)
+
+
+class MadeOnce(Generic[T]):
+    """An object such as a client that is made on first use, once per process. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = make_lock()
+        self._made: T | None = None
+        register_fork_reset(self)
+
+    def reset_state(self) -> None:
+        """Leave the object to the parent process after a fork."""
+        leave_to_parent(self._made)
+        self._made = None
+
+    def get(self, make: Callable[[], T]) -> T:
+        """Return the object, which *make* makes if there is none."""
+        with self._lock:
+            if self._made is None:
+                self._made = make()
+            return self._made
+
+    def close(self) -> None:
+        """Close the object, if there is one. The next use makes a new one."""
+        with self._lock:
+            made, self._made = self._made, None
+        if (close := getattr(made, "close", None)) is not None:
+            close()
 
 
 def _reset_all() -> None:

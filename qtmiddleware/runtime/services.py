@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
@@ -218,7 +218,7 @@ class Services:
         return Outcome(late=True) if isinstance(outcome.error, TimeoutError) else outcome
 
 
-Flow = Callable[[Services], Awaitable[T]]
+Flow = Callable[[Services], Coroutine[Any, Any, T]]
 """A coroutine function that does its work through `Services`, and returns a final result."""
 
 
@@ -236,11 +236,7 @@ def observe_embedding(parent: Observation, embedder: Any, texts: Sequence[str]) 
 
 def run(flow: Flow[T], performer: Performer) -> T:
     """Run *flow* to its end and return its result. Blocks the calling thread."""
-    return drive(_start(flow, Services(Threads(performer.bulkhead), performer)))
-
-
-async def _start(flow: Flow[T], services: Services) -> T:
-    return await flow(services)
+    return drive(flow(Services(Threads(performer.bulkhead), performer)))
 
 
 async def arun(flow: Flow[T], performer: Performer) -> T:

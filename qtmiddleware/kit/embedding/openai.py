@@ -22,7 +22,7 @@ from qtmiddleware.providers.openai_client import (
     read_host,
     read_host_and_port,
 )
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import MadeOnce
 
 _DIMENSIONS: Final = {
     "text-embedding-3-small": 1_536,
@@ -89,14 +89,7 @@ class OpenAIEmbedder:
         self._dimension = dimensions or _DIMENSIONS.get(model)
         self._batch_size = batch_size
         self._timeout = timeout
-        self._lock = make_lock()
-        self._made_client: Any = None
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Leave the client to the parent process after a fork."""
-        leave_to_parent(self._made_client)
-        self._made_client = None
+        self._own_client = MadeOnce[Any]()
 
     def __repr__(self) -> str:
         host = read_host(self._address)
@@ -127,7 +120,9 @@ class OpenAIEmbedder:
         requests = group_texts(texts, self._batch_size)
         while requests:
             batch = requests.pop(0)
-            client = self._choose_client()
+            client = self._user_client
+            if client is None:
+                client = self._own_client.get(self._make_client)
             try:
                 answer = client.embeddings.create(
                     model=self.name, input=batch, timeout=self._timeout, **options
@@ -150,10 +145,7 @@ class OpenAIEmbedder:
 
     def close(self) -> None:
         """Close the client that the embedder made. The next use makes a new client."""
-        with self._lock:
-            client, self._made_client = self._made_client, None
-        if client is not None:
-            client.close()
+        self._own_client.close()
 
     @property
     def _address(self) -> str:
@@ -161,20 +153,15 @@ class OpenAIEmbedder:
             return str(getattr(self._user_client, "base_url", ""))
         return self._base_url or os.environ.get(SDK_ADDRESS_VARIABLE, "").strip() or DEFAULT_ADDRESS
 
-    def _choose_client(self) -> Any:
-        if self._user_client is not None:
-            return self._user_client
-        with self._lock:
-            if self._made_client is None:
-                address = self._address
-                if address == DEFAULT_ADDRESS and not read_api_key():
-                    raise EmbeddingError(
-                        f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
-                        f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
-                    )
-                with explain_client_errors(EmbeddingError):
-                    self._made_client = make_client(is_async=False, address=address)
-            return self._made_client
+    def _make_client(self) -> Any:
+        address = self._address
+        if address == DEFAULT_ADDRESS and not read_api_key():
+            raise EmbeddingError(
+                f"the key for the embedding model is missing: set {KEY_VARIABLE}, or"
+                f" {SDK_ADDRESS_VARIABLE} (base_url) for a server that needs none"
+            )
+        with explain_client_errors(EmbeddingError):
+            return make_client(is_async=False, address=address)
 
 
 def group_texts(texts: Sequence[str], max_texts: int) -> list[list[str]]:

@@ -6,15 +6,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from qtmiddleware.config.settings import Settings
-from qtmiddleware.errors import ConfigError, ModelError
+from qtmiddleware.errors import ConfigError
 from qtmiddleware.protocols import Reranker
 from qtmiddleware.providers import find_function_name
 from qtmiddleware.retrieval.reranking import check_rerank_scores
+from qtmiddleware.runtime.background_loop import is_async
 
 __all__ = ["check_rerank_scores", "make_reranker"]
 
@@ -44,12 +44,13 @@ def make_reranker(candidate: Any, settings: Settings) -> Reranker:
             settings.rerank.model, trust_remote_code=settings.rerank.trust_remote_code
         )
     if not isinstance(candidate, type):
+        if is_async(getattr(candidate, "rerank", candidate)):
+            raise ConfigError(
+                "reranker must be a plain function or have a plain method rerank, not async,"
+                " because it is called in a thread",
+                path="reranker",
+            )
         if isinstance(candidate, Reranker):
-            if inspect.iscoroutinefunction(candidate.rerank):
-                raise ConfigError(
-                    "rerank must be a plain method, not async, because it is called in a thread",
-                    path="reranker",
-                )
             return candidate
         # This check comes before `callable`, because a torch model can be called too, but only with
         # tensors.
@@ -86,26 +87,17 @@ class CallableReranker:
     Args:
         fn: A synchronous function that takes the question and a list of texts. The function returns
             one score per text, in the order of the texts, as a list, tuple or array. Higher is
-            better. Instead of scores, the function may return ``(index, score)`` pairs in any
-            order.
-        name: The reranker's name; by default the function's name.
+            better.
 
     Raises:
-        ConfigError: *fn* is async.
         ModelError: A call does not return one finite number per text. The reason is ``unparsable``.
     """
 
-    def __init__(self, fn: Callable[[str, list[str]], Any], *, name: str = "") -> None:
-        self.name = name or find_function_name(fn)
-        """The argument *name*, or else the function's name."""
-        self.model_name = name
-        """The argument *name*; ``""`` by default."""
-        if inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__):
-            raise ConfigError(
-                f"{self.name} must be a plain function, not async, because a reranker is called in"
-                " a thread",
-                path="reranker",
-            )
+    model_name = ""
+
+    def __init__(self, fn: Callable[[str, list[str]], Any]) -> None:
+        self.name = find_function_name(fn)
+        """The function's name."""
         self._fn = fn
 
     def __repr__(self) -> str:
@@ -113,36 +105,4 @@ class CallableReranker:
 
     def rerank(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return one score per text, in the order of *texts*. Higher is better."""
-        if not texts:
-            return []
-        result = self._fn(query, list(texts))
-        if inspect.isawaitable(result):
-            # Without this, Python would warn that the coroutine was never awaited.
-            if inspect.iscoroutine(result):
-                result.close()
-            raise ModelError(
-                "unparsable",
-                f"the reranker {self.name} returned an awaitable; pass a plain function",
-            )
-        return check_rerank_scores(_sort_scores(result), len(texts))
-
-
-def _sort_scores(result: Any) -> Any:
-    """Return the scores in *result*. ``(index, score)`` pairs are sorted by index.
-
-    Any other *result* is returned unchanged, except that an array becomes a list.
-    """
-    scores = result.tolist() if hasattr(result, "tolist") else result
-    if (
-        not isinstance(scores, list | tuple)
-        or not scores
-        or not all(_is_index_score_pair(item) for item in scores)
-    ):
-        return scores
-    by_index = {int(index): score for index, score in scores}
-    # A missing index becomes `None`, which the check of the scores rejects.
-    return [by_index.get(position) for position in range(len(scores))]
-
-
-def _is_index_score_pair(item: Any) -> bool:
-    return isinstance(item, list | tuple) and len(item) == 2 and hasattr(item[0], "__index__")
+        return check_rerank_scores(self._fn(query, list(texts)), len(texts)) if texts else []

@@ -10,22 +10,12 @@ from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.providers.loading import cut_text, load_model
 from qtmiddleware.retrieval.reranking import check_rerank_scores
 from qtmiddleware.runtime.forking import make_lock
-from qtmiddleware.runtime.logs import get_logger
 
 DEFAULT_MODEL: Final = "cross-encoder/ms-marco-MiniLM-L6-v2"
 WITH_CODE: Final = frozenset({"jinaai/jina-reranker-v2-base-multilingual"})
 """The models that come with their own code."""
-LICENCES: Final = {
-    "jinaai/jina-reranker-v2-base-multilingual": (
-        "CC BY-NC 4.0, which does not allow commercial use"
-    ),
-}
-"""The models with a licence that forbids some uses, each with its licence."""
 AGAIN_SECONDS: Final = 60.0
 """The pause in seconds before a failed load is tried again, because each try may take seconds."""
-
-_log = get_logger("qtmiddleware.rerankers")
-_warned: Final[set[str]] = set()
 
 
 class CrossEncoderReranker:
@@ -35,8 +25,8 @@ class CrossEncoderReranker:
     2.0. Its scores are logits and may be negative.
 
     ``jinaai/jina-reranker-v2-base-multilingual`` (278 million parameters) is for other languages.
-    Its licence, CC BY-NC 4.0, does not allow commercial use; a warning about this is logged once.
-    This model runs its own code, so it needs *trust_remote_code* (``rerank.trustRemoteCode``).
+    Its licence, CC BY-NC 4.0, does not allow commercial use. It runs its own code, so it needs
+    *trust_remote_code* (``rerank.trustRemoteCode``).
 
     The model is loaded by the first call or by `load`. Thread-safe: one thread scores at a time,
     because the tokenizers cannot be shared.
@@ -125,8 +115,6 @@ class CrossEncoderReranker:
             # A recent failure is raised again at once, because another try may take seconds.
             if not self.is_unread:
                 raise ModelError("unavailable", self._failure)
-            # The user learns of the licence before the download.
-            _warn_about_licence(self.name)
             try:
                 self._model = load_model(
                     "CrossEncoder",
@@ -141,16 +129,6 @@ class CrossEncoderReranker:
                 self._again_at = monotonic() + AGAIN_SECONDS
                 raise
         return self._model
-
-
-def _warn_about_licence(model_name: str) -> None:
-    """Log a warning if the model's licence forbids some uses, once per process and model."""
-    if model_name in LICENCES and model_name not in _warned:
-        _warned.add(model_name)
-        about: dict[str, Any] = {"event": "reranker_licence", "model": model_name}
-        _log.warning(
-            "the reranker %s is licensed under %s", model_name, LICENCES[model_name], **about
-        )
 
 
 def _read_model_name(model: Any) -> str:

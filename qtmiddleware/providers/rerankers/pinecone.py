@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import ModelError
 from qtmiddleware.retrieval.reranking import check_rerank_scores
-from qtmiddleware.runtime.forking import leave_to_parent, make_lock, register_fork_reset
+from qtmiddleware.runtime.forking import MadeOnce
 
 PREFIX: Final = "pinecone/"
 KEY_VARIABLE: Final = "PINECONE_API_KEY"
@@ -44,14 +44,7 @@ class PineconeReranker:
         self.name = model.removeprefix(PREFIX)
         """The model's name at Pinecone."""
         self._user_client = client
-        self._made_client: Any = None
-        self._lock = make_lock()
-        register_fork_reset(self)
-
-    def reset_state(self) -> None:
-        """Leave the client to the parent process after a fork."""
-        leave_to_parent(self._made_client)
-        self._made_client = None
+        self._own_client = MadeOnce[Any]()
 
     def __repr__(self) -> str:
         return f"PineconeReranker({self.name!r})"
@@ -72,16 +65,15 @@ class PineconeReranker:
 
     def close(self) -> None:
         """Close the client that this reranker made. The next use makes a new client."""
-        with self._lock:
-            client = self._made_client
-            self._made_client = None
-        if callable(close := getattr(client, "close", None)):
-            close()
+        self._own_client.close()
 
     def _score_batch(self, query: str, texts: list[str]) -> dict[int, float]:
         """Return the score of each text for *query*, keyed by the text's position in *texts*."""
         options = None if self.name.startswith(_WITHOUT_TRUNCATE) else {"truncate": "END"}
-        answer = self._choose_client().inference.rerank(
+        client = self._user_client
+        if client is None:
+            client = self._own_client.get(_make_client)
+        answer = client.inference.rerank(
             model=self.name,
             query=query,
             documents=texts,
@@ -101,14 +93,6 @@ class PineconeReranker:
                 strict=True,
             )
         )
-
-    def _choose_client(self) -> Any:
-        if self._user_client is not None:
-            return self._user_client
-        with self._lock:
-            if self._made_client is None:
-                self._made_client = _make_client()
-            return self._made_client
 
 
 def _make_client() -> Any:

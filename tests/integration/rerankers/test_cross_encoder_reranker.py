@@ -204,18 +204,6 @@ def test_code_of_a_model_that_is_not_known_here_does_not_run_unasked(
     assert caught.value.reason == "unavailable"
 
 
-def test_a_licence_against_commercial_use_is_pointed_out_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(cross_encoder, "_warned", set())
-    for _ in range(2):
-        with pytest.raises(ModelError):
-            CrossEncoderReranker(JINA, trust_remote_code=True).rerank(QUERY, TEXTS)
-    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.name for record in warnings] == ["qtmiddleware.rerankers"]
-    assert "CC BY-NC 4.0, which does not allow commercial use" in warnings[0].getMessage()
-
-
 def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtra, match=r"qtmiddleware\[models\]"):
