@@ -274,11 +274,8 @@ class AnswerFlow:
             return retrieval, passages, None
         prompt = SUB_ANSWER.build_prompt(settings, question, (), {"passages": passages.entries})
         deadline = Deadline.after(settings.answer.timeout_ms / 1e3)
-        return (
-            retrieval,
-            passages,
-            await measure(partial(services.ask, prompt, deadline, self._chat)),
-        )
+        outcome = await measure(partial(services.ask, prompt, deadline, self._chat))
+        return retrieval, passages, outcome
 
     def _read_part(
         self,
