@@ -39,7 +39,11 @@ class TTLCache(Generic[V]):
     """
 
     def __init__(
-        self, max_entries: int, ttl_seconds: float, *, clock: Callable[[], float] = monotonic
+        self,
+        max_entries: int,
+        ttl_seconds: float,
+        *,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         self.hits = self.misses = 0
         self._clock = clock
@@ -180,7 +184,11 @@ class SharedCache:
             await self._call(io, call, deadline, degradations)
 
     async def _call(
-        self, io: IO, call: partial[Any], deadline: Deadline, degradations: list[Degradation]
+        self,
+        io: IO,
+        call: partial[Any],
+        deadline: Deadline,
+        degradations: list[Degradation],
     ) -> Any:
         """Return the result of *call*; ``None`` if it fails, is late or is not made."""
         if monotonic() < self._paused_until:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -64,16 +64,17 @@ class Search:
     text: str | None
     top_k: int | None = None
     vector: Sequence[float] | None = None
-    narrow_by: Deadline | None = field(default=None, kw_only=True)
-    fields: Sequence[str] = field(default=(), kw_only=True)
-    kind: VariantKind = field(default="original", kw_only=True)
-    weight: float = field(default=1.0, kw_only=True)
-    observation: Observation = field(default=NOT_OBSERVED, kw_only=True)
-    embed_seconds: float = field(default=0.0, kw_only=True)
-    calls: int = field(default=0, kw_only=True)
-    was_refused: bool = field(default=False, kw_only=True)
-    initial: dict[str, Ranking] = field(default_factory=dict, kw_only=True)
-    reads: list[float] = field(default_factory=list, kw_only=True)
+    _: KW_ONLY
+    narrow_by: Deadline | None = None
+    fields: Sequence[str] = ()
+    kind: VariantKind = "original"
+    weight: float = 1.0
+    observation: Observation = NOT_OBSERVED
+    embed_seconds: float = 0.0
+    calls: int = 0
+    was_refused: bool = False
+    initial: dict[str, Ranking] = field(default_factory=dict)
+    reads: list[float] = field(default_factory=list)
 
 
 class Performer(Protocol):
@@ -152,7 +153,11 @@ class Services:
     async def search(self, search: Search) -> Any:
         """Return the wrapped function's response to *search*."""
         search.observation = self.observation.make_child(
-            "search", search.kind, weight=search.weight, top_k=search.top_k, content=search.text
+            "search",
+            search.kind,
+            weight=search.weight,
+            top_k=search.top_k,
+            content=search.text,
         )
         with search.observation as observation:
             return observation.keep_result(await self.performer.search(search, self.io))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qtmiddleware.errors import convert_to_model_error
 from qtmiddleware.protocols import Prompt, Reply, StreamingModel
-from qtmiddleware.runtime.io import Outcome, on_abandon
+from qtmiddleware.runtime.io import Mailbox, Outcome, on_abandon
 from qtmiddleware.runtime.services import Services
 from qtmiddleware.types import Deadline
 
@@ -35,34 +35,19 @@ async def stream_reply(
     Raises:
         ModelError: The model failed or was late, or no thread is free.
     """
-    io = services.io
-    if not io.can_wait:
+    if not services.io.can_wait:
         yield await services.ask(prompt, deadline, model)
         return
-    mailbox = io.make_mailbox()
-
-    async def read_pieces() -> None:
-        # Observed here, because an observer may set context variables, such as the current span.
-        # The caller must not see them: it may close the stream late, in another context, or never.
-        with services.observe_model(prompt, model) as observation:
-            on_abandon(lambda _: deadline.cancel())
-
-            def put(piece: Piece) -> None:
-                mailbox.put(observation.keep_result(piece))
-
-            if not io.has_loop or not getattr(model, "can_async", True):
-                await io.blocking(partial(_read_in_thread, model, prompt, deadline, put))
-                return
-            stream: Any = model.astream(prompt, deadline)
-            async with aclosing(stream) as pieces:
-                async for piece in pieces:
-                    put(piece)
+    mailbox: Mailbox[Piece | Outcome[None]] = services.io.make_mailbox()
 
     async def read() -> None:
-        (outcome,) = await io.gather([read_pieces], deadline, 1)
+        work = partial(_read_pieces, model, prompt, deadline, services, mailbox.put)
+        (outcome,) = await services.io.gather([work], deadline, 1)
         mailbox.put(outcome)
 
-    reading, patience, has_reply = io.start(read), Deadline(), False
+    reading = services.io.start(read)
+    patience = Deadline()
+    has_reply = False
     try:
         while True:
             try:
@@ -76,9 +61,34 @@ async def stream_reply(
                 return
             yield item
             if isinstance(item, Reply):
-                has_reply, patience = True, Deadline.after(_ACCOUNT_SECONDS)
+                has_reply = True
+                patience = Deadline.after(_ACCOUNT_SECONDS)
     finally:
         await reading.cancel(in_generator=True)
+
+
+async def _read_pieces(
+    model: Any,
+    prompt: Prompt,
+    deadline: Deadline,
+    services: Services,
+    put: Callable[[Piece], None],
+) -> None:
+    # Observed here, because an observer may set context variables, such as the current span. The
+    # caller must not see them: it may close the stream late, in another context, or never.
+    with services.observe_model(prompt, model) as observation:
+        on_abandon(lambda _: deadline.cancel())
+
+        def put_observed(piece: Piece) -> None:
+            put(observation.keep_result(piece))
+
+        if services.io.has_loop and getattr(model, "can_async", True):
+            async with aclosing(model.astream(prompt, deadline)) as pieces:
+                async for piece in pieces:
+                    put_observed(piece)
+        else:
+            read = partial(_read_in_thread, model, prompt, deadline, put_observed)
+            await services.io.blocking(read)
 
 
 def _read_in_thread(

@@ -122,7 +122,10 @@ class CallableModel:
 
 
 def _make_messages(prompt: Prompt) -> list[dict[str, str]]:
-    return [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}]
+    return [
+        {"role": "system", "content": prompt.system},
+        {"role": "user", "content": prompt.user},
+    ]
 
 
 def _make_chat_messages(prompt: Prompt) -> list[Any]:
@@ -133,7 +136,10 @@ def _make_chat_messages(prompt: Prompt) -> list[Any]:
 def _find_chat_methods(fn: Any) -> tuple[Call, Call] | None:
     """Return how to call a chat model or chain and to await it; ``None`` if *fn* is neither."""
     if hasattr(fn, "invoke") and hasattr(fn, "ainvoke"):
-        return lambda it: fn.invoke(_make_messages(it)), lambda it: fn.ainvoke(_make_messages(it))
+        return (
+            lambda it: fn.invoke(_make_messages(it)),
+            lambda it: fn.ainvoke(_make_messages(it)),
+        )
     if hasattr(fn, "chat") and hasattr(fn, "achat") and hasattr(fn, "metadata"):
         make = _make_chat_messages
         return lambda it: fn.chat(make(it)), lambda it: fn.achat(make(it))

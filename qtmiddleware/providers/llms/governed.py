@@ -59,7 +59,12 @@ class GovernedModel:
     """
 
     def __init__(
-        self, inner: LanguageModel, settings: Settings, breaker: Breaker, *, meter: Meter = METER
+        self,
+        inner: LanguageModel,
+        settings: Settings,
+        breaker: Breaker,
+        *,
+        meter: Meter = METER,
     ) -> None:
         self.inner = inner
         self.name = inner.name

@@ -278,7 +278,11 @@ def _build_format(prompt: Prompt, shape: str) -> dict[str, Any]:
             "additionalProperties": False,
         }
         name = re.sub(r"[^A-Za-z0-9_-]+", "_", prompt.mode)[:64].strip("_") or "reply"
-        response_format["json_schema"] = {"name": name, "strict": True, "schema": schema}
+        response_format["json_schema"] = {
+            "name": name,
+            "strict": True,
+            "schema": schema,
+        }
     return {"messages": messages, "response_format": response_format}
 
 

@@ -152,7 +152,12 @@ class OpenAIModel:
         yield reader.make_reply()
 
     def _begin(
-        self, client: tuple[Any, int], prompt: Prompt, deadline: Deadline, *, streams: bool = False
+        self,
+        client: tuple[Any, int],
+        prompt: Prompt,
+        deadline: Deadline,
+        *,
+        streams: bool = False,
     ) -> Attempts:
         address = self._clients.address
         # A client that does not show its address may call any service.
