@@ -512,12 +512,16 @@ class Tasks(IO):
         self, works: Sequence[Work[T]], deadline: Deadline, limit: int
     ) -> list[Outcome[T]]:
         """Do each of *works* in a task of its own."""
-        if not works:
-            return []
-        context, turn = self._copy_context(), asyncio.Semaphore(limit)
         jobs = [Job() for _ in works]
+        if not works or deadline.passed:
+            return [job.make_late_outcome() for job in jobs]
+        attempt: Callable[[Work[T], Job], Coroutine[Any, Any, Outcome[T]]] = _attempt
+        if limit < len(works):
+            turn = asyncio.Semaphore(limit)
+            attempt = partial(_attempt_in_turn, deadline=deadline, turn=turn)
+        context = self._copy_context()
         tasks = [
-            _create_task(_attempt_in_turn(work, job, deadline, turn), job, context)
+            _create_task(attempt(work, job), job, context)
             for work, job in zip(works, jobs, strict=True)
         ]
         outcomes: dict[int, Outcome[T]] = {}

@@ -491,4 +491,4 @@ def test_all_records_of_the_package_go_one_way() -> None:
     ]
     # The command line, the reader process and the package's `NullHandler` listen; nothing but
     # `get_logger` writes.
-    assert sorted(own) == ["__init__.py", "console.py", "converting.py", "ingest.py"]
+    assert sorted(own) == ["__init__.py", "converting.py", "ingest.py", "output.py"]
