@@ -92,7 +92,8 @@ def _find_token_span(text: str, token: Token, lexicon: Lexicon) -> Span | None:
         return Span("number", text[token.start : end], token.start, end)
     # A rewrite may put a single sign into words: "Will and Grace", "x exceeds 5".
     if token.kind in ("identifier", "url") and len(token.text) > 1:
-        return Span(token.kind, token.text, token.start, token.end)
+        end = token.end - 2 if token.folded_text.endswith("'s") else token.end
+        return Span(token.kind, text[token.start : end], token.start, end)
     return None
 
 

@@ -65,7 +65,7 @@ WORD = re.compile(r"[^\W\d_]++(?:['-][^\W\d_]++)*+")
 CODE = re.compile(
     r"[.$#@]?+\w++(?:(?:[=<>!~]=|[-.:/+#@&=\\~%?]|->|=>|::|:/{1,2}|[<>](?=\d))\w++)*+(?:\+\+?|#|\(\)|/)?+"
 )
-CALL = re.compile(r"[\w.:]++(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
+CALL = re.compile(r"\w[\w.:]*+(?:\([\w.,=:]*+\)|<[\w.,:*&]*+>)")
 FLAG = re.compile(r"--?[^\W\d_][\w-]*+(?:=\S++)?+")
 PATH = re.compile(
     r"(?:~|\.{1,2})?+(?:/[\w.@+%-]++)++/?+|(?:[A-Za-z]:)?(?:\\[\w.@+%-]++)++\\?+|(?:\*|\*\*/\*)\.\w++"
@@ -294,6 +294,9 @@ def find_token_kind(bare_text: str) -> TokenKind | None:
     if bare_text.isalpha():
         return _classify_letters(bare_text)
     straight = bare_text.translate(APOSTROPHES)
+    owner = straight.removesuffix("'s")
+    if owner != straight and find_token_kind(owner) == "identifier":
+        return "identifier"
     if WORD.fullmatch(straight):
         return "acronym" if PLURAL.fullmatch(straight) else _classify_compound(straight)
     if ADDRESS.fullmatch(bare_text) or EMAIL.fullmatch(bare_text):

@@ -64,6 +64,7 @@ CASES = [
     ),
     ('who said "to be or not to be"?', [("quote", "to be or not to be")]),
     ("who said “ to be ”?", [("quote", "to be")]),
+    ("CCR5's effect in the V&A’s hall", [("identifier", "CCR5"), ("identifier", "V&A")]),
     ("what is not covered", [("negation", "not")]),
     ("is order no. 5 in room No. 7", [("number", "5"), ("number", "7")]),
     ("opens at 7 p.m., e.g. (~/.ssh/config)", [("number", "7"), ("identifier", "~/.ssh/config")]),
