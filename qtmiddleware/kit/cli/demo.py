@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from typer import Option
 
 from qtmiddleware.config import Config
+from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.bench import show_comparison
 from qtmiddleware.kit.cli.environment import report_default_files
 from qtmiddleware.kit.cli.options import AsJson, QuestionCount
@@ -23,6 +23,7 @@ from qtmiddleware.kit.cli.output import (
     write_note,
 )
 from qtmiddleware.kit.cli.playground import SEEDED, serve_pages
+from qtmiddleware.kit.cli.show import explain_outcome
 from qtmiddleware.kit.demo import (
     EXAMPLES,
     DelayedModel,
@@ -47,10 +48,8 @@ from qtmiddleware.kit.evaluation.recorded import EstimatedModel
 from qtmiddleware.kit.playground.page import Page
 from qtmiddleware.kit.playground.server import open_socket, require_web
 from qtmiddleware.kit.playground.tiers import Tiers
-from qtmiddleware.preprocessing.text import format_count, shorten_text
 from qtmiddleware.protocols import LanguageModel
 from qtmiddleware.providers.llms import has_language_model, make_language_model
-from qtmiddleware.types import Key, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _EXAMPLE: Final = "combined"
@@ -83,8 +82,8 @@ def command(
     search (raw), the rules and the transformations by a model.
     """
     # Of the user's settings, only the model's name and address count: everybody sees the same.
-    settings = Config.load(None).settings
-    is_recorded = recorded or not has_language_model(settings)
+    user_settings = Config.load(None).settings
+    is_recorded = recorded or not has_language_model(user_settings)
     if is_recorded:
         reason = "as asked" if recorded else "neither OPENAI_API_KEY nor QTM_LLM_BASE_URL is set"
         origin = (
@@ -92,10 +91,10 @@ def command(
             " and neither its time nor its price is in the figures."
         )
     else:
-        origin = f"Asking {settings.transformation_model}."
-    model = None if is_recorded else make_language_model(None, settings)
+        origin = f"Asking {user_settings.transformation_model}."
+    model = None if is_recorded else make_language_model(None, user_settings)
     if playground:
-        _serve_playground(model, settings.transformation_model, origin)
+        _serve_playground(model, user_settings.transformation_model, origin)
         return
     # Checked before passages are embedded.
     require_extras()
@@ -115,16 +114,21 @@ def command(
         comparison = replace(comparison, counts_model_time=not is_recorded)
         example = _find_question(dataset, _QUESTION)
         retrieval = system.with_settings(SYSTEMS[_EXAMPLE]).retrieve(example)
+        settings = system.configure(SYSTEMS[_EXAMPLE]).middleware.settings
     if json_output:
-        values = {**comparison.to_dict(), "model": client.name}
-        write_json({**values, "example": _build_example_dict(example, retrieval)})
+        write_json({**comparison.to_dict(), "model": client.name})
         return
     show_comparison(comparison)
     write_note(
         "A small collection (20 to 100 passages on one topic) gains most from one model call: see"
         " docs/choose-a-tier.md."
     )
-    _show_steps(dataset, example, retrieval)
+    right = ", ".join(dataset.qrels.get(example.id, {}))
+    seconds = retrieval.trace.total_ms / 1e3
+    outcome = Outcome(question=example.text, retrieval=retrieval, seconds=seconds)
+    turns = [f"{turn.role}: {turn.content}" for turn in example.history]
+    head = f"\nStep by step: question {example.id} with {_EXAMPLE!r}. The right passages: {right}."
+    out.write("\n".join([head, *turns, *explain_outcome(outcome, settings)]))
 
 
 def _serve_playground(model: LanguageModel | None, model_name: str, origin: str) -> None:
@@ -187,46 +191,3 @@ def _serve_playground(model: LanguageModel | None, model_name: str, origin: str)
 
 def _find_question(dataset: Dataset, question_id: str) -> Question:
     return next(question for question in dataset.questions if question.id == question_id)
-
-
-def _show_steps(dataset: Dataset, question: Question, retrieval: Retrieval) -> None:
-    """Write to stdout the steps of the retrieval for *question*, with the passages of each step."""
-    grades = dataset.qrels.get(question.id, {})
-    marks = {2: "*", 1: "+"}
-
-    def join(keys: Sequence[Key]) -> str:
-        return ", ".join(f"{key[1]}{marks.get(grades.get(key[1], 0), '')}" for key in keys[:5])
-
-    variants = format_count(len(retrieval.variants) - 1, "variant")
-    calls = format_count(retrieval.trace.llm_calls, "model call")
-    lines = [f"\nStep by step: question {question.id} with {_EXAMPLE!r}"]
-    lines += [f"  {turn.role}: {turn.content}" for turn in question.history]
-    lines.append(f"1. The question             {question.text}")
-    lines.append(f"2. Also searched            {variants}, from {calls}")
-    for ranking in retrieval.rankings:
-        variant, text = ranking.variant, shorten_text(ranking.variant.text, 90)
-        lines.append(f"   {variant.kind:<11} weight {variant.weight:.2f}  {text}")
-        lines.append(f"   {'':<11} found        {join(ranking.keys)}")
-    found = [match.key for match in retrieval.matches]
-    lines.append(f"3. Fused                    {join(retrieval.fused)}")
-    lines.append(f"4. Reranked by keywords     {join(found)}")
-    lines.append("   * answers the question, + helps")
-    lines.append(
-        f"5. To the generator         the question, byte for byte, and {len(found)} passages"
-        f" ({retrieval.status})"
-    )
-    out.write("\n".join(lines))
-
-
-def _build_example_dict(question: Question, retrieval: Retrieval) -> dict[str, Any]:
-    return {
-        "question": question.id,
-        "query": question.text,
-        "variants": [
-            {"kind": variant.kind, "text": variant.text, "weight": variant.weight}
-            for variant in retrieval.variants
-        ],
-        "fused": [key[1] for key in retrieval.fused[:TOP_K]],
-        "final": [match.id for match in retrieval.matches],
-        "trace": retrieval.trace.to_dict(),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -21,9 +20,7 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 _LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
 _HELP: Final = """\
 tt            choose the transformation type
-:type NAME    set the transformation type
 :explain      show how the passages of the last question were found
-:config       show the settings that differ from the defaults; ':config all' shows all
 :clear        forget the conversation
 :help         this list
 exit          leave, as do quit, :q and Ctrl-D
@@ -102,7 +99,7 @@ class Session:
         if text == "tt":
             self.ask_for_type()
         elif text.startswith(":"):
-            self._run_command(*text[1:].split(maxsplit=1))
+            self._run_command(text[1:].strip())
         elif text:
             self.ask(text)
         return True
@@ -174,7 +171,8 @@ class Session:
                 return True
         self.expects_type = False
         if kind is not None and not self._lock_reason:
-            self._set_type(kind)
+            self.kind = kind
+            notes.write(f"Transformation type set to: {kind}")
         elif kind is None and not self._is_typed:
             notes.write(f"The line after tt is not a type; the type stays {self.kind}.")
         if text not in _LEAVING:
@@ -190,34 +188,11 @@ class Session:
                 "Type 'tt' to change transformation type, 'exit' to quit, ':help' for more.\n"
             )
 
-    def _set_type(self, kind: TransformationType) -> None:
-        self.kind = kind
-        notes.write(f"Transformation type set to: {kind}")
-
-    def _run_command(self, name: str = "", argument: str = "") -> None:
-        """Run the command that the user typed, such as ``:type hyde``."""
+    def _run_command(self, name: str) -> None:
+        """Run the command that the user typed, such as ``:explain``."""
         match name:
             case "help" | "h" | "?":
                 self._console.write(_HELP)
-            case "type":
-                kind = self.find_type(argument)
-                if self._lock_reason:
-                    notes.write(self._lock_reason)
-                elif kind is None:
-                    notes.write(
-                        f"Write :type and one of: {', '.join(self._labels)}. The type is"
-                        f" {self.kind} now."
-                    )
-                else:
-                    self._set_type(kind)
-            case "config":
-                current = self._config.overridden(
-                    {"transformationType": self.kind}, origin="this conversation"
-                )
-                for key, value, origin in current.rows():
-                    if argument == "all" or origin != "default":
-                        text = json.dumps(value, ensure_ascii=False)
-                        self._console.write(f"{key}  {text}  ({origin})")
             case "clear":
                 self._messages.clear()
                 notes.write("The conversation was cleared.")

@@ -253,17 +253,6 @@ def test_a_report_that_cannot_be_written_is_told_before_anything_is_measured(
     assert not (tmp_path / ".qtm").exists()
 
 
-def test_a_bad_line_is_named_by_its_file_and_number(qtm: Run, data: str, tmp_path: Path) -> None:
-    corpus = tmp_path / "set" / "corpus.jsonl"
-    lines = corpus.read_text().splitlines()
-    corpus.write_text("\n".join([*lines[:4], '{"_id": "x", "text": ', *lines[4:]]))
-    ended = qtm("bench", "--data", data)
-    assert (ended.code, ended.err) == (
-        2,
-        f"qtm: {Path('set') / 'corpus.jsonl'} line 5: is not JSON (Expecting value)\n",
-    )
-
-
 def count_kept_replies(path: Path) -> int:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
         count: int = connection.execute(

@@ -173,12 +173,6 @@ def test_functions_of_every_kind_are_measured(bench: Run, arguments: tuple[str, 
 
 
 @pytest.mark.thorough
-def test_arguments_go_to_the_function(bench: Run) -> None:
-    ended = bench("app:search", "--arg", "namespace=mine", "--arg", "top_k=2", "--systems", "raw")
-    assert ended.err.count("asked for 2 in mine") == 4
-
-
-@pytest.mark.thorough
 def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own(
     bench: Run, folder: Path, chat: ModelServer
 ) -> None:
@@ -197,49 +191,6 @@ def test_with_a_model_every_tier_and_the_seeds_are_beside_the_config_of_ones_own
     again = figures(bench("app:search", *options, QTM_LLM_BASE_URL=chat.url))
     assert len(chat.bodies) == asked  # replies are kept, what the function found is not
     assert [it["perQuery"] for it in again.values()] == [it["perQuery"] for it in found.values()]
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("questions.csv", CSV.encode("utf-8-sig")),
-        ("q.csv", "question;id\n" + "".join(f"{text};{id_}\n" for text, id_ in QUESTIONS.items())),
-        ("q.tsv", "id\tquery\n" + "".join(f"{id_}\t{text}\n" for text, id_ in QUESTIONS.items())),
-        (
-            "q.csv",
-            "question,ids\n"
-            + "".join(f'"{text}","{id_}, more"\n' for text, id_ in QUESTIONS.items()),
-        ),
-        ("q.csv", CSV + "".join(CSV.splitlines(keepends=True)[1:])),
-        (
-            "q.jsonl",
-            "".join(
-                json.dumps({"question": t, "relevant": [i]}) + "\n" for t, i in QUESTIONS.items()
-            ),
-        ),
-    ],
-    ids=["mark", "semicolons", "tabs", "several ids", "twice", "JSON lines"],
-)
-def test_questions_are_read_as_people_have_them(
-    bench: Run, folder: Path, name: str, content: Any
-) -> None:
-    (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    found = figures(bench("app:search", "--systems", "raw", "--json", data=name))
-    assert set(found["raw"]["perQuery"]["nDCG@10"]) == {"1", "2", "3", "4"}
-    assert found["raw"]["means"]["R@10"] >= 0.5
-
-
-@pytest.mark.thorough
-def test_a_data_set_s_folder_is_measured_without_its_passages(bench: Run, folder: Path) -> None:
-    (folder / "set" / "qrels").mkdir(parents=True)
-    lines = [json.dumps({"_id": id_, "text": text}) for text, id_ in QUESTIONS.items()]
-    (folder / "set" / "queries.jsonl").write_text("\n".join(lines))
-    (folder / "set" / "qrels" / "dev.tsv").write_text(
-        "".join(f"{id_}\t{id_}\t2\n" for id_ in QUESTIONS.values())
-    )
-    ended = bench("app:search", "--systems", "rules", "--json", data="set/qrels/dev.tsv")
-    assert figures(ended)["rules"]["means"]["nDCG@10"] > 0.5
 
 
 @pytest.mark.thorough
@@ -281,25 +232,6 @@ def test_what_cannot_be_measured_is_said_in_a_line(
     assert (ended.code, ended.out) == (code, ""), ended.err
     assert said in " ".join(ended.err.replace("│", " ").split())
     assert "Traceback" not in ended.err
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("", "q.csv must hold questions, one per row; it is empty"),
-        ("question,answer\nWhat?,x\n", 'q.csv line 2: has no passage id under "id" or "ids"'),
-        (b"question,id\nWas hei\xdft das?,a\n", "q.csv line 2: is not UTF-8. Save the file as"),
-        ("question,id\nWhat, and when?,a\n", "q.csv line 2: has 3 cells"),
-    ],
-)
-def test_a_file_that_cannot_be_read_ends_it_before_anything_is_searched(
-    bench: Run, folder: Path, content: Any, said: str
-) -> None:
-    (folder / "q.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-    ended = bench("app:search", data="q.csv")
-    assert (ended.code, ended.out, "asked for" in ended.err) == (2, "", False)
-    assert said in last_line(ended)
 
 
 @pytest.mark.thorough

@@ -139,17 +139,6 @@ def test_questions_none_of_which_changes_anything_end_with_1(qtm: Run, folder: P
     assert (ended.code, "order     ! changes for 0 of 3" in ended.out) == (1, True)
 
 
-def test_a_file_of_fewer_than_three_questions_is_asked_and_said_to_be_short(
-    qtm: Run, folder: Path
-) -> None:
-    (folder / "one.txt").write_text(QUERY, encoding="utf-8")
-    ended = qtm("check", "app:find", "--ask-file", "one.txt", folder=folder)
-    assert (ended.code, "one.txt holds 1 question; 3 to 10 give a better answer." in ended.err) == (
-        0,
-        True,
-    )
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

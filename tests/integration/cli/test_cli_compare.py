@@ -90,16 +90,6 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(
     assert len(headings) == (1 if columns == 160 else 2)
 
 
-def test_what_searches_cost_stands_beside_the_model_s_cost_where_their_price_is_known(
-    qtm: Run, folder: Path
-) -> None:
-    ended = qtm("compare", QUESTION, "--set", "store.readPrice=16")
-    assert ended.code == 0, ended.err
-    rows = [line.split() for line in ended.out.splitlines()]
-    assert rows[1][-4:] == ["model", "$", "reads", "$"]
-    assert [row[-2:] for row in rows[3:5]] == [["0", "0.00002"]] * 2
-
-
 def test_without_a_model_what_needs_none_is_compared(qtm: Run, folder: Path) -> None:
     ended = qtm("compare", QUESTION, "--json")
     assert ended.code == 0, ended.err

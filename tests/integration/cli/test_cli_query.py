@@ -214,7 +214,7 @@ def test_a_pipe_holds_one_question_a_line_each_for_itself(
 ) -> None:
     service.refused = {"Is he ill?"}
     text = (
-        f"\ufeff{QUESTION}\r\n\n:type rewrite\n:nope\ntt\nIs he ill?\n".encode()
+        f"\ufeff{QUESTION}\r\n\ntt\nrewrite\n:nope\ntt\nIs he ill?\n".encode()
         + b"What \xff does he eat?\nexit\nMore?\n"
     )
     ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
@@ -251,7 +251,7 @@ def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
         "Why?",
         "2",
     ]
-    text = "\n".join([*lines, ":config", ":help", "exit", "More?"]).encode()
+    text = "\n".join([*lines, ":help", "exit", "More?"]).encode()
     ended = qtm("query", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     assert [it["question"] for it in service.answered] == [QUESTION, "Is he ill?", "Why?", "2"]
@@ -260,7 +260,6 @@ def test_a_session_that_was_typed_works_line_by_line_in_a_pipe(
     assert ended.err.count("Available transformation types:") == 3
     for said in ("called the model: always", "Fusion     anchored: ", "Keywords   weight "):
         assert said in ended.out
-    assert 'transformationType  "stepback"  (' in ended.out
     assert "forget the conversation" in ended.out
     # Without a model the types cannot be changed, and no line that names one becomes a question.
     ended = qtm("query", text=b"1\nIs he ill?\ntt\n3\n")
@@ -271,7 +270,7 @@ def test_json_lines_hold_everything_and_nothing_else(
     qtm: Run, folder: Path, service: AnsweringService
 ) -> None:
     service.refused = {"Is he ill?"}
-    text = f"1\n{QUESTION}\n:config\nIs he ill?\n{'x' * 9_000}\n".encode()
+    text = f"1\n{QUESTION}\n:help\nIs he ill?\n{'x' * 9_000}\n".encode()
     ended = qtm("query", "--json", "-t", "keywords", text=text, QTM_LLM_BASE_URL=service.url)
     assert ended.code == 0, ended.err
     # A number is a question here.
