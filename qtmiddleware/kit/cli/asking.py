@@ -1,17 +1,13 @@
-"""Ask the index a question, and collect the passages, the answer and any error."""
+"""Hold what came of a question: the passages, the answer and any error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import Any
 
-from qtmiddleware.errors import ModelError, QtMiddlewareError
+from qtmiddleware.errors import ModelError
 from qtmiddleware.kit.documents.place import describe_chunk_location
-from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.types import NOT_JUDGED, Answer, Degradation, Match, Retrieval
-from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,62 +94,6 @@ def list_degradations(*sources: Retrieval | Answer | None) -> tuple[Degradation,
     """Return the steps that failed or were skipped, without duplicates."""
     entries = (entry for source in sources if source for entry in source.degradations)
     return tuple(dict.fromkeys(entries))
-
-
-def ask_index(
-    middleware: QueryMiddleware,
-    question: str,
-    *,
-    kind: str,
-    generates: bool,
-    history: Sequence[Mapping[str, str]] = (),
-    write_piece: Callable[[str], None] | None = None,
-    **options: Any,
-) -> Outcome:
-    """Send *question* to the index, and return the outcome.
-
-    The outcome holds any error that qtmiddleware raises. Other exceptions pass through.
-
-    Args:
-        middleware: Searches the index.
-        question: The question to ask.
-        kind: How to transform the question, such as ``hyde``.
-        generates: Whether the model answers. If false, the outcome has only passages.
-        history: The messages before *question*.
-        write_piece: Receives each piece of the answer as soon as the model sends the piece. If
-            ``None``, the answer is not streamed.
-        options: ``top_k`` and ``filter``. If an option is ``None``, the config decides.
-    """
-    arguments = {name: value for name, value in options.items() if value is not None}
-    arguments |= {"history": list(history), "config": {"transformationType": kind}}
-    started = perf_counter()
-    retrieval: Retrieval | None = None
-    answer: Answer | None = None
-    error: Exception | None = None
-    pieces: list[str] = []
-    try:
-        validate_query(question, "query")
-        if not generates:
-            retrieval = middleware.retriever.retrieve(question, **arguments)
-        elif write_piece is None:
-            answer = middleware.answer(question, **arguments)
-        else:
-            with middleware.stream_answer(question, **arguments) as stream:
-                for piece in stream:
-                    pieces.append(piece)
-                    write_piece(piece)
-                answer = stream.answer
-    except QtMiddlewareError as failure:
-        # A failed answer carries its retrieval, so the passages can be shown all the same.
-        error, retrieval = failure, getattr(failure, "retrieval", None)
-    return Outcome(
-        question=question,
-        retrieval=retrieval if answer is None else answer.retrieval,
-        answer=answer,
-        error=error,
-        seconds=perf_counter() - started,
-        streamed="".join(pieces),
-    )
 
 
 def _build_match_dict(match: Match) -> dict[str, Any]:

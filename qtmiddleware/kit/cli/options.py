@@ -84,7 +84,9 @@ ReportFile = Annotated[
 ]
 Port = Annotated[
     int | None,
-    Option(min=0, max=65_535, help="Port on this machine. Default: a fixed one, if it is free."),
+    Option(
+        min=0, max=65_535, help="Port on this machine. Default: 8765 (mcp: 8766), or a free one."
+    ),
 ]
 Engine = Annotated[
     EngineName | None,

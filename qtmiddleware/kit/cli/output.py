@@ -121,7 +121,7 @@ def write_note(text: str) -> None:
 def write_json(value: Any, *, indent: int | None = 2) -> None:
     """Write *value* to stdout as one JSON document; in one line if *indent* is ``None``."""
     # On Windows, stdout may not be UTF-8. JSON escapes are readable in every encoding.
-    is_utf8 = out.encoding == "utf-8"
+    is_utf8 = getattr(out.file, "encoding", "").lower() == "utf-8"
     document = json.dumps(value, ensure_ascii=not is_utf8, indent=indent)
     out.file.write(escape_json(document) + "\n")
     out.file.flush()

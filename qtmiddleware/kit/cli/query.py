@@ -57,7 +57,7 @@ def command(
     from qtmiddleware.kit.cli.session import Session, run_pipe, run_terminal
     from qtmiddleware.providers.llms import has_language_model
 
-    metadata_filter = _parse_filter(condition)
+    options = {"top_k": top_k, "filter": _parse_filter(condition)}
     types = () if kind is None else (f"transformationType={json.dumps(kind)}",)
     with open_search(None, config, [*(sets or ()), *types]) as search:
         settings = search.config.settings
@@ -77,7 +77,8 @@ def command(
             names_questions=not is_typed and len(questions or ()) != 1,
             explains=explain,
             as_json=json_output,
-            options={"top_k": top_k, "filter": metadata_filter},
+            # An option without a value is left out, so that the config decides.
+            options={name: value for name, value in options.items() if value is not None},
         )
         if questions:
             for text in questions:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from time import perf_counter
 from typing import Any, Final
 
 from qtmiddleware.catalogue import TRANSFORMS
 from qtmiddleware.config import Config
 from qtmiddleware.config.errors import find_nearest_name, fold_name
 from qtmiddleware.config.settings import TransformationType
-from qtmiddleware.kit.cli.asking import Outcome, ask_index
+from qtmiddleware.errors import QtMiddlewareError
+from qtmiddleware.kit.cli.asking import Outcome
 from qtmiddleware.kit.cli.output import notes, out, write_json
 from qtmiddleware.kit.cli.show import explain_outcome, open_piece_writer, show_outcome
+from qtmiddleware.retrieval.call import validate_query
+from qtmiddleware.types import Answer, Retrieval
 from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 _LEAVING: Final = frozenset({"exit", "quit", ":q", ":quit", ":exit"})
@@ -113,15 +117,7 @@ class Session:
         if self._names_questions:
             out.write(f"Question: {' '.join(question.split())}")
         with open_piece_writer() as write_piece:
-            outcome = ask_index(
-                self._middleware,
-                question,
-                kind=self.kind,
-                generates=self._generates,
-                history=history,
-                write_piece=write_piece if out.is_terminal and not self._as_json else None,
-                **self._options,
-            )
+            outcome = self._search(question, history, write_piece)
         self._last = outcome, self.kind
         self.errors.append(outcome.error)
         if outcome.answer is not None:
@@ -134,6 +130,47 @@ class Session:
             self._explain_last()
         if self._is_typed or self._names_questions:
             out.write()
+
+    def _search(
+        self,
+        question: str,
+        history: list[dict[str, str]],
+        write_piece: Callable[[str], None],
+    ) -> Outcome:
+        """Search the index, and let the model answer. An outcome holds the package's own errors."""
+        arguments = {
+            **self._options,
+            "history": history,
+            "config": {"transformationType": self.kind},
+        }
+        retrieval: Retrieval | None = None
+        answer: Answer | None = None
+        error: Exception | None = None
+        streamed = ""
+        started = perf_counter()
+        try:
+            validate_query(question, "query")
+            if not self._generates:
+                retrieval = self._middleware.retriever.retrieve(question, **arguments)
+            elif self._as_json or not out.is_terminal:
+                answer = self._middleware.answer(question, **arguments)
+            else:
+                with self._middleware.stream_answer(question, **arguments) as stream:
+                    for piece in stream:
+                        streamed += piece
+                        write_piece(piece)
+                    answer = stream.answer
+        except QtMiddlewareError as failure:
+            # A failed answer carries its retrieval, so the passages can be shown all the same.
+            error, retrieval = failure, getattr(failure, "retrieval", None)
+        return Outcome(
+            question=question,
+            retrieval=retrieval if answer is None else answer.retrieval,
+            answer=answer,
+            error=error,
+            seconds=perf_counter() - started,
+            streamed=streamed,
+        )
 
     def ask_for_type(self) -> None:
         """Let the next line be the number or name of a transformation type."""

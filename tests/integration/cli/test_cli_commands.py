@@ -160,6 +160,8 @@ def test_output_in_a_narrow_encoding_is_written_with_replacements(qtm_process: R
     assert ended.code == 0
     # Written in cp1252 and read as UTF-8, both characters look replaced.
     assert "?" in ended.out
+    ended = qtm_process("transform", "-t", "none", "--json", "Où ☂?", PYTHONIOENCODING="cp1252")
+    assert json.loads(ended.out)[0]["query"] == "Où ☂?"
 
 
 # --- config ---------------------------------------------------------------------------------------

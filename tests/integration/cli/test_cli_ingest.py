@@ -130,14 +130,14 @@ def test_a_folder_of_mixed_files_is_ingested_and_answers_say_where_it_stands(
 
 
 def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(
-    qtm: Run, docs: Path, tmp_path: Path
+    qtm_process: Run, docs: Path, tmp_path: Path
 ) -> None:
     make_office_files(docs)
     for name in ("docx", "openpyxl"):
         (tmp_path / "modules").mkdir(exist_ok=True)
         (tmp_path / f"modules/{name}.py").write_text("raise ImportError")
     path = os.pathsep.join([str(tmp_path / "modules"), *sys.path])
-    ended = qtm("ingest", "docs", "--json", PYTHONPATH=path)
+    ended = qtm_process("ingest", "docs", "--json", PYTHONPATH=path)
     wanted = '2 files not read: .docx (1), .xlsx (1); run: pip install "qtmiddleware[documents]"'
     assert (ended.code, wanted in ended.err.splitlines()) == (0, True)
     report = json.loads(ended.out)
@@ -145,7 +145,7 @@ def test_without_the_extra_the_rest_is_ingested_and_the_files_are_counted(
         3,
         ["documents", "documents"],
     )
-    named = qtm("ingest", "docs/report.xlsx", PYTHONPATH=path)
+    named = qtm_process("ingest", "docs/report.xlsx", PYTHONPATH=path)
     assert named.code != 0
     assert 'openpyxl is not installed; run: pip install "qtmiddleware[documents]"' in named.err
 
@@ -291,11 +291,11 @@ def test_a_terminal_shows_progress_unless_log_lines_are_asked_for(
     assert '"message": "Loaded documents"' in plain
 
 
-def test_without_ray_the_extra_is_named(qtm: Run, docs: Path, tmp_path: Path) -> None:
+def test_without_ray_the_extra_is_named(qtm_process: Run, docs: Path, tmp_path: Path) -> None:
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "ray.py").write_text("raise ImportError('it is not installed')")
     path = os.pathsep.join([str(tmp_path / "absent"), os.environ.get("PYTHONPATH", "")])
-    ended = qtm("ingest", str(docs), "--engine", "ray", PYTHONPATH=path)
+    ended = qtm_process("ingest", str(docs), "--engine", "ray", PYTHONPATH=path)
     assert ended.code == 1
     assert 'pip install "qtmiddleware[ray]"' in ended.err
 
