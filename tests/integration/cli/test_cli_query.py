@@ -143,9 +143,9 @@ def test_a_conversation_at_a_terminal(folder: Path, service: AnsweringService) -
         terminal.type(UP * 4)
         terminal.wait_for("step-back: How healthy is Jaco?", "\n> ")
         assert service.answered[-1]["question"] == "And last year?"
-        terminal.type(b"\xe9t\xe9?")
+        terminal.type("L'été?")
         terminal.wait_for("Sources:", "\n> ")
-        assert service.answered[-1]["question"] == "\ufffdt\ufffd?"
+        assert service.answered[-1]["question"] == "L'été?"
         terminal.type(CTRL_D, enter=False)
         assert terminal.ended() == 0
     assert not (folder / "state").exists()
