@@ -224,7 +224,10 @@ class EscalationSettings(SettingsGroup):
 
     shorthand: ClassVar = "mode"
 
-    mode: Annotated[Escalation, "When the model is called; auto decides per question."] = "always"
+    mode: Annotated[
+        Escalation,
+        "When the model is called; auto decides per question.",
+    ] = "always"
     target_call_rate: Annotated[Share, "Share of questions that auto sends to the model."] = 0.35
 
 
@@ -256,7 +259,10 @@ class FusionSettings(SettingsGroup):
 class LimitSettings(SettingsGroup):
     """Limits per question: time, size and concurrency."""
 
-    llm_timeout_ms: Annotated[Milliseconds, "Maximum wait for the language model, in ms."] = 5_000
+    llm_timeout_ms: Annotated[
+        Milliseconds,
+        "Maximum wait for the language model, in ms.",
+    ] = 5_000
     deadline_ms: Annotated[
         Milliseconds,
         "Maximum time per question, in ms, apart from the question's own search.",
@@ -323,7 +329,10 @@ class HybridSettings(SettingsGroup):
     bm25_weight: Annotated[Share, "Weight of the word search (BM25).", MIDDLEWARE] = 0.25
     search_top_k: Annotated[Count, "Passages, if the call gives no number.", MIDDLEWARE] = 10
     fusion_top_k: Annotated[Count, "Candidates from each of the two searches.", MIDDLEWARE] = 50
-    text_fields: Annotated[tuple[str, ...], "Text fields of a document index to search too."] = ()
+    text_fields: Annotated[
+        tuple[str, ...],
+        "Text fields of a document index to search too.",
+    ] = ()
 
 
 class RerankSettings(SettingsGroup):
@@ -346,12 +355,22 @@ class StoreSettings(SettingsGroup):
 
     shorthand: ClassVar = "kind"
 
-    kind: Annotated[StoreKind, "sqlite keeps a file at indexPath; memory keeps nothing."] = "sqlite"
+    kind: Annotated[
+        StoreKind,
+        "sqlite keeps a file at indexPath; memory keeps nothing.",
+    ] = "sqlite"
     index: Annotated[str | None, "Name of the Pinecone index.", NAMED] = None
-    host: Annotated[Host | None, "Host of the Pinecone index, instead of its name.", NAMED] = None
+    host: Annotated[
+        Host | None,
+        "Host of the Pinecone index, instead of its name.",
+        NAMED,
+    ] = None
     namespace: Annotated[str, "Pinecone namespace."] = ""
     read_price: Annotated[Dollars | None, "US dollars per million read units."] = None
-    text_field: Annotated[Text, "Metadata field of Pinecone records that holds the text."] = "text"
+    text_field: Annotated[
+        Text,
+        "Metadata field of Pinecone records that holds the text.",
+    ] = "text"
 
 
 class AnswerSettings(SettingsGroup):
@@ -360,7 +379,10 @@ class AnswerSettings(SettingsGroup):
     shorthand: ClassVar = "mode"
 
     mode: Annotated[AnswerMode, "synthesis makes an answer per sub-query first."] = "plain"
-    max_tokens: Annotated[Tokens | None, "Maximum tokens per answer; null sends no limit."] = 1_000
+    max_tokens: Annotated[
+        Tokens | None,
+        "Maximum tokens per answer; null sends no limit.",
+    ] = 1_000
     timeout_ms: Annotated[Milliseconds, "Maximum wait for one answer, in ms."] = 60_000
     context_chars: Annotated[int, Range(100, 10_000_000), "Characters the model sees."] = 24_000
     if_unsure: Annotated[IfUnsure, "What to do if the retrieval is unsure."] = "answer"
@@ -373,7 +395,12 @@ class CacheSettings(SettingsGroup):
 
     enabled: Annotated[bool, "Whether equal questions share one transformation."] = True
     max_entries: Annotated[int, Range(1, 1_000_000), "Transformations kept.", MIDDLEWARE] = 1_024
-    ttl_seconds: Annotated[int, Range(1, 31_536_000), "Seconds each is kept.", MIDDLEWARE] = 3_600
+    ttl_seconds: Annotated[
+        int,
+        Range(1, 31_536_000),
+        "Seconds each is kept.",
+        MIDDLEWARE,
+    ] = 3_600
     tenant: Annotated[str, "Part of every key; a value per customer separates them.", REPLY] = ""
 
 
@@ -435,7 +462,11 @@ class Settings(SettingsGroup):
     """Everything that can be set."""
 
     transformation_type: Annotated[TransformationType, "What the model writes.", REPLY] = "none"
-    transformation_model: Annotated[Text, "Model that transforms questions.", MODEL] = "gpt-6-luna"
+    transformation_model: Annotated[
+        Text,
+        "Model that transforms questions.",
+        MODEL,
+    ] = "gpt-6-luna"
     max_sub_queries: Annotated[int, Range(2, 6), "Maximum sub-queries per question.", REPLY] = 4
     top_k: Annotated[Count, "Passages that a search of the built-in store returns."] = 4
     shadow: Annotated[Share | None, "Share of the calls that shadow mode also retrieves."] = None
@@ -456,7 +487,11 @@ class Settings(SettingsGroup):
     ] = None
     chat_model: Annotated[Text, "Model that writes answers."] = "gpt-6-luna"
     data_path: Annotated[str | None, "Documents to ingest: a file, folder or pattern."] = None
-    index_path: Annotated[Text, "File of the store.", MIDDLEWARE] = ".tmp/index/qtmiddleware.sqlite"
+    index_path: Annotated[
+        Text,
+        "File of the store.",
+        MIDDLEWARE,
+    ] = ".tmp/index/qtmiddleware.sqlite"
     preprocess: PreprocessSettings = PreprocessSettings()
     keyword_evidence: KeywordEvidenceSettings = KeywordEvidenceSettings()
     escalation: EscalationSettings = EscalationSettings()

@@ -130,7 +130,8 @@ class Binding:
         inner, fixed = (fn.func, fn.keywords) if isinstance(fn, partial) else (fn, {})
         name: str = getattr(inner, "__qualname__", type(inner).__qualname__)
         self.function_name = name.rpartition("<locals>.")[2]
-        self.takes_vector, self.is_named = takes_vector, query_arg is not None
+        self.takes_vector = takes_vector
+        self.is_named = query_arg is not None
         self.ambiguity = ""
         # With those that a partial sets.
         self._all = read_parameters_of_any(inner)

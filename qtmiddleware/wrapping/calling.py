@@ -231,9 +231,13 @@ class Caller:
             if not self.function.binding.is_page_named:
                 warning = build_paging_warning(learned.page)
                 logger.warning(
-                    "%s(): %s, with page_arg=%r if it does", name, warning, learned.page,
-                    event="paged", query_id=query_id,
-                )  # fmt: skip
+                    "%s(): %s, with page_arg=%r if it does",
+                    name,
+                    warning,
+                    learned.page,
+                    event="paged",
+                    query_id=query_id,
+                )
         if learned.problem and "problem" not in told:
             told.add("problem")
             message = f"{name}(): {learned.problem} (details: .check(question))"

@@ -127,9 +127,11 @@ class Engine:
     _overriding: Lock
 
     def __init__(self, config: Config, **options: Unpack[MiddlewareOptions]) -> None:
-        self._client, self._reranker = options.get("client"), options.get("reranker")
+        self._client = options.get("client")
+        self._reranker = options.get("reranker")
         self.redact = options.get("redact")
-        self.hook, self.fuse = options.get("on_retrieval"), options.get("fuse")
+        self.hook = options.get("on_retrieval")
+        self.fuse = options.get("fuse")
         self.clock = options.get("clock")
         require_functions(on_retrieval=self.hook, fuse=self.fuse, clock=self.clock)
         self.observation = make_root_observation(options.get("observers", ()))
@@ -138,7 +140,9 @@ class Engine:
         self.cache = TransformationCache(
             config.settings, None if shared is None else SharedCache(shared, seconds)
         )
-        self.bulkhead, self.sampler, self.shadow_runs = Bulkhead(), LogSampler(), ShadowRuns()
+        self.bulkhead = Bulkhead()
+        self.sampler = LogSampler()
+        self.shadow_runs = ShadowRuns()
         self._made: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
         self._making = make_lock()
         self._build(config, None)
@@ -178,8 +182,10 @@ class Engine:
         A model is made only if the settings ask for one. *base* is the engine of the middleware's
         own settings, if *config* overrides these.
         """
-        self.config, self.settings = config, (settings := config.settings)
-        self._overridden, self._overriding = [], make_lock()
+        self.config = config
+        self.settings = settings = config.settings
+        self._overridden = []
+        self._overriding = make_lock()
         # A caller with little time must not open the breaker for all others, so the middleware's
         # own limits say which call was late.
         self._limits = settings.limits if base is None else base.settings.limits

@@ -118,12 +118,24 @@ class ShadowRuns:
         logger.info(
             "shadow of %s: %d of %d passages as in the plain result; %d searches, %d model calls,"
             " %.0f ms for %.0f ms",
-            trace.query_id, kept, passages, trace.searches, trace.llm_calls, trace.total_ms,
-            plain_ms, event="shadow", query_id=trace.query_id, status=retrieval.status,
-            passages=passages, kept=kept, searches=trace.searches, llm_calls=trace.llm_calls,
-            cost_usd=trace.cost_usd, seconds=round(trace.total_ms / 1e3, 6),
+            trace.query_id,
+            kept,
+            passages,
+            trace.searches,
+            trace.llm_calls,
+            trace.total_ms,
+            plain_ms,
+            event="shadow",
+            query_id=trace.query_id,
+            status=retrieval.status,
+            passages=passages,
+            kept=kept,
+            searches=trace.searches,
+            llm_calls=trace.llm_calls,
+            cost_usd=trace.cost_usd,
+            seconds=round(trace.total_ms / 1e3, 6),
             plain_seconds=round(plain_ms / 1e3, 6),
-        )  # fmt: skip
+        )
         if (log := caller.engine.log) is not None:
             with self._lock:
                 dropped = self.dropped - self._logged_drops

@@ -145,7 +145,8 @@ class Wrapped(CopiedAsItself, Generic[P, R]):
         self, function: Function, middleware: QueryMiddleware, options: Mapping[str, Any]
     ) -> None:
         self._function = function
-        self.middleware, self.wrap_options = middleware, dict(options)
+        self.middleware = middleware
+        self.wrap_options = dict(options)
         self.is_async = function.is_async
         self.query_argument = function.binding.argument
         number = function.binding.top_k_argument or "."
