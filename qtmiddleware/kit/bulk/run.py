@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import hashlib
 import io
 import json
@@ -16,14 +17,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from qtmiddleware.config import Config
 from qtmiddleware.config.keys import convert_to_json, list_all_keys
 from qtmiddleware.config.settings import Mark, Settings
 from qtmiddleware.errors import ConfigError, InvalidQuery, StoreError
 from qtmiddleware.kit.bulk.stream import Transformed, transform_stream
-from qtmiddleware.kit.files import open_regular_file, replace_file
 from qtmiddleware.retrieval.call import validate_query
 from qtmiddleware.retrieval.history import History, read_history
 from qtmiddleware.runtime.files import open_for_writing
@@ -33,14 +33,15 @@ from qtmiddleware.wrapping.query_middleware import QueryMiddleware
 
 CONCURRENCY: Final = 8
 """The default maximum number of concurrent model calls."""
-MOST_BYTES: Final = 10_000_000
-"""The maximum size of a line with a question, in bytes."""
+MOST_BYTES: Final = 256 << 20
+"""The maximum size of the input, and of a line of the output, in bytes."""
 STDIN: Final = "-"
 
 _ROUNDS: Final = 4
 """The number of questions in a batch of a Ray worker, per concurrent call."""
 _MOST_NAMED: Final = 20
 """The maximum number of broken lines to list. All broken lines are counted."""
+_TABLES: Final = {".csv": ",", ".tsv": "\t"}
 _TEXT_NAMES: Final = ("query", "text", "question")
 # Settings that count in addition to those marked as affecting the model's reply.
 _KEYS: Final = frozenset(
@@ -84,7 +85,7 @@ class BulkReport:
 
     Attributes:
         total: The number of lines in the input; ``None`` if unknown.
-        before: The number of lines done by earlier runs.
+        before: The number of questions done by earlier runs.
         asked: The number of lines transformed in this run with model calls.
         unasked: The number of lines transformed in this run without model calls, because the reply
             was cached or no model was needed.
@@ -131,13 +132,7 @@ class BulkReport:
         return {**asdict(self), "failed": dict(self.failed), "seconds": round(self.seconds, 3)}
 
     def add(self, record: Record) -> None:
-        """Add *record*, one line of the output, to the counts of this report."""
-        # The record of a broken line has no question.
-        if "query" not in record:
-            self.broken_lines += 1
-            if len(self.broken) < _MOST_NAMED:
-                self.broken.append((record["line"], record["error"]))
-            return
+        """Add *record*, the result of a question, to the counts of this report."""
         if error := record.get("error"):
             self.failed[error] += 1
         elif record["calls"]:
@@ -165,13 +160,12 @@ def transform_file(
     """Transform each question in *source*, write the results to *out*, and return a report.
 
     Questions with a result in *out* are skipped. Each new result is appended as one line as soon as
-    it is ready. A line with an ``error``, and one that a killed run left unfinished, is removed
-    first, and its question is transformed again.
+    it is ready. A question that fails gets no line, so the next run transforms it again.
 
     Args:
         source: The file of questions: a table (``.csv``, ``.tsv``) with a column ``query``,
             ``text`` or ``question``; JSON in each line (``.json``, ``.jsonl``); or a question in
-            each line. ``-`` is standard input, whose first line decides whether it is JSON.
+            each line. ``-`` is standard input, whose first character decides whether it is JSON.
         out: The JSON-lines file to append to.
         config: The config of the transformation.
         client: The language model, in any form that `QueryMiddleware` accepts.
@@ -197,33 +191,29 @@ def transform_file(
             path="client",
         )
     path = Path(out)
-    report, began = BulkReport(), monotonic()
+    # The output would overwrite the questions.
+    if path.exists() and Path(source).exists() and path.samefile(source):
+        raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
+    began = monotonic()
+    lines = list(read_questions(source))
+    broken = [line for line in lines if isinstance(line, tuple)]
+    report = BulkReport(total=len(lines), broken=broken[:_MOST_NAMED], broken_lines=len(broken))
     digest = build_config_digest(config.settings)
-
-    def write_record(record: Record) -> None:
-        output.append({**record, "config": digest})
-        report.add(record)
-        report.seconds = monotonic() - began
+    with _open_output(path, digest, overwrite=overwrite) as (descriptor, done):
+        questions = []
+        for question in lines:
+            if isinstance(question, InputQuery):
+                known = done.get(question.line)
+                if known is None:
+                    questions.append(question)
+                elif known != _hash_question(question.to_record()):
+                    raise _build_output_error(
+                        f"line {question.line} of the input is not the question that the output"
+                        " holds for it: the output is of another input, or of one that has changed"
+                    )
+        report.before = len(lines) - len(broken) - len(questions)
         if show is not None:
             show(report)
-
-    def select_open_questions() -> Iterator[InputQuery]:
-        for question in read_questions(file, Path(source).suffix.casefold()):
-            if isinstance(question, dict):
-                write_record(question)
-            elif output.has_result(question):
-                report.before += 1
-            else:
-                yield question
-
-    with _open_input(source, path) as file, _open_output(path, digest, overwrite) as output:
-        # Standard input can be read only once, so its lines cannot be counted in advance.
-        if source != STDIN:
-            report.total = sum(1 for _ in read_questions(file, Path(source).suffix.casefold()))
-            file.seek(0)
-        if show is not None:
-            show(report)
-        questions = select_open_questions()
         records = (
             _transform_on_ray(questions, config, concurrency)
             if on_ray
@@ -232,67 +222,80 @@ def transform_file(
         # If a record cannot be written, this stops the model calls at once.
         with closing(records):
             for record in records:
-                write_record(record)
+                if "error" not in record:
+                    _append_line(descriptor, {**record, "config": digest})
+                report.add(record)
+                report.seconds = monotonic() - began
+                if show is not None:
+                    show(report)
     report.seconds = monotonic() - began
     return report
 
 
-def read_questions(file: BinaryIO, extension: str) -> Iterator[InputQuery | Record]:
-    """Yield the question in each line of *file*, or a record with the error of the line.
+def read_questions(source: str | Path) -> Iterator[InputQuery | tuple[int, str]]:
+    """Yield the question in each line of *source*, or the number of the line and what is wrong.
 
     A JSON line is either the question as a string, or an object with the question as ``query`` (or
     ``text``, as in BEIR), and optionally an ``id`` (or ``_id``) and a ``history``. A table has
-    these as columns. Blank lines are skipped, but count in line numbers. An error never quotes the
-    line. *extension* is the file's extension, such as ``.csv``.
+    these as columns. Blank lines are skipped, but count in line numbers. Raises `ConfigError` if
+    *source* cannot be read.
     """
-    if extension in (".csv", ".tsv"):
-        yield from _read_table(file, "\t" if extension == ".tsv" else ",")
-        return
-    has_json = True if extension in (".json", ".jsonl") else None if not extension else False
-    for number, line in enumerate(iter(partial(file.readline, MOST_BYTES + 1), b""), 1):
-        if len(line) > MOST_BYTES:
-            while line and not line.endswith(b"\n"):
-                line = file.readline(MOST_BYTES)  # noqa: PLW2901 - the rest of a line
-            yield {"line": number, "error": f"longer than {MOST_BYTES:,} bytes"}
-            continue
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip("\r\n")
-            if not text or text.isspace():
-                continue
-            if has_json is None:
-                has_json = text.lstrip()[:1] in ("{", '"')
-            yield _parse_question(number, _parse_json(text) if has_json else text)
-        except UnicodeError:
-            yield {"line": number, "error": "not UTF-8"}
-        except ValueError as error:
-            yield {"line": number, "error": str(error)}
-
-
-def _read_table(file: BinaryIO, separator: str) -> Iterator[InputQuery | Record]:
-    lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    rows = csv.DictReader(lines, delimiter=separator)
+    text = _read_input(source)
+    extension = Path(source).suffix.casefold()
+    records: Iterator[tuple[int, Any]]
+    if extension in _TABLES:
+        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter=_TABLES[extension])
+        records = (
+            (rows.line_num, {str(name).strip().casefold(): row[name] or None for name in row})
+            for row in rows
+        )
+    else:
+        has_json = extension in (".json", ".jsonl") or (
+            not extension and text.lstrip()[:1] in ("{", '"')
+        )
+        records = (
+            (number, _parse_json(line) if has_json else line.strip("\r"))
+            for number, line in enumerate(text.split("\n"), 1)
+            if line and not line.isspace()
+        )
     try:
-        for row in rows:
-            record = {str(name).strip().casefold(): value or None for name, value in row.items()}
+        for number, record in records:
             try:
-                yield _parse_question(rows.line_num, record)
+                yield _parse_question(number, record)
+            except UnicodeError:
+                yield number, "not UTF-8"
             except ValueError as error:
-                yield {"line": rows.line_num, "error": str(error)}
-    except csv.Error:
-        yield {"line": rows.line_num + 1, "error": "not a row of a table"}
-    # Otherwise the wrapper would close the file.
-    lines.detach()
+                yield number, str(error)
+    except csv.Error as error:
+        raise ConfigError(f"{source} is not a table: {error}", path="--file") from None
+
+
+def _read_input(source: str | Path) -> str:
+    try:
+        with sys.stdin.buffer if source == STDIN else Path(source).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}", path="--file") from error
+    if len(data) > MOST_BYTES:
+        raise ConfigError(
+            f"{source} must have at most {MOST_BYTES >> 20} MB; split it", path="--file"
+        )
+    # A byte that is not UTF-8 becomes a surrogate, and its line is then reported.
+    return data.decode("utf-8-sig", "surrogateescape")
 
 
 def _parse_json(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("not JSON") from None
+        # Returned, because the lines after it are read too.
+        return ValueError("not JSON")
 
 
 def _parse_question(number: int, record: Any) -> InputQuery:
     """Return the question in *record*. Raises `ValueError` if there is none."""
+    if isinstance(record, ValueError):
+        raise record
     if isinstance(record, str):
         record = {"query": record}
     if not isinstance(record, dict):
@@ -303,18 +306,13 @@ def _parse_question(number: int, record: Any) -> InputQuery:
     id_ = next((record[name] for name in ("id", "_id") if record.get(name) is not None), None)
     if id_ is not None and type(id_) not in (str, int):
         raise ValueError("an id that is neither text nor a whole number")
-    metadata = record.get("metadata")
-    messages = record.get("history") or (
-        metadata.get("history") if isinstance(metadata, dict) else None
-    )
-    history = read_history(messages or [])
-    if history.problem is not None or isinstance(messages, str):
+    history = read_history(record.get("history") or [])
+    if history.problem is not None or isinstance(record.get("history"), str):
         raise ValueError("a history that is not a list of messages with role and content")
     try:
         question = InputQuery(number, validate_query(text, "the query"), id_, history)
     except InvalidQuery as error:
         raise ValueError(str(error)) from None
-    # JSON can contain a lone surrogate, which cannot be encoded.
     json.dumps(question.to_record(), ensure_ascii=False).encode()
     return question
 
@@ -335,97 +333,71 @@ def build_config_digest(settings: Settings) -> str:
     return hashlib.sha256(json.dumps([keys, prompts]).encode()).hexdigest()[:16]
 
 
-class _Output:
-    """The output file: one record per question, appended when the question is done."""
-
-    def __init__(self, descriptor: int, done: Mapping[int, int]) -> None:
-        self._descriptor, self._done = descriptor, done
-
-    def has_result(self, question: InputQuery) -> bool:
-        """Return whether the output already has a result for *question*."""
-        known = self._done.get(question.line)
-        if known is not None and known != _hash_question(question.to_record()):
-            raise _build_output_error(
-                f"line {question.line} of the input is not the question that the output holds for"
-                " it: the output is of another input, or of one that has changed"
-            )
-        return known is not None
-
-    def append(self, record: Record) -> None:
-        """Append *record* as one line, or raise `OSError` and leave the file as it was."""
-        data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
-        size = os.fstat(self._descriptor).st_size
-        try:
-            written = os.write(self._descriptor, data)
-            # An almost full disk may take only a part of the line. The second write then raises.
-            if written < len(data):
-                os.write(self._descriptor, data[written:])
-        except OSError:
-            os.ftruncate(self._descriptor, size)
-            raise
-
-
 @contextmanager
-def _open_output(path: Path, digest: str, overwrite: bool) -> Iterator[_Output]:
-    """Open and lock the output, without the lines whose questions are to be transformed again."""
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path} is not a file; name another --out", path="--out")
+def _open_output(
+    path: Path, digest: str, *, overwrite: bool
+) -> Iterator[tuple[int, dict[int, int]]]:
+    """Open and lock the output, and yield its descriptor and a hash per line with a result."""
     try:
-        descriptor = _open_locked(path)
-        try:
-            if overwrite:
-                os.ftruncate(descriptor, 0)
-            done: dict[int, int] = {}
-            finished_bytes = sum(map(len, _read_finished(path, digest, done)))
-            if finished_bytes < path.stat().st_size:
-                replace_file(path, _read_finished(path, digest, {}))
-                os.close(descriptor)
-                descriptor = _open_locked(path)
-            yield _Output(descriptor, done)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; name another --out", path="--out"
+        ) from error
+    try:
+        # The system ends the lock when this process ends.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if overwrite:
+            os.ftruncate(descriptor, 0)
+        yield descriptor, _read_finished(descriptor, path, digest)
+        os.fsync(descriptor)
+    except BlockingIOError:
+        raise StoreError(
+            f"another run is writing to this output, {path}; wait until it ends, or name another"
+            " --out"
+        ) from None
     except OSError as error:
         raise StoreError(
             f"{path} cannot be written: {error.strerror}; its lines are complete: run the same"
             " command to continue"
         ) from error
+    finally:
+        os.close(descriptor)
 
 
-def _open_locked(path: Path) -> int:
-    """Open *path* for appending. The system ends the lock when this process ends."""
-    descriptor = open_for_writing(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise StoreError(
-                f"another run is writing to this output, {path}; wait until it ends, or name"
-                " another --out"
-            ) from None
-    return descriptor
-
-
-def _read_finished(path: Path, digest: str, done: dict[int, int]) -> Iterator[bytes]:
-    """Yield the lines of the output that have a result, and put their questions into *done*."""
-    with open_regular_file(path, follow_link=False) as file:
-        for line in iter(partial(file.readline, 4 * MOST_BYTES), b""):
-            if not b'{"line": '.startswith(line[:9]):
-                raise _build_output_error(f"{path} holds lines that no run has written")
+def _read_finished(descriptor: int, path: Path, digest: str) -> dict[int, int]:
+    """Return a hash of each question in the output, and cut off a line that a killed run left."""
+    done: dict[int, int] = {}
+    complete = 0
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        for line in iter(partial(file.readline, MOST_BYTES), b""):
+            if b'{"line": '.startswith(line[:9]) and not line.endswith(b"\n"):
+                break
             try:
-                record = json.loads(line) if line.endswith(b"\n") else None
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(record, dict) or "query" not in record or "error" in record:
-                continue
-            if record.get("config") != digest:
+                record = json.loads(line)
+                number, config, hashed = record["line"], record["config"], _hash_question(record)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                raise _build_output_error(f"{path} holds lines that no run has written") from None
+            if config != digest:
                 raise _build_output_error(f"{path} was started with another config")
-            if isinstance(record.get("line"), int):
-                done[record["line"]] = _hash_question(record)
-                yield line
+            done[number] = hashed
+            complete += len(line)
+    os.ftruncate(descriptor, complete)
+    return done
+
+
+def _append_line(descriptor: int, record: Record) -> None:
+    """Append *record* as one line, or raise `OSError` and leave the file as it was."""
+    data = json.dumps(record, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    size = os.fstat(descriptor).st_size
+    try:
+        written = os.write(descriptor, data)
+        # An almost full disk may take only a part of the line. The second write then raises.
+        if written < len(data):
+            os.write(descriptor, data[written:])
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
 
 
 def _hash_question(record: Mapping[str, Any]) -> int:
@@ -435,22 +407,6 @@ def _hash_question(record: Mapping[str, Any]) -> int:
 
 def _build_output_error(reason: str) -> ConfigError:
     return ConfigError(f"{reason}; delete it, or name another --out", path="--out")
-
-
-@contextmanager
-def _open_input(source: str | Path, out: Path) -> Iterator[BinaryIO]:
-    if source == STDIN:
-        yield sys.stdin.buffer
-        return
-    # The output would overwrite the questions.
-    if out.exists() and Path(source).exists() and out.samefile(source):
-        raise ConfigError(f"--out must not be the input {out}; name another --out", path="--out")
-    try:
-        file = Path(source).open("rb")  # noqa: SIM115 - closed below
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}", path="--file") from error
-    with file:
-        yield file
 
 
 def _transform_here(

@@ -81,12 +81,7 @@ def test_lines_that_are_no_questions_are_named_and_the_others_done(
         in ended.err
     )
     assert "secret" not in ended.out + ended.err
-    assert {it["line"]: it.get("error") for it in read_records(tmp_path / "out.jsonl")} == {
-        1: None,
-        2: "not JSON",
-        4: "not UTF-8",
-        5: None,
-    }
+    assert sorted(it["line"] for it in read_records(tmp_path / "out.jsonl")) == [1, 5]
     (tmp_path / "queries.jsonl").write_bytes(
         b"\n".join([lines[0], b'{"query": "And when?"}', b"", b'"What?"', lines[4]])
     )
@@ -205,8 +200,8 @@ def test_a_question_the_model_refuses_is_told_and_asked_again_by_the_next_run(
     ended = transform()
     assert ended.code == 1
     assert "1 question failed (1 refused); run the same command to retry" in ended.err
-    by_line = {it["line"]: it.get("error") for it in read_records(tmp_path / "out.jsonl")}
-    assert by_line == {1: None, 2: None, 3: "refused", 4: None, 5: None, 6: None}
+    lines = sorted(it["line"] for it in read_records(tmp_path / "out.jsonl"))
+    assert lines == [1, 2, 4, 5, 6]
     service.refused = set()
     service.bodies.clear()
     ended = transform()
@@ -230,29 +225,6 @@ def test_ctrl_c_leaves_the_file_whole_and_says_how_to_go_on(
     assert b"Traceback" not in err
     assert transform().code == 0
     assert sorted(it["line"] for it in read_records(tmp_path / "out.jsonl")) == list(range(1, 81))
-
-
-def test_ctrl_c_counts_the_lines_of_the_file_and_not_those_it_came_by(
-    transform: Run, service: RewritingService, tmp_path: Path
-) -> None:
-    questions = make_questions(60)
-    service.refused = set(questions[:40])
-    write_questions(tmp_path / "queries.jsonl", questions)
-    assert transform().code == 1
-    # The second run asks the first ones again, before it has read as far as those that are done.
-    service.refused = set()
-    service.holds = True
-    service.bodies.clear()
-    running = start(tmp_path, service.url, "--concurrency", "1")
-    assert wait_for_requests(service, 1, running)
-    running.send_signal(signal.SIGINT)
-    service.holds = False
-    service.released.set()
-    _, err = running.communicate(timeout=200)
-    assert running.returncode == 130
-    done = read_records(tmp_path / "out.jsonl")
-    assert len(done) >= 20
-    assert f"{len(done)} lines in out.jsonl; run the same command to continue" in err.decode()
 
 
 def test_a_second_run_on_one_output_is_refused(
@@ -333,7 +305,7 @@ def test_without_a_model_the_keywords_are_written(qtm: Run, tmp_path: Path) -> N
             "no.txt cannot be read: No such file or directory",
         ),
         (("--file", "q.txt", "--out", "q.txt"), "must not be the input"),
-        (("--file", "q.txt", "--out", "."), "is not a file"),
+        (("--file", "q.txt", "--out", "."), ". cannot be written: Is a directory"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.config import Config
-from qtmiddleware.errors import ConfigError, StoreError
+from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.bulk import BulkReport, transform_file
 from qtmiddleware.kit.bulk.run import MOST_BYTES, InputQuery, read_questions
 from qtmiddleware.testing import ScriptedModel
@@ -21,10 +20,12 @@ CONFIG = Config.load({"transformationType": "rewrite"}, environ={})
 MODEL = ScriptedModel('{"rewrite": "a rewritten question"}')
 
 
-def read(data: bytes, extension: str = ".jsonl") -> list[Any]:
+def read(folder: Path, data: bytes, extension: str = ".jsonl") -> list[Any]:
+    file = folder / f"questions{extension}"
+    file.write_bytes(data)
     return [
         found.to_record() if isinstance(found, InputQuery) else found
-        for found in read_questions(io.BytesIO(data), extension)
+        for found in read_questions(file)
     ]
 
 
@@ -41,7 +42,7 @@ TURNS = [{"role": "user", "content": "Who?"}]
         ),
         (
             ".jsonl",
-            json.dumps({"_id": 7, "text": "Why?", "metadata": {"history": TURNS}}),
+            json.dumps({"_id": 7, "text": "Why?", "history": TURNS}),
             [{"line": 1, "id": 7, "query": "Why?", "history": TURNS}],
         ),
         (".json", '"Why?"', [{"line": 1, "query": "Why?"}]),
@@ -58,17 +59,17 @@ TURNS = [{"role": "user", "content": "Who?"}]
             [
                 {"line": 2, "id": "p-1", "query": "Where, exactly?"},
                 {"line": 3, "query": "Why?"},
-                {"line": 4, "error": "no query"},
+                (4, "no query"),
             ],
         ),
         (".tsv", "id\tquery\n1\tWhy?\n", [{"line": 2, "id": "1", "query": "Why?"}]),
-        (".csv", "name,id\nWhy?,1\n", [{"line": 2, "error": "no query"}]),
+        (".csv", "name,id\nWhy?,1\n", [(2, "no query")]),
     ],
 )
 def test_questions_are_read_as_people_keep_them(
-    extension: str, data: str, records: list[Any]
+    tmp_path: Path, extension: str, data: str, records: list[Any]
 ) -> None:
-    assert read(data.encode(), extension) == records
+    assert read(tmp_path, data.encode(), extension) == records
 
 
 @pytest.mark.parametrize(
@@ -86,24 +87,32 @@ def test_questions_are_read_as_people_keep_them(
             b'{"query": "a", "history": "b"}',
             "a history that is not a list of messages with role and content",
         ),
-        (b'"' + b"x" * (2 * MOST_BYTES) + b'"', "longer than 10,000,000 bytes"),
     ],
 )
-def test_a_broken_line_is_named_and_the_others_are_read(line: bytes, why: str) -> None:
-    assert read(b'"first"\n' + line + b'\n"last"') == [
+def test_a_broken_line_is_named_and_the_others_are_read(
+    tmp_path: Path, line: bytes, why: str
+) -> None:
+    assert read(tmp_path, b'"first"\n' + line + b'\n"last"') == [
         {"line": 1, "query": "first"},
-        {"line": 2, "error": why},
+        (2, why),
         {"line": 3, "query": "last"},
     ]
 
 
 @given(st.lists(st.binary(max_size=40)), st.sampled_from([".jsonl", ".txt", ".csv", ""]))
 def test_whatever_is_in_a_file_is_read_or_named_line_by_line(
-    lines: list[bytes], extension: str
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], extension: str
 ) -> None:
-    for found in read(b"\n".join([b"query", *lines]), extension):
-        assert found["line"] > 0
-        assert ("query" in found) != ("error" in found)
+    folder = tmp_path_factory.mktemp("given")
+    for found in read(folder, b"\n".join([b"query", *lines]), extension):
+        assert isinstance(found, tuple) or ("query" in found and found["line"] > 0)
+
+
+def test_a_file_is_read_within_a_limit(tmp_path: Path) -> None:
+    with (tmp_path / "large.jsonl").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(ConfigError, match="must have at most 256 MB; split it"):
+        list(read_questions(tmp_path / "large.jsonl"))
 
 
 def run(folder: Path, questions: list[str], **options: Any) -> BulkReport:
@@ -127,10 +136,8 @@ def test_lines_that_are_there_are_skipped(tmp_path: Path) -> None:
     assert records(tmp_path)[2]["rewrite"] == "a rewritten question"
 
 
-@pytest.mark.parametrize(
-    "tail", [b'{"line": 2, "qu', b'{"line": 2, "query": "Who?", "error": "refused"}\n', b"{"]
-)
-def test_what_a_crash_left_and_what_failed_is_asked_again(tmp_path: Path, tail: bytes) -> None:
+@pytest.mark.parametrize("tail", [b'{"line": 2, "qu', b"{"])
+def test_what_a_crash_left_is_asked_again(tmp_path: Path, tail: bytes) -> None:
     run(tmp_path, ["Why?"])
     with (tmp_path / "out.jsonl").open("ab") as file:
         file.write(tail)
@@ -161,7 +168,17 @@ def test_an_output_of_another_input_or_config_stays_as_it_is(
     assert run(tmp_path, questions, overwrite=True, **options).made == 1
 
 
-@pytest.mark.parametrize("content", ["precious\n", "precious", '{"a": 1}\n', "[1]\n"])
+def test_a_question_that_failed_gets_no_line_and_is_asked_again(tmp_path: Path) -> None:
+    refusing = ScriptedModel(ModelError("refused"))
+    report = run(tmp_path, ["Why?"], client=refusing)
+    assert (report.failed, report.made, report.is_whole) == ({"refused": 1}, 1, False)
+    assert records(tmp_path) == []
+    assert run(tmp_path, ["Why?"]).asked == 1
+
+
+@pytest.mark.parametrize(
+    "content", ["precious\n", "precious", '{"a": 1}\n', "[1]\n", '{"line": ' + "[" * 99_999 + "\n"]
+)
 def test_a_file_that_no_run_made_stays_as_it_is(tmp_path: Path, content: str) -> None:
     (tmp_path / "out.jsonl").write_text(content, "utf-8")
     with pytest.raises(ConfigError, match="lines that no run has written"):
@@ -173,12 +190,12 @@ def test_a_file_that_no_run_made_stays_as_it_is(tmp_path: Path, content: str) ->
 def test_what_a_link_leads_to_stays_as_it_is(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "victim").write_text("precious", "utf-8")
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "victim")
-    with pytest.raises((StoreError, ConfigError)):
+    with pytest.raises(ConfigError, match="links are not followed"):
         run(tmp_path, ["Why?"], overwrite=overwrite)
     assert (tmp_path / "victim").read_text("utf-8") == "precious"
 
 
 def test_a_folder_is_no_output(tmp_path: Path) -> None:
     (tmp_path / "out.jsonl").mkdir()
-    with pytest.raises(ConfigError, match="not a file"):
+    with pytest.raises(ConfigError, match="cannot be written"):
         run(tmp_path, ["Why?"])
