@@ -5,16 +5,14 @@ If a document makes its reader hang or crash, only this document is skipped.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import logging
 import os
-import queue
 import re
+import resource
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -43,14 +41,13 @@ READERS: Final[dict[str, Callable[[Path, BinaryIO], Iterator[Piece]]]] = {
 SECONDS: Final = 60.0
 """The time limit for reading a document, in seconds. Each MB adds as much, up to half an hour."""
 MEMORY: Final = 2 << 30
-"""The memory limit of the separate process: its address space in bytes. Linux enforces it."""
+"""The memory limit of the separate process, in bytes."""
 MOST_UNPACKED: Final = 512 << 20
 """The maximum unpacked size of a zipped document, in bytes."""
 
 _ZIPPED: Final = frozenset((".docx", ".pptx", ".xlsx"))
 _OLE: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 """The first bytes of an old Office file, and of an encrypted Office file."""
-_TOO_MUCH: Final = "reading it takes too much memory"
 # The current folder must not decide which modules are imported, so they are looked up where this
 # process found its own.
 _START: Final = (
@@ -66,15 +63,14 @@ class Converter:
     """Reads documents one after another in a separate process.
 
     Supports the file types in `READERS`. Use a converter as a context manager. The separate process
-    starts at the first document. It ends with the ``with`` block, or when the current process ends.
-    Not thread-safe.
+    starts at the first document, and ends with the ``with`` block. Not thread-safe.
 
     *seconds* is the time limit for a document, which grows with its size.
     """
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -91,60 +87,61 @@ class Converter:
             MissingExtra: if a package for this file type is not installed.
             OSError: if the separate process cannot be started.
         """
-        process = self._process = self._process or self._start_process()
+        process = self._process = self._process or _start_process()
+        answer: dict[str, Any] = {}
         try:
-            with suppress(OSError):
-                _send_message(process.stdin, [str(path.absolute()), follow_link])
-            line = process.stdout.readline() if process.stdout else b""
-        except BaseException:
-            # The answer would be taken for that of the next document.
-            self.close()
-            raise
-        # A process that died while writing leaves half a line.
-        if not line.endswith(b"\n"):
-            code = process.wait()
-            self.close()
-            # The watchdog ends the process with exit code 1.
-            detail = "takes too long" if code == 1 else f"crashed, code {code}"
-            raise UnreadableDocument(path, "its reader failed", f"reading it {detail}")
-        answer = json.loads(line)
+            _send_message(process.stdin, [str(path.absolute()), follow_link, self._seconds])
+            line = process.stdout.readline() if process.stdout else ""
+            # A process that died while writing leaves half a line.
+            answer = json.loads(line) if line.endswith("\n") else {}
+        except BrokenPipeError:
+            pass
+        finally:
+            # Without an answer the process would give it to the next document, and after a document
+            # that is too large it may have little memory left.
+            if not answer or "too large" in answer.get("unreadable", ()):
+                self.close()
         for note in answer.get("notes", ()):
             _log.warning("%s: %s", path, note, event="page_left_out")
         if "missing" in answer:
             raise MissingExtra(*answer["missing"])
         if "unreadable" in answer:
-            if answer["unreadable"][1] == _TOO_MUCH:
-                # The process may not have freed all of its memory.
-                self.close()
             raise UnreadableDocument(path, *answer["unreadable"])
+        if not answer:
+            is_late = process.returncode == -signal.SIGALRM
+            detail = "takes too long" if is_late else f"crashed, code {process.returncode}"
+            raise UnreadableDocument(path, "its reader failed", f"reading it {detail}")
         return [Piece(*piece) for piece in answer["pieces"]]
 
     def close(self) -> None:
         """Stop the separate process that reads documents."""
         process, self._process = self._process, None
         if process is not None:
-            # The process is killed, because it may hang and has nothing to save.
             process.kill()
-            for stream in (process.stdin, process.stdout):
-                with suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
-            process.wait()
+            # What the process did not read any more cannot be written.
+            with suppress(BrokenPipeError), process:
+                pass
 
-    def _start_process(self) -> subprocess.Popen[bytes]:
-        # openpyxl imports numpy if it is installed, which would reserve address space for each
-        # processor core.
-        environment = {**_copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-c", _START],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
-        )
-        for line in (sys.path, self._seconds):
-            _send_message(process.stdin, line)
-        return process
+
+def _start_process() -> subprocess.Popen[str]:
+    # openpyxl imports numpy if it is installed, which would reserve address space for each
+    # processor core.
+    environment = {**_copy_environment(), "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-c", _START],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        encoding="utf-8",
+    )
+    _send_message(process.stdin, sys.path)
+    return process
+
+
+def _send_message(stream: Any, message: Any) -> None:
+    stream.write(json.dumps(message) + "\n")
+    stream.flush()
 
 
 def _copy_environment() -> dict[str, str]:
@@ -154,11 +151,6 @@ def _copy_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not (is_secret_name(name) or contains_api_key(value) or _CREDENTIALS.search(value))
     }
-
-
-def _send_message(stream: Any, message: Any) -> None:
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
 
 
 class _Notes(logging.Handler):
@@ -179,47 +171,30 @@ def serve() -> None:
     standard input closes. Each message is one line of JSON.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     # Whatever a library prints must not get between the answers.
-    out, sys.stdout = sys.stdout.buffer, sys.stderr
-    seconds = json.loads(sys.stdin.readline())
-    # Windows has no module `resource`, and some systems reject the limit.
-    with suppress(ImportError, OSError, ValueError):
-        import resource
-
+    out, sys.stdout = sys.stdout, sys.stderr
+    # Some systems reject the limit.
+    with suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     notes = _Notes()
     logging.getLogger("qtmiddleware.documents").addHandler(notes)
-    requests: queue.SimpleQueue[list[Any]] = queue.SimpleQueue()
-    threading.Thread(target=_queue_requests, args=[requests], daemon=True).start()
-    with open(os.devnull, "w") as null_file:  # noqa: PTH123
-        while True:
-            path, follow_link = requests.get()
-            megabytes = 0.0
-            with suppress(OSError, ValueError):
-                megabytes = Path(path).stat().st_size / (1 << 20)
-            # A thread in C ends the process, even if Python code or a library hangs.
-            faulthandler.dump_traceback_later(
-                seconds * min(30, 1 + megabytes), exit=True, file=null_file
-            )
-            answer = _answer_request(Path(path), follow_link)
-            faulthandler.cancel_dump_traceback_later()
-            _send_message(out, {**answer, "notes": notes.messages})
-            notes.messages.clear()
-
-
-def _queue_requests(requests: queue.SimpleQueue[list[Any]]) -> None:
     for line in sys.stdin:
-        requests.put(json.loads(line))
-    os._exit(0)  # The parent process is gone.
+        path, follow_link, seconds = json.loads(line)
+        answer = _answer_request(Path(path), follow_link, seconds)
+        _send_message(out, {**answer, "notes": notes.messages})
+        notes.messages.clear()
 
 
-def _answer_request(path: Path, follow_link: bool) -> dict[str, Any]:
+def _answer_request(path: Path, follow_link: bool, seconds: float) -> dict[str, Any]:
     """Return the pieces of the document at *path*, or why it cannot be read."""
     extension = path.suffix.casefold()
     try:
         with open_regular_file(path, follow_link=follow_link) as file:
             size = check_size(path, file)
+            # The alarm ends the process, even if Python code or a library hangs.
+            signal.setitimer(signal.ITIMER_REAL, seconds * min(30, 1 + (size >> 20)))
             if extension in _ZIPPED:
                 _check_zip(path, file)
             pieces = limit_text(path, READERS[extension](path, file), size)
@@ -231,12 +206,14 @@ def _answer_request(path: Path, follow_link: bool) -> dict[str, Any]:
     except UnreadableDocument as error:
         return {"unreadable": [error.reason, error.detail]}
     except MemoryError:
-        return {"unreadable": ["too large", _TOO_MUCH]}
+        return {"unreadable": ["too large", "reading it takes too much memory"]}
     except OSError as error:
         return {"unreadable": ["cannot be opened", error.strerror or type(error).__name__]}
     except Exception as error:
         # Only the kind of the error: its message may quote the document.
         return {"unreadable": ["damaged", type(error).__name__]}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _check_zip(path: Path, file: BinaryIO) -> None:
