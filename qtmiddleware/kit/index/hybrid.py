@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -38,7 +37,7 @@ from qtmiddleware.retrieval.running_call import (
 from qtmiddleware.runtime.background_loop import is_async
 from qtmiddleware.runtime.logs import get_logger
 from qtmiddleware.runtime.threads import UNLIMITED, Bulkhead, current_bulkhead
-from qtmiddleware.types import DEFAULT_NAMESPACE, Key, Ranking, Variant
+from qtmiddleware.types import DEFAULT_NAMESPACE, Ranking, Variant
 
 logger: Final = get_logger("qtmiddleware")
 
@@ -51,64 +50,6 @@ Search = Callable[..., Any]
 For a search with a filter, the function also gets ``filter=``. The response may have any shape that
 the middleware reads.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class _SearchResults:
-    """The results of one of the two searches, by vectors or by words.
-
-    Attributes:
-        ranking: the passages with their scores, best first.
-        positions: the position of each passage in *ranking*, from 0. If a passage occurs twice, its
-            better position counts.
-    """
-
-    ranking: Ranking
-    positions: Mapping[Key, int]
-
-    def find_score(self, passage_key: Key) -> float | None:
-        """Return the score of the passage with this *passage_key*.
-
-        Returns ``None`` if the search did not find the passage.
-        """
-        return (
-            self.ranking.scores[self.positions[passage_key]]
-            if passage_key in self.positions
-            else None
-        )
-
-    def build_record(self, passage_key: Key) -> Record:
-        """Return a record with score 0 for the passage with this key.
-
-        Raises `KeyError` if the search did not find the passage.
-        """
-        passage = self.ranking.passages[self.positions[passage_key]]
-        record = {
-            "id": passage.id,
-            "score": 0.0,
-            "text": passage.text or "",
-            "metadata": dict(passage.metadata),
-        }
-        return (
-            record
-            if passage_key[0] == DEFAULT_NAMESPACE
-            else {**record, "namespace": passage_key[0]}
-        )
-
-
-def _read_results(query: str, search_weight: float, response: Any) -> _SearchResults:
-    """Read a search function's *response* to *query*, and return the results.
-
-    *search_weight* is the search's weight in merged scores. Raises `ResponseShapeError` if the
-    response has no known shape.
-    """
-    record_read_units(response)
-    ranking = read_response(Variant("original", query, search_weight), response).ranking
-    positions: dict[Key, int] = {}
-    for position, key in enumerate(ranking.keys):
-        # Only the first, best position counts if a search returns a passage twice.
-        positions.setdefault(key, position)
-    return _SearchResults(ranking, positions)
 
 
 class Hybrid:
@@ -205,48 +146,33 @@ class Hybrid:
         condition = {} if filter is None else {"filter": filter}
         vector_weight, bm25_weight = self._weights
 
-        def search_vectors() -> _SearchResults:
-            return _read_results(
+        def search_vectors() -> Ranking:
+            return _read_ranking(
                 query, vector_weight, self._vector_search(query, width, **condition)
             )
 
-        def search_words() -> _SearchResults:
+        def search_words() -> Ranking:
             keywords = self._extract_keywords(query)
-            return _read_results(
+            return _read_ranking(
                 keywords, bm25_weight, self._keyword_search(keywords, width, **condition)
             )
 
         if not bm25_weight:
-            return self._record_and_merge_results(search_vectors(), None, top_k)
-        if not vector_weight:
-            return self._record_and_merge_results(None, search_words(), top_k)
-        # If a middleware runs this search, the middleware's limit of threads applies.
-        current = current_bulkhead.get()
-        bulkhead = self._bulkhead if current is UNLIMITED else current
-        # The word search starts first, because the vector search blocks this thread.
-        pending_word_results = _start_search(search_words, bulkhead)
-        vector_results = search_vectors()
-        return self._record_and_merge_results(
-            vector_results, self._wait_for_word_results(pending_word_results, bulkhead), top_k
-        )
-
-    def _record_and_merge_results(
-        self,
-        vector_results: _SearchResults | None,
-        word_results: _SearchResults | None,
-        top_k: int,
-    ) -> list[Record]:
-        """Merge the results of both searches, and return the best *top_k* records.
-
-        Also adds the results of both searches to the trace. *vector_results* or *word_results* is
-        ``None`` if this search was not run, or failed.
-        """
-        for name, results in (("vector", vector_results), ("bm25", word_results)):
-            if results is not None:
-                record_unmerged_list(name, results.ranking)
-        return _merge_results(
-            vector_results, word_results, self._options.method, self._rrf_k, top_k
-        )
+            rankings = {"vector": search_vectors()}
+        elif not vector_weight:
+            rankings = {"bm25": search_words()}
+        else:
+            # If a middleware runs this search, the middleware's limit of threads applies.
+            current = current_bulkhead.get()
+            bulkhead = self._bulkhead if current is UNLIMITED else current
+            # The word search starts first, because the vector search blocks this thread.
+            pending = _start_search(search_words, bulkhead)
+            rankings = {"vector": search_vectors()}
+            words = self._wait_for_word_results(pending, bulkhead)
+            rankings |= {} if words is None else {"bm25": words}
+        for name, ranking in rankings.items():
+            record_unmerged_list(name, ranking)
+        return _merge_rankings(rankings, self._options.method, self._rrf_k, top_k)
 
     def _extract_keywords(self, query: str) -> str:
         rules = self._preprocess
@@ -260,18 +186,18 @@ class Hybrid:
         )
 
     def _wait_for_word_results(
-        self, pending_word_results: Future[_SearchResults], bulkhead: Bulkhead
-    ) -> _SearchResults | None:
+        self, pending: Future[Ranking], bulkhead: Bulkhead
+    ) -> Ranking | None:
         """Wait for the word search, and return its results.
 
         If the search fails or takes too long, logs the failure and returns ``None``. If the error
         is not from this package, its message is not logged, because it may quote a text.
         """
         try:
-            return pending_word_results.result(timeout=self._patience)
+            return pending.result(timeout=self._patience)
         except Exception as error:
             # A search that still runs keeps its thread, which no one waits for any more.
-            bulkhead.record_abandoned_calls(not pending_word_results.done())
+            bulkhead.record_abandoned_calls(not pending.done())
             # One warning is enough: an index that is down fails every search.
             level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
             kind = type(error).__name__
@@ -286,15 +212,19 @@ class Hybrid:
             return None
 
 
-def _start_search(
-    search: Callable[[], _SearchResults], bulkhead: Bulkhead
-) -> Future[_SearchResults]:
+def _read_ranking(query: str, weight: float, response: Any) -> Ranking:
+    """Return the ranking in a search function's *response*, and count the search's read units."""
+    record_read_units(response)
+    return read_response(Variant("original", query, weight), response).ranking
+
+
+def _start_search(search: Callable[[], Ranking], bulkhead: Bulkhead) -> Future[Ranking]:
     """Start *search* in a daemon thread, and return a future for the results.
 
     The thread has a copy of the caller's context. If no thread can be started, the future contains
     the error. *bulkhead* limits the number of threads.
     """
-    future: Future[_SearchResults] = Future()
+    future: Future[Ranking] = Future()
 
     def perform_search() -> None:
         try:
@@ -310,43 +240,32 @@ def _start_search(
     return future
 
 
-def _merge_results(
-    vector_results: _SearchResults | None,
-    word_results: _SearchResults | None,
-    method: HybridMethod,
-    rrf_k: int,
-    top_k: int,
+def _merge_rankings(
+    rankings: Mapping[str, Ranking], method: HybridMethod, rrf_k: int, top_k: int
 ) -> list[Record]:
-    """Merge the results of both searches, and return the best *top_k* passages as records."""
-    searches = [results for results in (vector_results, word_results) if results is not None]
-    ranked = sum_weighted_scores([results.ranking for results in searches], method, rrf_k=rrf_k)
-    return [
-        {
-            **_merge_passage_records(key, searches),
+    """Merge the *rankings*, by the name of their search, and return the best *top_k* as records."""
+    # If a search returns a passage twice, its first and better position counts.
+    positions = {
+        name: {key: at for at, key in reversed(list(enumerate(ranking.keys)))}
+        for name, ranking in rankings.items()
+    }
+    records = []
+    for key, score in sum_weighted_scores(list(rankings.values()), method, rrf_k=rrf_k)[:top_k]:
+        found = {name: places[key] for name, places in positions.items() if key in places}
+        passages = [rankings[name].passages[at] for name, at in found.items()]
+        record = {
+            "id": passages[0].id,
             "score": score,
-            "vector_score": vector_results.find_score(key) if vector_results is not None else None,
-            "bm25_score": word_results.find_score(key) if word_results is not None else None,
+            # One of two separate indexes may store no texts or metadata.
+            "text": next((passage.text for passage in passages if passage.text), ""),
+            "metadata": dict(next((it.metadata for it in passages if it.metadata), {})),
         }
-        for key, score in ranked[:top_k]
-    ]
-
-
-def _merge_passage_records(passage_key: Key, search_results: Sequence[_SearchResults]) -> Record:
-    """Return a record with score 0 for the passage with this key.
-
-    The record comes from the first of the *search_results* with this passage. If its text or
-    metadata is empty, the other search's text or metadata is used.
-    """
-    record, *others = [
-        results.build_record(passage_key)
-        for results in search_results
-        if passage_key in results.positions
-    ]
-    # One of two separate indexes may store no texts or metadata.
-    for other in others:
-        record["text"] = record["text"] or other["text"]
-        record["metadata"] = record["metadata"] or other["metadata"]
-    return record
+        if key[0] != DEFAULT_NAMESPACE:
+            record["namespace"] = key[0]
+        for name in ("vector", "bm25"):
+            record[f"{name}_score"] = rankings[name].scores[found[name]] if name in found else None
+        records.append(record)
+    return records
 
 
 class HybridSearch(Hybrid):
