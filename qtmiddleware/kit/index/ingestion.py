@@ -415,8 +415,8 @@ class _Run:
         with self._ledger.open_transaction():
             for document in documents:
                 old = self._ledger.execute(
-                    "SELECT name || '#' || ordinal, ordinal FROM documents JOIN chunks USING (file)"
-                    " WHERE file = ?",
+                    "SELECT name || '#' || ordinal, CAST(ordinal AS INTEGER)"
+                    " FROM documents JOIN chunks USING (file) WHERE file = ?",
                     [document.file],
                 )
                 self._counts["changed" if old else "added"] += 1

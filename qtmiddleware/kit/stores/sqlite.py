@@ -240,7 +240,7 @@ class SQLiteStore(ClosingStore):
     def _open_transaction(self, begin: str = "BEGIN") -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction. If the ``with`` block raises, no change is saved."""
         # While a file is read, odd values in it have the same cause as odd pages.
-        kinds = (ValueError, TypeError, AttributeError) if begin == "BEGIN" else ()
+        kinds = (ValueError, TypeError, RecursionError) if begin == "BEGIN" else ()
         with self._one_user, explain_errors(self._subject, *kinds):
             if self._closed:
                 raise StoreError(f"{self._subject} cannot be used: it is closed")
@@ -309,6 +309,8 @@ class SQLiteStore(ClosingStore):
                 # An array over a bytearray can be scaled in place, without a second copy.
                 flat = np.frombuffer(bytearray().join(blob for _, _, blob in records), "<f4")
                 vectors = flat.reshape(len(records), self._dimension)
+                if not np.isfinite(vectors).all():
+                    raise ValueError
                 self._vectors = (
                     np.array([row for row, _, _ in records], dtype=np.int64),
                     [id_ for _, id_, _ in records],
@@ -401,4 +403,6 @@ def _read_record(connection: sqlite3.Connection, row_number: int, score: float) 
     id_, text, metadata = connection.execute(
         "SELECT id, text, metadata FROM passages WHERE row = ?", (row_number,)
     ).fetchone()
+    if not (isinstance(id_, str) and isinstance(text, str)):
+        raise TypeError
     return {"id": id_, "score": score, "text": text, "metadata": dict(json.loads(metadata))}

@@ -165,6 +165,40 @@ def test_a_ledger_that_holds_what_it_cannot_hold_is_named_without_its_texts(
         assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "UPDATE passages SET vector = 'a text'",
+        "UPDATE passages SET vector = x'0000c07f0000c07f0000c07f'",
+        "UPDATE passages SET text = x'ff'",
+        "UPDATE passages SET metadata = '[1]'",
+        "UPDATE passages SET metadata = replace(hex(zeroblob(9999)), '00', '[')",
+    ],
+)
+def test_an_index_that_holds_what_it_cannot_hold_is_named(
+    config: dict[str, Any], harm: str
+) -> None:
+    path = Path(config["indexPath"])
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute(harm)
+        theirs.commit()
+    with (
+        SQLiteStore(path, embedding_model="vectors", dimension=3) as store,
+        pytest.raises(StoreError, match=r"index\.sqlite.*is damaged.*delete it"),
+    ):
+        store.search(X, 50)
+
+
+def test_a_ledger_with_numbers_that_are_none_does_not_stop_an_ingest(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "at" / "index.sqlite.ingest")) as theirs:
+        theirs.execute("UPDATE chunks SET ordinal = 'a text' || ordinal")
+        theirs.commit()
+    (tmp_path / "docs" / "0.txt").write_text(PASSAGE)
+    assert qtm.ingest(tmp_path / "docs", config=config, embedder=vectors).changed == 1
+
+
 def test_an_empty_index_or_ledger_is_made_anew(tmp_path: Path, config: dict[str, Any]) -> None:
     for name in ("index.sqlite", "index.sqlite.ingest"):
         (tmp_path / "at" / name).write_bytes(b"")
