@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 from qtmiddleware.errors import (
-    ConfigError,
     ModelError,
     QtMiddlewareError,
     build_safe_error,
@@ -72,12 +71,6 @@ class PromptRunner:
 
     def __init__(self, model: LanguageModel, timeout: float, concurrency: int) -> None:
         """Ask *model* at most *concurrency* prompts at a time, each for *timeout* seconds."""
-        if not 0 < timeout < float("inf"):
-            message = f"timeout must be a number of seconds above 0, not {timeout}"
-            raise ConfigError(message, path="timeout", value=timeout)
-        if concurrency < 1:
-            message = f"concurrency must be at least 1, not {concurrency}"
-            raise ConfigError(message, path="concurrency", value=concurrency)
         self.cost_usd: float | None = 0.0
         self._model = model
         self._performer = ModelOnly(model)

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any, Final, Unpack
 
 from qtmiddleware.errors import ConfigError
+from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.dataset import HIGHEST_GRADE, Dataset, Qrels, Question
 from qtmiddleware.kit.evaluation.measures import (
     PRIMARY,
@@ -110,26 +111,16 @@ class SystemScore:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a dict, ready for JSON. It contains no texts."""
-        return {
-            "name": self.name,
-            "means": dict(self.means),
-            "difference": self.difference.to_dict(),
-            "hurtRate": self.hurt_rate,
-            "helpedRate": self.helped_rate,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
-            "addedMs": self.added_ms.to_dict(),
-            "searchesPerQuestion": self.searches_per_question,
-            "readUsdPerThousand": self.read_usd_per_thousand,
-            "llmCalls": self.llm_calls,
-            "callRate": self.call_rate,
-            "inputTokens": self.input_tokens,
-            "outputTokens": self.output_tokens,
-            "costUsd": self.cost_usd,
-            "usdPerThousand": self.usd_per_thousand,
-            "degraded": self.degraded,
-            "failed": self.failed,
-            "perQuery": {name: dict(by_id) for name, by_id in self.per_query.values.items()},
-        }
+        values = figures.to_json(
+            self,
+            "call_rate",
+            "searches_per_question",
+            "usd_per_thousand",
+            "read_usd_per_thousand",
+            leave_out=("gains", "per_query", "runs"),
+        )
+        worst = [{"id": id_, "gain": gain} for id_, gain in self.worst()]
+        return {**values, "worst": worst, "perQuery": figures.to_json(self.per_query)["values"]}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -179,18 +170,11 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the comparison as a dict, ready for JSON. It contains no texts."""
+        values = figures.to_json(self, leave_out=("settings", "asked"))
         return {
-            "dataset": self.dataset,
-            "passages": self.passages,
-            "questions": self.questions,
-            "baseline": self.baseline,
-            "notes": list(self.notes),
-            "seed": self.seed,
-            "fingerprints": dict(self.fingerprints),
+            **values,
             "settingsHash": dict(self.settings),
             "version": version("qtmiddleware"),
-            "countsModelTime": self.counts_model_time,
-            "systems": [system.to_dict() for system in self.systems],
         }
 
 

@@ -490,7 +490,7 @@ def _parse_passage(record: Mapping[str, Any]) -> Passage:
 
 def _read_records(file: Path) -> Iterator[tuple[str, Any]]:
     """Yield each record of *file* with its place for messages, such as ``a.csv line 3``."""
-    text = _read_text(file)
+    text = read_text(file)
     if file.suffix.lower() in TABLES:
         yield from _read_table(file, text)
         return
@@ -594,7 +594,8 @@ def _read_header(file: Path, text: str) -> tuple[list[str], str]:
     )
 
 
-def _read_text(file: Path) -> str:
+def read_text(file: Path) -> str:
+    """Return the text of *file*. Raises `ConfigError` if it is no text or too large."""
     try:
         with open_regular_file(file, follow_link=True) as stream:
             content = stream.read(_MOST_BYTES + 1)

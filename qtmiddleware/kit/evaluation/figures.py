@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from math import floor, isfinite, log10
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
+from qtmiddleware.config.settings import to_camel_case
 from qtmiddleware.kit.evaluation.measures import Difference
 from qtmiddleware.preprocessing.text import clean_text, shorten_text
 
@@ -51,6 +53,15 @@ def format_gain(difference: Difference) -> str:
 def format_p(p: float) -> str:
     """Format a p-value, such as ``p = .18`` or ``p < .001``."""
     return "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("0.", ".", 1)
+
+
+def describe_chance(difference: Difference) -> str:
+    """Return that *difference* may be chance, and why if its interval does not include 0."""
+    if difference.low <= 0 <= difference.high:
+        return "may be chance"
+    count = difference.tests
+    why = f" after correction for {count} comparisons" if count > 1 else ""
+    return f"may be chance ({format_p(difference.p_holm)}{why})"
 
 
 def format_share(share: float | None) -> str:
@@ -122,3 +133,27 @@ def shorten_start(text: str, max_length: int) -> str:
     """Return *text*, cut at its start, because ids often differ only at the end."""
     whole = clean_text(text)
     return whole if len(whole) <= max_length else "…" + whole[1 - max_length :].lstrip()
+
+
+def to_json(instance: Any, *properties: str, leave_out: Collection[str] = ()) -> dict[str, Any]:
+    """Return a dataclass as a dict with camelCase keys, ready for JSON.
+
+    Args:
+        instance: The dataclass. If a value in it has a method ``to_dict``, the dict has its result.
+        properties: The names of properties to add to the fields.
+        leave_out: The names of fields without a place in the dict.
+    """
+    names = [it.name for it in fields(instance) if it.name not in leave_out]
+    return {
+        to_camel_case(name): _convert(getattr(instance, name)) for name in (*names, *properties)
+    }
+
+
+def _convert(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _convert(it) for key, it in value.items()}
+    if isinstance(value, tuple | list):
+        return [_convert(it) for it in value]
+    if is_dataclass(value):
+        return value.to_dict() if hasattr(value, "to_dict") else to_json(value)
+    return value

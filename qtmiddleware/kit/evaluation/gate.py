@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from qtmiddleware.errors import ConfigError
 from qtmiddleware.kit.evaluation import figures
 from qtmiddleware.kit.evaluation.compare import Comparison
-from qtmiddleware.kit.evaluation.dataset import Dataset
+from qtmiddleware.kit.evaluation.dataset import Dataset, read_text
 from qtmiddleware.kit.evaluation.measures import (
     FEW,
     MEASURES,
@@ -25,7 +25,6 @@ from qtmiddleware.kit.evaluation.measures import (
     difference,
     holm,
 )
-from qtmiddleware.kit.files import open_regular_file
 from qtmiddleware.preprocessing.text import format_count
 
 Verdict = Literal["worse", "not worse", "inconclusive"]
@@ -36,7 +35,6 @@ OPTION: Final = "--baseline"
 _RULE: Final = "--fail-if"
 _HOW: Final = "write it with: qtm bench ... --json > base.json"
 _EXAMPLE: Final = f'such as "{PRIMARY} -0.01"'
-_MOST_BYTES: Final = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +104,11 @@ class Baseline:
     @classmethod
     def read(cls, path: str | Path) -> Baseline:
         """Read the JSON file at *path*. Raises `ConfigError` if it cannot be used."""
+        file = Path(path).expanduser()
         try:
-            with open_regular_file(Path(path).expanduser(), follow_link=True) as file:
-                data = file.read(_MOST_BYTES + 1)
-        except OSError as error:
-            why = error.strerror or type(error).__name__
-            raise _refuse(path, f"cannot be read: {why}; {_HOW}") from error
-        if len(data) > _MOST_BYTES:
-            raise _refuse(path, f"is larger than {_MOST_BYTES:,} bytes; {_HOW}")
-        if not data.strip():
-            raise _refuse(path, f"is empty; {_HOW}, and compare in a later run")
-        try:
-            report = json.loads(data)
+            report = json.loads(read_text(file))
+        except ConfigError as error:
+            raise _refuse(path, f"cannot be used ({error}); {_HOW}") from None
         except (ValueError, RecursionError):
             raise _refuse(path, f"is no JSON, or was cut; {_HOW}") from None
         return cls.from_report(report, str(path))
@@ -238,17 +229,8 @@ class Change:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a dict, ready for JSON."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict,
-            "before": self.before,
-            "after": self.after,
-            "difference": self.difference.to_dict(),
-            "better": self.better_count,
-            "worse": self.worse_count,
-            "signPHolm": self.sign_p,
-            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
-        }
+        values = figures.to_json(self, "better_count", "worse_count", leave_out=("gains",))
+        return {**values, "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()]}
 
 
 def measure_changes(
@@ -258,41 +240,37 @@ def measure_changes(
 
     A question that is missing in one of them failed there, and counts as 0.
     """
-    changes = [
-        _measure_change(name, before[name], after[name], seed) for name in after if name in before
-    ]
-    tests: dict[tuple[str, str], float] = {}
+    changes = []
+    for name in (name for name in before if name in after):
+        old, new = before[name], after[name]
+        gains = {
+            id_: new.get(id_, 0.0) - old.get(id_, 0.0) for id_ in sorted(old.keys() | new.keys())
+        }
+        gains = {id_: gain if abs(gain) > TOLERANCE else 0.0 for id_, gain in gains.items()}
+        means = [fsum(values.values()) / max(1, len(gains)) for values in (old, new)]
+        test = difference(list(gains.values()), seed=seed)
+        change = Change(name, means[0], means[1], test, gains)
+        p = compute_sign_test_p_value(change.better_count, change.worse_count)
+        changes.append(replace(change, sign_p=p))
+    # Both tests of each system are corrected for. One that did not change at all is not tested.
+    tested = [change for change in changes if any(change.gains.values())]
+    p_values = {f"mean {change.name}": change.difference.p for change in tested}
+    corrected = holm(p_values | {f"sign {change.name}": change.sign_p for change in tested})
+    verdicts = []
     for change in changes:
-        # A system that did not change at all is not tested.
-        if change.worse_count or change.better_count:
-            tests["mean", change.name] = change.difference.p
-            tests["sign", change.name] = change.sign_p
-    corrected = holm({"\0".join(key): p for key, p in tests.items()})
-    return tuple(_add_verdict(change, corrected, rule or Rule()) for change in changes)
+        mean_p = corrected.get(f"mean {change.name}", 1.0)
+        test = replace(change.difference, p_holm=mean_p, tests=len(corrected))
+        sign_p = corrected.get(f"sign {change.name}", 1.0)
+        verdicts.append(_add_verdict(replace(change, difference=test, sign_p=sign_p), rule))
+    return tuple(verdicts)
 
 
-def _measure_change(
-    name: str, before: Mapping[str, float], after: Mapping[str, float], seed: int
-) -> Change:
-    gains: dict[str, float] = {}
-    for id_ in sorted(before.keys() | after.keys()):
-        gain = after.get(id_, 0.0) - before.get(id_, 0.0)
-        gains[id_] = gain if abs(gain) > TOLERANCE else 0.0
-    then, now = (fsum(values.values()) / max(1, len(gains)) for values in (before, after))
-    change = Change(name, then, now, difference(list(gains.values()), seed=seed), gains)
-    p = compute_sign_test_p_value(change.better_count, change.worse_count)
-    return replace(change, sign_p=p)
-
-
-def _add_verdict(change: Change, p_values: Mapping[str, float], rule: Rule) -> Change:
-    mean_p, sign_p = (p_values.get(f"{test}\0{change.name}", 1.0) for test in ("mean", "sign"))
-    change = replace(change, difference=replace(change.difference, p_holm=mean_p), sign_p=sign_p)
-    if rule.bound is not None:
+def _add_verdict(change: Change, rule: Rule | None) -> Change:
+    is_worse = change.has_significant_loss or change.has_mostly_losses
+    if rule is not None and rule.bound is not None:
         is_worse = change.difference.gain < rule.bound - TOLERANCE
-    else:
-        is_worse = change.has_significant_loss or change.has_mostly_losses
-        if not is_worse and len(change.gains) < FEW:
-            return replace(change, verdict="inconclusive")
+    elif not is_worse and len(change.gains) < FEW:
+        return replace(change, verdict="inconclusive")
     return replace(change, verdict="worse" if is_worse else "not worse")
 
 
@@ -354,10 +332,7 @@ class GateResult:
         groups = (("Only in the baseline", self.missing), ("Not in the baseline", self.new))
         return (
             f"{self.headline} The baseline is {self.baseline}.",
-            *(
-                f"{figures.quote_name(change.name)}: {self._describe_change(change)}"
-                for change in self.changes
-            ),
+            *map(self._describe_change, self.changes),
             *(
                 f"{label}: {figures.join_names(map(figures.quote_name, names))}."
                 for label, names in groups
@@ -367,48 +342,31 @@ class GateResult:
         )
 
     def _describe_change(self, change: Change) -> str:
-        total = format_count(len(change.gains), "question")
-        if not change.worse_count and not change.better_count:
-            return f"no change in {total}."
         before, after = map(figures.format_measure, (change.before, change.after))
-        size = figures.format_size(change.difference.gain)
-        verb = "fell" if change.difference.gain < 0 else "rose"
-        moved = f"{verb} from {before} to {after}, by {size} points"
         return (
-            f"of {total}, {change.worse_count:,} got worse and {change.better_count:,} got better."
-            f" {self.rule.measure} {f'stays at {after}' if size == '0.0' else moved}"
-            f" {figures.format_interval(change.difference)}. {self._describe_chance(change)}"
+            f"{figures.quote_name(change.name)}: of"
+            f" {format_count(len(change.gains), 'question')}, {change.worse_count:,} got worse and"
+            f" {change.better_count:,} got better. {self.rule.measure} went from {before} to"
+            f" {after}, by {figures.format_gain(change.difference)} points."
+            f" {self._describe_chance(change)}"
         )
 
     def _describe_chance(self, change: Change) -> str:
+        if not any(change.gains.values()):
+            return "Nothing changed."
         if self.rule.bound is not None:
             over = "more than" if change.verdict == "worse" else "within"
-            allowed = figures.format_size(self.rule.bound)
-            return f"This is {over} the allowed loss of {allowed} points."
-        if change.has_significant_loss and change.has_mostly_losses:
-            return "Both are more than chance."
-        if change.has_significant_loss:
-            return "The loss is more than chance."
-        if change.has_mostly_losses:
-            return "So many worse questions are more than chance."
-        if change.difference.is_significant:
-            return "The gain is more than chance."
-        return "This may be chance."
+            return (
+                f"This is {over} the allowed loss of {figures.format_size(self.rule.bound)} points."
+            )
+        if change.verdict == "worse" or change.difference.is_significant:
+            return "This is more than chance."
+        return f"This {figures.describe_chance(change.difference)}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
-        return {
-            "verdict": self.verdict,
-            "baseline": self.baseline,
-            "failIf": self.rule.text,
-            "measure": self.rule.measure,
-            "questions": self.question_count,
-            "systems": [change.to_dict() for change in self.changes],
-            "missing": list(self.missing),
-            "new": list(self.new),
-            "notes": list(self.notes),
-            "sentences": list(self.sentences),
-        }
+        values = figures.to_json(self, "verdict", "question_count", "sentences")
+        return {**values, "failIf": self.rule.text}
 
 
 def compare_with_baseline(

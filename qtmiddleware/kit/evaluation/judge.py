@@ -19,6 +19,7 @@ from typing import Any, Final
 from qtmiddleware.errors import ConfigError, ModelError
 from qtmiddleware.kit.evaluation.asking import PromptRunner, Task, parse_reply
 from qtmiddleware.kit.evaluation.dataset import Question
+from qtmiddleware.kit.evaluation.figures import to_json
 from qtmiddleware.kit.evaluation.measures import Difference, difference, holm
 from qtmiddleware.kit.evaluation.systems import BASELINE
 from qtmiddleware.protocols import LanguageModel, Prompt, Reply, ReplyField
@@ -36,6 +37,7 @@ MOST_FAILURES: Final = 16
 _MOST_ANSWER_CHARS: Final = 12_000
 _MOST_REASON_CHARS: Final = 1_000
 _MOST_TURNS: Final = 6
+_SECONDS: Final = 120.0
 _RANKED_TOKENS: Final = 200
 _SCORE: Final = re.compile(r"(\d{1,2}(?:\.\d{1,9})?)(?: ?/ ?10)?")
 
@@ -150,19 +152,7 @@ class Standing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the standing as a dict, ready for JSON."""
-        lead = self.lead
-        return {
-            "system": self.system,
-            "rank": self.rank,
-            "place": round(self.place, 3),
-            "score": round(self.score, 3),
-            "scores": {name: round(score, 3) for name, score in self.scores.items()},
-            "strengths": list(self.strengths),
-            "weaknesses": list(self.weaknesses),
-            "firsts": self.firsts,
-            "questions": self.questions,
-            "lead": None if lead is None else lead.to_dict(),
-        }
+        return to_json(self, "score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +175,8 @@ class RankedAnswers:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the ranking as a dict, ready for JSON."""
-        return {
-            "question": self.question,
-            "ranking": [standing.to_dict() for standing in self.standings],
-            "reasons": [
-                {"text": reason.text, **dict(zip(LETTERS, reason.order, strict=False))}
-                for reason in self.reasons
-            ],
-            "flip": self.is_flip,
-            "error": self.error,
-        }
+        ranking = [standing.to_dict() for standing in self.standings]
+        return {**to_json(self, leave_out=("standings",)), "ranking": ranking}
 
 
 @dataclass(frozen=True)  # Without slots, because cached_property needs a __dict__.
@@ -279,15 +261,8 @@ class RankedSystems:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rankings as a dict, ready for JSON."""
-        return {
-            "judge": self.judge,
-            "ranking": [standing.to_dict() for standing in self.standings],
-            "questions": [ranking.to_dict() for ranking in self.questions],
-            "failed": self.failed,
-            "skipped": self.skipped,
-            "seed": self.seed,
-            "costUsd": self.cost_usd,
-        }
+        ranking = [standing.to_dict() for standing in self.standings]
+        return {**to_json(self, "failed"), "ranking": ranking}
 
 
 def rank(
@@ -296,7 +271,6 @@ def rank(
     model: LanguageModel,
     *,
     seed: int = 0,
-    timeout: float = 120.0,
     concurrency: int = 4,
     progress: Callable[[int, int], None] | None = None,
 ) -> RankedSystems:
@@ -312,12 +286,11 @@ def rank(
         answers: The answers, by system and question id.
         model: The model that judges.
         seed: The seed that draws the order of the answers.
-        timeout: Seconds allowed per judgement.
         concurrency: The largest number of judgements that run at the same time.
         progress: Receives the number of questions done and the total number.
 
     Raises:
-        ConfigError: There are more than `MOST_SYSTEMS` systems, or a number is not valid.
+        ConfigError: There are more than `MOST_SYSTEMS` systems.
         MissingExtra: scipy is not installed, and there are several questions.
     """
     if len(answers) > MOST_SYSTEMS:
@@ -338,15 +311,15 @@ def rank(
     ]
     if len(judged) > 1:
         difference(())  # Raises without scipy, before any judgement is paid for.
-    runner = PromptRunner(model, timeout, concurrency)
-    orders = _Orders(seed)
+    runner = PromptRunner(model, _SECONDS, concurrency)
+    chance = Random(seed)
     ranked: list[RankedAnswers] = []
     failures = 0
     # Both orders of a question are asked at the same time, so a batch has fewer questions.
     size = max(1, concurrency // 2)
     while len(ranked) < len(judged):
         batch = judged[len(ranked) : len(ranked) + size]
-        for ranking in _rank_batch(batch, by_question, runner, orders):
+        for ranking in _rank_batch(batch, by_question, runner, chance):
             ranked.append(ranking)
             # Equal answers are not shown to the judge, so they do not prove that it works.
             if ranking.error != "equal":
@@ -369,35 +342,18 @@ def rank(
     return RankedSystems(model.name, tuple(ranked), skipped, runner.cost_usd, seed)
 
 
-class _Orders:
-    """Draws orders of answers. Over many questions, each answer is at each place equally often."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = Random(seed)
-        self._unused: dict[int, list[list[int]]] = {}
-
-    def draw(self, count: int) -> list[int]:
-        unused = self._unused.setdefault(count, [])
-        # All rotations of one random order together put each answer at each place once.
-        if not unused:
-            order = self._random.sample(range(count), count)
-            unused += [order[start:] + order[:start] for start in range(count)]
-            self._random.shuffle(unused)
-        return unused.pop()
-
-
 def _rank_batch(
     questions: Sequence[Question],
     answers: Mapping[str, Mapping[str, str]],
     runner: PromptRunner,
-    orders: _Orders,
+    chance: Random,
 ) -> list[RankedAnswers]:
     """Ask about *questions* at the same time, each in an order and its reverse."""
     shown: dict[str, tuple[list[str], list[list[int]]]] = {}
     prompts: list[Prompt] = []
     for question in questions:
         texts = list(dict.fromkeys(answers[question.id].values()))
-        order = orders.draw(len(texts)) if len(texts) > 1 else []
+        order = chance.sample(range(len(texts)), len(texts)) if len(texts) > 1 else []
         shown[question.id] = texts, [order, order[::-1]] if order else []
         prompts += [
             build_ranking_prompt(question, [texts[index] for index in order])

@@ -112,16 +112,6 @@ class Difference:
         """``True`` if the gain or loss is significant at 5 % after the correction."""
         return self.p_holm < SIGNIFICANT
 
-    def to_dict(self) -> dict[str, float]:
-        """Return the numbers as a dict, ready for JSON."""
-        return {
-            "gain": self.gain,
-            "low": self.low,
-            "high": self.high,
-            "p": self.p,
-            "pHolm": self.p_holm,
-        }
-
 
 def difference(gains: Sequence[float], *, seed: int = 0) -> Difference:
     """Return the mean of *gains*, one per question, with its interval and p-value.
@@ -201,7 +191,3 @@ class Percentiles:
         if not ordered:
             return cls()
         return cls(*(ordered[ceil(share * len(ordered)) - 1] for share in (0.50, 0.95)))
-
-    def to_dict(self) -> dict[str, float]:
-        """Return the percentiles as a dict, ready for JSON."""
-        return {"p50": self.p50, "p95": self.p95}

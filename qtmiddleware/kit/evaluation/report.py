@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from qtmiddleware.errors import ConfigError, MissingExtra
@@ -54,148 +53,83 @@ _POLICY: Final = "default-src 'none'; style-src 'sha256-{}'; base-uri 'none'; fo
 # --- figures --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of the table of all systems.
-
-    Attributes:
-        heading: The column's heading.
-        means: The explanation of the column's numbers.
-        format: Returns the text for a system.
-        is_wide: Whether the column is shown only in wide tables.
-    """
-
-    heading: str
-    means: str
-    format: Callable[[SystemScore], str]
-    is_wide: bool = False
-
-
-def _format_mean(measure: str) -> Callable[[SystemScore], str]:
-    return lambda score: figures.format_measure(score.means.get(measure))
+Format = Callable[[SystemScore], str]
+_READS: Final = "reads $/1k"
 
 
 def _format_gain(score: SystemScore) -> str:
     # A space in place of the mark keeps the numbers of the column aligned.
-    return figures.format_gain(score.difference) + (
-        MARK if score.difference.is_significant else " "
-    )
+    mark = MARK if score.difference.is_significant else " "
+    return figures.format_gain(score.difference) + mark
 
 
-_GAIN: Final = "gain [95%]"
-_READS: Final = "reads $/1k"
-_COLUMNS: Final = (
-    Column(PRIMARY, "quality of the first ten passages, 0 to 1", _format_mean(PRIMARY)),
-    Column(
-        _GAIN,
-        f"{PRIMARY} in points (hundredths) above the baseline, with its 95% interval; {MARK} is"
-        " more than chance",
+_COLUMNS: Final[Mapping[str, tuple[str, Format]]] = {
+    PRIMARY: (
+        "quality of the first ten passages, 0 to 1",
+        lambda score: figures.format_measure(score.means.get(PRIMARY)),
+    ),
+    "gain [95%]": (
+        f"{PRIMARY} in points (hundredths) above the baseline; {MARK} is more than chance",
         _format_gain,
     ),
-    Column(
-        "first",
-        "questions whose first passage is relevant",
-        lambda score: figures.format_share(count_relevant_first(score) / len(score.runs)),
-        is_wide=True,
-    ),
-    Column(
-        "R@10",
+    "R@10": (
         "share of the relevant passages that are among the first ten",
-        _format_mean("R@10"),
+        lambda score: figures.format_measure(score.means.get("R@10")),
     ),
-    Column(
-        "MRR@10", "1 / rank of the first relevant passage", _format_mean("MRR@10"), is_wide=True
-    ),
-    Column(
-        "P@5",
-        "share of relevant passages among the first five",
-        _format_mean("P@5"),
-        is_wide=True,
-    ),
-    Column(
-        "MAP",
-        "mean of the precision at each relevant passage",
-        _format_mean("AP"),
-        is_wide=True,
-    ),
-    Column(
-        "hurt",
+    "hurt": (
         f"questions that got worse (lower {PRIMARY})",
         lambda score: figures.format_share(score.hurt_rate),
     ),
-    Column(
-        "helped",
-        f"questions that got better (higher {PRIMARY})",
-        lambda score: figures.format_share(score.helped_rate),
-        is_wide=True,
-    ),
-    Column(
-        "+ms p50",
+    "+ms p50": (
         "milliseconds added, median of the questions",
         lambda score: figures.format_milliseconds(score.added_ms.p50),
     ),
-    Column(
-        "p95",
+    "p95": (
         "milliseconds added, at most this for 95 of 100 questions",
         lambda score: figures.format_milliseconds(score.added_ms.p95),
     ),
-    Column(
-        "searches",
+    "searches": (
         "searches of the index per question",
         lambda score: figures.format_rate(score.searches_per_question),
     ),
-    Column(
-        _READS,
+    _READS: (
         "US dollars for the searches of 1,000 questions",
         lambda score: figures.format_dollars(score.read_usd_per_thousand),
     ),
-    Column(
-        "calls",
+    "calls": (
         "model calls per question",
         lambda score: figures.format_rate(score.llm_calls / len(score.runs)),
     ),
-    Column(
-        "$/1k",
+    "$/1k": (
         "US dollars for the model per 1,000 questions",
         lambda score: figures.format_dollars(score.usd_per_thousand),
     ),
-)
+}
+"""The meaning and the format of each column in the table of all systems."""
 
 
-def _choose_columns(comparison: Comparison, *, is_wide: bool) -> list[Column]:
+def headings(comparison: Comparison) -> list[str]:
+    """Return the column headings for `rows`: first the system's name, then the figures.
+
+    The cost of searches is included if ``store.readPrice`` is set.
+    """
     has_prices = any(score.read_usd_per_thousand is not None for score in comparison.systems)
-    return [
-        column
-        for column in _COLUMNS
-        if (is_wide or not column.is_wide) and (has_prices or column.heading != _READS)
-    ]
+    return ["system", *(name for name in _COLUMNS if has_prices or name != _READS)]
 
 
-def headings(comparison: Comparison, *, wide: bool = False) -> list[str]:
-    """Return the column headings for `rows`: first the system's name, then the figures."""
-    return ["system", *(column.heading for column in _choose_columns(comparison, is_wide=wide))]
-
-
-def rows(comparison: Comparison, *, wide: bool = False) -> list[list[str]]:
+def rows(comparison: Comparison) -> list[list[str]]:
     """Return one row per system, in the comparison's order: its name and its figures.
 
     An unknown number is a dash. A gain is in points (hundredths) of nDCG@10, with its 95% interval.
-    ``*`` marks a gain that is significant after Holm's correction. The cost of searches is included
-    if ``store.readPrice`` is set. If *wide* is true, the rows have five more figures.
+    ``*`` marks a gain that is significant after Holm's correction.
     """
-    columns = _choose_columns(comparison, is_wide=wide)
-    return [
-        [
-            clean_text(score.name),
-            *(
-                UNKNOWN
-                if column.heading == _GAIN and score.name == comparison.baseline
-                else column.format(score)
-                for column in columns
-            ),
-        ]
-        for score in comparison.systems
-    ]
+    lines = []
+    for score in comparison.systems:
+        cells = {name: format_figure(score) for name, (_, format_figure) in _COLUMNS.items()}
+        if score.name == comparison.baseline:
+            cells["gain [95%]"] = UNKNOWN
+        lines.append([clean_text(score.name), *(cells[it] for it in headings(comparison)[1:])])
+    return lines
 
 
 def count_relevant_first(score: SystemScore) -> int:
@@ -274,14 +208,6 @@ def _format_ends(gain: Difference) -> str:
     return f"{figures.format_points(gain.low)} to {figures.format_points(gain.high)}"
 
 
-def _describe_chance(gain: Difference) -> str:
-    """Return that *gain* may be chance, and why if its interval is above zero."""
-    if gain.low <= 0:
-        return "may be chance"
-    why = f" after correction for {gain.tests} comparisons" if gain.tests > 1 else ""
-    return f"may be chance ({figures.format_p(gain.p_holm)}{why})"
-
-
 def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     """Return sentences on the time and the price of *best*, and what is gained without a model."""
     remark = ", without the model’s own time" if not comparison.counts_model_time else ""
@@ -299,15 +225,13 @@ def _describe_price(comparison: Comparison, best: SystemScore) -> str:
     calls = figures.format_rate(best.llm_calls / len(best.runs))
     text = f"{adds}{remark}){searching} and calls the model {calls} times per question, {price}."
     free = [score for score in comparison.challengers if not score.llm_calls]
-    if certain := _find_largest_gain(filter(_has_significant_gain, free)):
-        gain = figures.format_size(certain.difference.gain)
-        return f"{text} Without a model, {quote_name(certain.name)} gains {gain}."
-    if (possible := _find_largest_gain(free)) and possible.difference.gain > TOLERANCE:
-        gain = figures.format_gain(possible.difference)
-        chance = _describe_chance(possible.difference)
-        name = quote_name(possible.name)
-        return f"{text} Without a model, {name} gains {gain}, which {chance}."
-    return f"{text} No system gains without a model."
+    gained = _find_largest_gain(filter(_has_significant_gain, free)) or _find_largest_gain(free)
+    if gained is None or gained.difference.gain <= TOLERANCE:
+        return f"{text} No system gains without a model."
+    gain = figures.format_gain(gained.difference)
+    chance = figures.describe_chance(gained.difference)
+    remark = "" if _has_significant_gain(gained) else f", which {chance}"
+    return f"{text} Without a model, {quote_name(gained.name)} gains {gain}{remark}."
 
 
 def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
@@ -326,6 +250,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
         # Compared question by question, because both systems answered the same questions.
         gains = [best.gains[id_] - score.gains[id_] for id_ in best.gains]
         lead = difference(gains, seed=comparison.seed)
+        lead = replace(lead, p_holm=lead.p)
         if lead.p < SIGNIFICANT:
             continue
         cost = figures.format_dollars(score.usd_per_thousand) if score.llm_calls else ""
@@ -334,7 +259,7 @@ def _describe_alternative(comparison: Comparison, best: SystemScore) -> str:
             return f" {name} does as well."
         return (
             f" {name} may be as good: the {figures.format_size(lead.gain)} points between them"
-            f" {figures.format_interval(lead)} may be chance."
+            f" {figures.format_interval(lead)} {figures.describe_chance(lead)}."
         )
     return ""
 
@@ -363,7 +288,7 @@ def _describe_gains_and_losses(comparison: Comparison) -> str:
         text = (
             f"the largest gain, {figures.format_size(gain.gain)} points of {PRIMARY} by"
             f" {quote_name(best.name)} (95% interval {_format_ends(gain)}),"
-            f" {_describe_chance(gain)}"
+            f" {figures.describe_chance(gain)}"
         )
     if not worse:
         return text
@@ -469,15 +394,15 @@ def report_comparison(
     passages = "" if comparison.passages is None else f", {comparison.passages:,} passages"
     missing = "" if comparison.counts_model_time else ", without the model’s own time"
     explained = "; ".join(
-        f"{column.heading}: {column.means}{missing if 'milliseconds' in column.means else ''}"
-        for column in _choose_columns(comparison, is_wide=True)
+        f"{name}: {_COLUMNS[name][0]}{missing if 'milliseconds' in _COLUMNS[name][0] else ''}"
+        for name in headings(comparison)[1:]
     )
     sections = [
         Section(
             f"{comparison.dataset}: {format_count(comparison.questions, 'question')}{passages}",
             f"{explained}.",
-            headings(comparison, wide=True),
-            rows(comparison, wide=True),
+            headings(comparison),
+            rows(comparison),
         )
     ]
     best = find_winner(comparison) or _find_largest_gain(comparison.challengers)
@@ -606,15 +531,13 @@ def report_ranking(side_by_side: SideBySide) -> Report:
     sections = []
     if standings := ranked.standings:
         criteria = [name for name in CRITERIA if any(name in it.scores for it in standings)]
-        costs = ("searches", "calls", "seconds", "$/1k")
         sections.append(
             Section(
                 "How the systems rank",
                 "Place: the mean place of a system's answers, 1 for the best. The lead in places"
                 f" has its 95% interval; {MARK} marks what is more than chance. Scores are the"
-                " judge's, from 1 to 10. Searches and calls are per question, including the"
-                " answer.",
-                ("system", "place", f"before {BASELINE}", "best", "of", *criteria, *costs),
+                " judge's, from 1 to 10.",
+                ("system", "place", f"before {BASELINE}", "best", "of", *criteria),
                 [
                     [
                         *build_standing_row(standing),
@@ -622,7 +545,6 @@ def report_ranking(side_by_side: SideBySide) -> Report:
                             f"{standing.scores[name]:.1f}" if name in standing.scores else UNKNOWN
                             for name in criteria
                         ),
-                        *_format_costs(side_by_side.questions, standing.system),
                     ]
                     for standing in standings
                 ],
@@ -671,7 +593,9 @@ def describe_ranking(ranked: RankedSystems) -> str:
     if base is None or base in best:
         return f"{sentence}."
     lead = max((it.lead for it in best if it.lead), key=lambda it: it.gain, default=None)
-    chance = "" if lead is None or lead.is_significant else f", which {_describe_chance(lead)}"
+    chance = (
+        "" if lead is None or lead.is_significant else f", which {figures.describe_chance(lead)}"
+    )
     return f"{sentence}, {quote_name(BASELINE)} to {base.firsts:,}{chance}."
 
 
@@ -684,19 +608,6 @@ def build_standing_row(standing: Standing) -> list[str]:
         text = f"{lead.gain:+.2f} [{lead.low:+.2f}, {lead.high:+.2f}]{mark}"
     counts = (str(standing.firsts), str(standing.questions))
     return [standing.system, f"{standing.place:.2f}", text, *counts]
-
-
-def _format_costs(questions: Sequence[AskedQuestion], system: str) -> tuple[str, ...]:
-    answers = [row[system] for row in questions]
-    traces = [answer.retrieval.trace for answer in answers if answer.retrieval is not None]
-    prices = [trace.cost_usd for trace in traces if trace.cost_usd is not None]
-    is_priced = bool(prices) and len(prices) == len(traces)
-    return (
-        figures.format_rate(fmean(trace.searches for trace in traces) if traces else None),
-        figures.format_rate(fmean(trace.llm_calls for trace in traces) if traces else None),
-        f"{fmean(answer.seconds for answer in answers):.2f}",
-        figures.format_dollars(1e3 * fmean(prices) if is_priced else None),
-    )
 
 
 def _build_ranked_entry(row: AskedQuestion, ranking: RankedAnswers) -> Entry:

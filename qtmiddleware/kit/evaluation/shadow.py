@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
@@ -32,33 +32,15 @@ class ShadowQuestion:
         plain: The names of the passages that the caller got: a title, id, URL or source.
         ours: The names of the passages that qtmiddleware would have returned.
         change: The difference between the lists.
-        new_count: The number of passages that are only in qtmiddleware's list.
-        is_first_same: Whether both lists have the same first passage.
-        is_degraded: Whether a step of qtmiddleware failed.
-        searches: The number of searches that qtmiddleware made.
-        llm_calls: The number of model calls.
-        tokens: The number of tokens that the model read and wrote.
-        cost_usd: The cost of the model and the searches in US dollars; ``None`` if the model's
-            price is not known.
-        plain_ms: The time of the caller's retrieval, in milliseconds.
-        ms: The time of qtmiddleware's retrieval, in milliseconds.
-        dropped: The number of calls that shadow mode skipped since the previous question.
+        figures: The numbers of this question under the names of `ShadowReport.to_dict`. The cost is
+            ``None`` if the model's price is not known.
     """
 
     query: str = field(repr=False)
     plain: tuple[str, ...] = field(repr=False)
     ours: tuple[str, ...] = field(repr=False)
     change: Change
-    new_count: int
-    is_first_same: bool
-    is_degraded: bool
-    searches: float
-    llm_calls: float
-    tokens: float
-    cost_usd: float | None
-    plain_ms: float
-    ms: float
-    dropped: int = 0
+    figures: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,23 +51,16 @@ class ShadowReport:
     unreadable: int = 0
 
     @property
-    def dropped_calls(self) -> int:
-        """The number of calls that shadow mode skipped, because too many were running."""
-        return sum(question.dropped for question in self.questions)
-
-    @property
     def headline(self) -> str:
         """What would change, as a sentence."""
         questions = self.questions
         total = format_count(len(questions), "question")
-        other = sum(not question.is_first_same for question in questions)
+        other = sum(bool(question.figures["otherFirst"]) for question in questions)
         same = sum(question.change == "same" for question in questions)
-        rest = f"{f'{same:,}' if same else 'none'} would get the same list"
-        if other:
-            return f"Another passage would come first for {other:,} of {total}; {rest}."
-        subject = f"{'all' if len(questions) > 1 else 'the'} {total}"
-        ending = f"; {rest}." if same < len(questions) else ", in the same list."
-        return f"The same passage would come first for {subject}{ending}"
+        first = f"Another passage would come first for {other:,} of {total}"
+        if not other:
+            first = f"The first passage would stay the same for {total}"
+        return f"{first}; {f'{same:,}' if same else 'none'} would get the same list."
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -94,12 +69,12 @@ class ShadowReport:
         changed, plain, ours = record["changed"], record["plainMs"], record["ms"]
         cost = record["costUsd"]
         price = "price not known" if cost is None else f"${cost * 1e3:,.2f} per 1,000 questions"
-        dropped = f" ({self.dropped_calls:,} more were dropped, because too many were running)"
+        dropped = f" ({record['dropped']:,} more were dropped, because too many were running)"
         return (
             self.headline,
             (
                 f"{format_count(len(self.questions), 'question')} retrieved in shadow"
-                f" mode{dropped if self.dropped_calls else ''}."
+                f" mode{dropped if record['dropped'] else ''}."
             ),
             (
                 f"{changed['passages']:.1%} would get other passages:"
@@ -109,7 +84,6 @@ class ShadowReport:
                 f"{changed['order']:.1%} would get the same passages in another order,"
                 f" {changed['same']:.1%} the same list."
             ),
-            f"{record['otherFirst']:.1%} would have another passage first.",
             (
                 f"Per question: {record['searches']:.2f} searches, {record['llmCalls']:.2f} model"
                 f" calls, {record['tokens']:,.0f} tokens; {price}."
@@ -132,37 +106,29 @@ class ShadowReport:
         questions = self.questions
         record: dict[str, Any] = {
             "questions": len(questions),
-            "dropped": self.dropped_calls,
             "unreadable": self.unreadable,
+            "dropped": 0,
         }
         if not questions:
             return record
+        for name in questions[0].figures:
+            values = [question.figures[name] for question in questions]
+            known = [value for value in values if value is not None]
+            record[name] = fmean(known) if len(known) == len(values) else None
+            if name in ("plainMs", "ms"):
+                record[name] = {"median": median(known), "p95": Percentiles.of(known).p95}
+        # Calls that shadow mode skipped, because too many were running.
+        record["dropped"] = int(sum(question.figures["dropped"] or 0 for question in questions))
         counts = Counter(question.change for question in questions)
-        costs = [question.cost_usd for question in questions if question.cost_usd is not None]
-        return {
-            **record,
-            "changed": {change: counts[change] / len(questions) for change in _CHANGES},
-            "otherFirst": fmean(not question.is_first_same for question in questions),
-            "enteredPassages": fmean(question.new_count for question in questions),
-            "passages": fmean(len(question.ours) for question in questions),
-            "degraded": fmean(question.is_degraded for question in questions),
-            "searches": fmean(question.searches for question in questions),
-            "llmCalls": fmean(question.llm_calls for question in questions),
-            "tokens": fmean(question.tokens for question in questions),
-            "costUsd": fmean(costs) if len(costs) == len(questions) else None,
-            "plainMs": _summarise_times([question.plain_ms for question in questions]),
-            "ms": _summarise_times([question.ms for question in questions]),
-        }
+        shares = {change: counts[change] / len(questions) for change in _CHANGES}
+        return {**record, "changed": shares}
 
     def pick_examples(self, count: int) -> list[ShadowQuestion]:
         """Return at most *count* questions whose lists differ, those that differ most first."""
         changed = [question for question in self.questions if question.change != "same"]
-        changed.sort(key=lambda question: (question.is_first_same, -question.new_count))
+        names = ("otherFirst", "enteredPassages")
+        changed.sort(key=lambda question: [-(question.figures[name] or 0) for name in names])
         return changed[:count]
-
-
-def _summarise_times(times: Sequence[float]) -> dict[str, float]:
-    return {"median": median(times), "p95": Percentiles.of(times).p95}
 
 
 def read_shadow_log(path: str | Path) -> ShadowReport:
@@ -191,28 +157,27 @@ def read_shadow_log(path: str | Path) -> ShadowReport:
 def _build_question(record: Mapping[str, Any]) -> ShadowQuestion:
     shadow, trace = record["shadow"], record["trace"]
     plain, ours = map(_list_names, (shadow["plain"], record["retrieval_steps"]["final"]))
-    kept = int(_read_number(shadow["kept"]))
+    kept = _read_number(shadow["kept"])
     change: Change = "order" if kept == len(ours) == len(plain) else "passages"
     # Searches without a price count as free, but a model without a price makes the cost unknown.
     model_usd, read_usd = trace["cost_usd"], trace["read_cost_usd"]
-    return ShadowQuestion(
-        query=str(record["queries"][0]),
-        plain=plain,
-        ours=ours,
-        change="same" if shadow["same_order"] is True else change,
-        new_count=max(0, len(ours) - kept),
-        is_first_same=shadow["same_first"] is True,
-        is_degraded=record["status"] == "degraded",
-        searches=_read_number(trace["searches"]),
-        llm_calls=_read_number(trace["llm_calls"]),
-        tokens=_read_number(trace["input_tokens"]) + _read_number(trace["output_tokens"]),
-        cost_usd=None
+    numbers = {
+        "otherFirst": shadow["same_first"] is not True,
+        "enteredPassages": max(0.0, len(ours) - kept),
+        "passages": len(ours),
+        "degraded": record["status"] == "degraded",
+        "searches": _read_number(trace["searches"]),
+        "llmCalls": _read_number(trace["llm_calls"]),
+        "tokens": _read_number(trace["input_tokens"]) + _read_number(trace["output_tokens"]),
+        "costUsd": None
         if model_usd is None
-        else _read_number(model_usd) + _read_number(read_usd or 0.0),
-        plain_ms=_read_number(shadow["plain_ms"]),
-        ms=_read_number(trace["total_ms"]),
-        dropped=int(_read_number(shadow["dropped"])),
-    )
+        else _read_number(model_usd) + _read_number(read_usd or 0),
+        "plainMs": _read_number(shadow["plain_ms"]),
+        "ms": _read_number(trace["total_ms"]),
+        "dropped": _read_number(shadow["dropped"]),
+    }
+    change = "same" if shadow["same_order"] is True else change
+    return ShadowQuestion(str(record["queries"][0]), plain, ours, change, numbers)
 
 
 def _read_number(value: Any) -> float:

@@ -49,10 +49,9 @@ LEAST_QUOTED: Final = 3
 IDENTIFYING: Final = 8
 """A quote of at least this many words identifies other passages with the same content."""
 MIN_WORDS: Final = 20
-"""A passage to ask about has at least this many words in whole phrases."""
+"""A passage to ask about has at least this many words."""
 _GRAM: Final = 4
-_PHRASE_WORDS: Final = 6
-_PHRASE_END: Final = re.compile(r"[.!?](?=\s|$)|[。！？؟।]|\n")
+_SECONDS: Final = 30.0
 _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
 _YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
 # The dots of an omission, in a text whose words have single spaces between them.
@@ -174,7 +173,6 @@ def generate(
     seed: int = 0,
     name: str = "synthetic",
     concurrency: int = 8,
-    timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
     """Build a data set of *passages* and of questions that *model* writes about some of them.
@@ -191,7 +189,6 @@ def generate(
         seed: The seed that draws the passages to ask about.
         name: The data set's name.
         concurrency: The number of prompts that run at a time.
-        timeout: Seconds allowed per prompt.
         progress: Receives the number of questions so far and the number wanted.
 
     Raises:
@@ -207,11 +204,10 @@ def generate(
     candidates = draw_passages(passages, seed)[: ATTEMPTS * count]
     if not candidates:
         raise ConfigError(
-            f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words in"
-            " whole phrases",
+            f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words",
             path="passages",
         )
-    runner = PromptRunner(model, timeout, concurrency)
+    runner = PromptRunner(model, _SECONDS, concurrency)
     words = {passage.id: normalize_words(passage.text) for passage in passages}
     questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
@@ -407,7 +403,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the passages to ask about in random order, one of each document in turn.
 
-    Passages with the same words, without whole phrases, or with an id that a file of judgements
+    Passages with the same words, with few words, or with an id that a file of judgements
     cannot hold are left out.
     """
     chance = Random(seed)
@@ -415,7 +411,7 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
         words = normalize_words(passage.text)
-        if words not in seen and _is_storable(passage.id) and is_prose(passage.text):
+        if words not in seen and _is_storable(passage.id) and words.count(" ") > MIN_WORDS:
             seen.add(words)
             source = passage.metadata.get("source")
             key = source if isinstance(source, str) else ("", passage.id)
@@ -429,12 +425,6 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
 
 def _is_storable(id_: str) -> bool:
     return id_.strip("\ufeff \t\r\n") == id_ != "" and not set("\t\r\n") & set(id_)
-
-
-def is_prose(text: str) -> bool:
-    """Return whether *text* has `MIN_WORDS` words in whole phrases, unlike a list of headings."""
-    lengths = [len(split_terms(phrase)) for phrase in _PHRASE_END.split(text)]
-    return sum(length for length in lengths if length >= _PHRASE_WORDS) >= MIN_WORDS
 
 
 def write(dataset: Dataset, folder: Path) -> None:

@@ -20,7 +20,7 @@ from qtmiddleware.kit.evaluation.asking import parse_reply
 from qtmiddleware.kit.evaluation.figures import shorten_start
 from qtmiddleware.kit.evaluation.judge import parse_opinion
 from qtmiddleware.kit.evaluation.report import escape_text
-from qtmiddleware.kit.evaluation.testset import find_check_fault, find_fault, is_prose
+from qtmiddleware.kit.evaluation.testset import find_check_fault, find_fault
 from qtmiddleware.kit.playground.words import Keywords
 from qtmiddleware.kit.stores.passages import extract_index_words, extract_query_words
 from qtmiddleware.preprocessing import (
@@ -150,7 +150,6 @@ FUNCTIONS: Final[dict[str, Callable[[str], None]]] = {
     "faults of a check": _quietly(
         lambda text: find_check_fault({"quote": text, "answers": "yes"}, text)
     ),
-    "is_prose": _quietly(is_prose),
     "score_by_keywords": _quietly(lambda text: score_by_keywords([(text, 1.0)], [text, "a"])),
     "query_words": _quietly(extract_query_words),
     "index_text": _quietly(lambda text: extract_index_words(text, "{}")),

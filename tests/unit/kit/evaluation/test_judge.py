@@ -196,13 +196,10 @@ def test_the_judge_sees_question_history_and_reference_as_data_and_long_answers_
     assert names[-2:] == ["reason", "ranking"]
 
 
-def test_impossible_options_are_named() -> None:
+def test_more_systems_than_letters_are_refused() -> None:
     too_many = {str(n): {"q0": str(n)} for n in range(MOST_SYSTEMS + 1)}
     with pytest.raises(ConfigError, match=f"at most {len(LETTERS)} systems"):
         rank(QUESTIONS, too_many, judge_of(by_words))
-    for options in ({"timeout": 0.0}, {"concurrency": 0}):
-        with pytest.raises(ConfigError, match=next(iter(options))):
-            rank(QUESTIONS, ANSWERS, judge_of(by_words), **options)  # type: ignore[arg-type]
 
 
 def test_progress_is_told_of_the_questions_that_are_judged() -> None:

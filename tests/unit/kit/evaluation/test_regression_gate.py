@@ -260,9 +260,9 @@ Break = Callable[[Path], object]
     [
         (lambda file: None, "cannot be read: No such file"),
         (lambda file: file.mkdir(), "cannot be read: Is a directory"),
-        (lambda file: file.write_text(""), "is empty"),
+        (lambda file: file.write_text(""), "is no JSON, or was cut"),
         (lambda file: file.write_text(json.dumps(plain())[:-40]), "is no JSON, or was cut"),
-        (lambda file: file.write_bytes(b"\xff\xfe\xfa"), "is no JSON, or was cut"),
+        (lambda file: file.write_bytes(b"\xff\xfe\xfa"), "is not UTF-8"),
         (lambda file: file.write_text("[" * 100_000), "is no JSON, or was cut"),
         (lambda file: file.write_text("[]"), "must hold what qtm bench --json prints"),
         (lambda file: file.write_text('"text"'), "must hold what qtm bench --json prints"),
@@ -425,7 +425,7 @@ def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     )
     told = found.to_dict()
     assert json.loads(json.dumps(told)) == told
-    assert told["systems"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
+    assert told["changes"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
 
 
 def test_another_version_model_or_settings_are_told_and_compared() -> None:
@@ -457,7 +457,7 @@ def test_questions_that_failed_are_told() -> None:
         (3, 1, 8, None, "8 questions are too few to tell whether retrieval got worse."),
         (4, 0, 100, "ndcg@10 -0.01", "No system lost more than the allowed 1.0 points."),
         (5, 0, 100, "ndcg@10 -0.01", "This is more than the allowed loss of 1.0 points."),
-        (0, 20, 100, None, "The gain is more than chance."),
+        (0, 20, 100, None, "This is more than chance."),
         (3, 3, 100, None, "A loss of up to 1.2 points with “rules” cannot be ruled out."),
         (9, 1, 100, None, "of 100 questions, 9 got worse and 1 got better."),
     ],

@@ -66,8 +66,8 @@ def test_the_figures_are_shares_of_the_questions_and_means_per_question(tmp_path
 
 def test_the_headline_fits_any_number_of_changes(tmp_path: Path) -> None:
     for ours, said in (
-        ("abc", "The same passage would come first for the 1 question, in the same list."),
-        ("acb", "The same passage would come first for the 1 question; none would get the same"),
+        ("abc", "The first passage would stay the same for 1 question; 1 would get the same"),
+        ("acb", "The first passage would stay the same for 1 question; none would get the same"),
         ("bac", "Another passage would come first for 1 of 1 question; none would get the same"),
     ):
         assert read(tmp_path, record("abc", ours)).headline.startswith(said)
