@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from qtmiddleware.kit.evaluation.compare import (
     Comparison,
-    Progress,
     SystemScore,
     compare,
     measure,
@@ -22,7 +21,7 @@ from qtmiddleware.kit.evaluation.compare import (
     require_extras,
 )
 from qtmiddleware.kit.evaluation.dataset import Dataset, Question, load_judged, load_questions
-from qtmiddleware.kit.evaluation.judge import RankedAnswers, RankedSystems, Standing, rank
+from qtmiddleware.kit.evaluation.judge import rank
 from qtmiddleware.kit.evaluation.measures import (
     MEASURES,
     PRIMARY,
@@ -47,7 +46,7 @@ from qtmiddleware.kit.evaluation.side_by_side import (
     SystemAnswer,
     ask_systems,
 )
-from qtmiddleware.kit.evaluation.system import Run, System, index_system, open_system, run_of
+from qtmiddleware.kit.evaluation.system import Run, System, index_system, run_of
 from qtmiddleware.kit.evaluation.systems import (
     BASELINE,
     FREE,
@@ -58,7 +57,7 @@ from qtmiddleware.kit.evaluation.systems import (
     asks_a_model,
     chosen,
 )
-from qtmiddleware.retrieval.movement import Hit, Movement, Movements, explain_movement
+from qtmiddleware.retrieval.movement import Movement, Movements, explain_movement
 
 __all__ = [
     "BASELINE",
@@ -75,19 +74,14 @@ __all__ = [
     "Comparison",
     "Dataset",
     "Difference",
-    "Hit",
     "Movement",
     "Movements",
     "PerQuery",
     "Percentiles",
-    "Progress",
     "Question",
-    "RankedAnswers",
-    "RankedSystems",
     "Report",
     "Run",
     "SideBySide",
-    "Standing",
     "System",
     "SystemAnswer",
     "SystemScore",
@@ -104,7 +98,6 @@ __all__ = [
     "load_questions",
     "measure",
     "measure_systems",
-    "open_system",
     "rank",
     "report_comparison",
     "report_ranking",

@@ -229,8 +229,13 @@ class Change:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the change as a dict, ready for JSON."""
-        values = figures.to_json(self, "better_count", "worse_count", leave_out=("gains",))
-        return {**values, "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()]}
+        return {
+            **figures.to_json(self, leave_out=("gains", "sign_p")),
+            "better": self.better_count,
+            "worse": self.worse_count,
+            "signPHolm": self.sign_p,
+            "worst": [{"id": id_, "gain": gain} for id_, gain in self.worst()],
+        }
 
 
 def measure_changes(
@@ -343,17 +348,17 @@ class GateResult:
 
     def _describe_change(self, change: Change) -> str:
         before, after = map(figures.format_measure, (change.before, change.after))
+        name, total = figures.quote_name(change.name), format_count(len(change.gains), "question")
+        if not any(change.gains.values()):
+            return f"{name}: no change in {total}."
         return (
-            f"{figures.quote_name(change.name)}: of"
-            f" {format_count(len(change.gains), 'question')}, {change.worse_count:,} got worse and"
+            f"{name}: of {total}, {change.worse_count:,} got worse and"
             f" {change.better_count:,} got better. {self.rule.measure} went from {before} to"
             f" {after}, by {figures.format_gain(change.difference)} points."
             f" {self._describe_chance(change)}"
         )
 
     def _describe_chance(self, change: Change) -> str:
-        if not any(change.gains.values()):
-            return "Nothing changed."
         if self.rule.bound is not None:
             over = "more than" if change.verdict == "worse" else "within"
             return (
@@ -365,8 +370,13 @@ class GateResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a dict, ready for JSON."""
-        values = figures.to_json(self, "verdict", "question_count", "sentences")
-        return {**values, "failIf": self.rule.text}
+        return {
+            **figures.to_json(self, "verdict", "sentences", leave_out=("rule", "changes")),
+            "failIf": self.rule.text,
+            "measure": self.rule.measure,
+            "questions": self.question_count,
+            "systems": [change.to_dict() for change in self.changes],
+        }
 
 
 def compare_with_baseline(

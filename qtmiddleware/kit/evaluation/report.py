@@ -439,34 +439,14 @@ def _build_gate_section(gate: GateResult) -> Section:
     table = [
         (
             change.name,
-            figures.format_measure(change.before),
-            figures.format_measure(change.after),
-            figures.format_gain(change.difference),
-            f"{change.better_count:,}",
-            f"{change.worse_count:,}",
-            change.verdict,
             ", ".join(
-                f"{id_[:40]} ({figures.format_points(gain)})" for id_, gain in change.worst(3)
+                f"{id_[:40]} ({figures.format_points(gain)})" for id_, gain in change.worst(5)
             ),
         )
         for change in gate.changes
     ]
-    titles = (
-        "system",
-        "before",
-        "after",
-        "change [95%]",
-        "better",
-        "worse",
-        "verdict",
-        "lost most",
-    )
-    return Section(
-        f"{gate.rule.measure} before, in {gate.baseline}, and after",
-        "The change is in points (hundredths) with its 95% interval.",
-        titles,
-        table,
-    )
+    heading = f"Questions that lost most {gate.rule.measure} since {gate.baseline}"
+    return Section(heading, "Losses are in points (hundredths).", ("system", "questions"), table)
 
 
 def _build_worse_entry(

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from random import Random
@@ -65,7 +66,7 @@ _MATERIAL: Final = (
     '"passage" is the passage, and "title", where it is there, the title of its document'
 )
 
-logger: Final = get_logger("qtmiddleware.testsets")
+_log: Final = get_logger("qtmiddleware.testsets")
 
 QUESTION: Final = Task(
     mode="test_question",
@@ -214,11 +215,12 @@ def generate(
     dropped: Counter[str] = Counter()
     keywords: set[frozenset[str]] = set()
     asked = failures = 0
+    error: ModelError | None = None
     while len(questions) < count and asked < len(candidates):
         wave = candidates[asked : asked + min(concurrency, count - len(questions))]
         for draft in _write_drafts(wave, runner):
-            asked += 1
-            failures = failures + 1 if draft.error is not None else 0
+            asked, error = asked + 1, draft.error
+            failures = 0 if error is None else failures + 1
             key = frozenset(preprocess(draft.question).split())
             fault = draft.fault or ("duplicate" if key in keywords else "")
             if fault:
@@ -232,21 +234,17 @@ def generate(
             qrels[id_] = dict.fromkeys(_find_relevant_ids(draft.passage.id, draft.quote, words), 1)
         if progress is not None:
             progress(len(questions), count)
-        if draft.error is not None and (
-            draft.error.reason == "unauthorized"
-            or failures >= MOST_FAILURES
-            or failures == asked == len(candidates)
-        ):
-            if not questions:
-                raise draft.error
-            logger.warning(
+        if error is not None and (error.reason == "unauthorized" or failures >= MOST_FAILURES):
+            _log.warning(
                 "writing questions stopped after %d (%s)",
                 len(questions),
-                draft.error.reason,
+                error.reason,
                 event="model_given_up",
-                reason=draft.error.reason,
+                reason=error.reason,
             )
             break
+    if error is not None and failures == asked:
+        raise error
     dataset = Dataset(name, tuple(passages), tuple(questions), qrels)
     return Generated(dataset, asked, dict(dropped.most_common()), runner.cost_usd)
 
@@ -390,7 +388,7 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
                 except (UnreadableDocument, MissingExtra) as error:
                     if isinstance(error, MissingExtra) and root.is_file:
                         raise
-                    logger.warning("%s", error, event="document_unreadable")
+                    _log.warning("%s", error, event="document_unreadable")
                     problem = problem or f": {error}"
                     continue
                 read = () if document is None else document.passages
@@ -403,15 +401,14 @@ def passages_of(paths: Sequence[Path], settings: Settings) -> tuple[Passage, ...
 def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     """Return the passages to ask about in random order, one of each document in turn.
 
-    Passages with the same words, with few words, or with an id that a file of judgements
-    cannot hold are left out.
+    Passages with few words or with the same words are left out.
     """
     chance = Random(seed)
     seen: set[str] = set()
     documents: dict[object, list[Passage]] = {}
     for passage in passages:
         words = normalize_words(passage.text)
-        if words not in seen and _is_storable(passage.id) and words.count(" ") > MIN_WORDS:
+        if words not in seen and words.count(" ") > MIN_WORDS:
             seen.add(words)
             source = passage.metadata.get("source")
             key = source if isinstance(source, str) else ("", passage.id)
@@ -423,21 +420,11 @@ def draw_passages(passages: Sequence[Passage], seed: int) -> list[Passage]:
     return [passage for turn in zip_longest(*order) for passage in turn if passage is not None]
 
 
-def _is_storable(id_: str) -> bool:
-    return id_.strip("\ufeff \t\r\n") == id_ != "" and not set("\t\r\n") & set(id_)
-
-
 def write(dataset: Dataset, folder: Path) -> None:
     """Write *dataset* to *folder*, which must be new or empty. Only its owner can read it.
 
-    Raises `ConfigError` if the folder cannot be written, or an id cannot be stored.
+    Raises `ConfigError` if the folder cannot be written.
     """
-    for id_ in (*dataset.qrels, *(id_ for grades in dataset.qrels.values() for id_ in grades)):
-        if not _is_storable(id_):
-            raise ConfigError(
-                f"the id {id_!r} has white space that a file of judgements cannot hold",
-                path="qrels",
-            )
     models = {str(it.metadata["model"]) for it in dataset.questions if "model" in it.metadata}
     readme = _README.lstrip().format(
         name=dataset.name,
@@ -458,10 +445,8 @@ def write(dataset: Dataset, folder: Path) -> None:
     try:
         check_free(target)
         make_private_folders(target / "qrels")
-        _write_lines(target / "corpus.jsonl", map(_to_json, corpus))
-        _write_lines(
-            target / "queries.jsonl", (_to_json(it.to_record()) for it in dataset.questions)
-        )
+        _write_lines(target / "corpus.jsonl", map(_dump, corpus))
+        _write_lines(target / "queries.jsonl", (_dump(it.to_record()) for it in dataset.questions))
         _write_lines(target / "qrels" / "test.tsv", ("query-id\tcorpus-id\tscore", *judged))
         _write_lines(target / "README.md", readme.splitlines())
     except OSError as error:
@@ -469,6 +454,9 @@ def write(dataset: Dataset, folder: Path) -> None:
         raise ConfigError(
             f"the test set cannot be written to {folder}: {why}", path=str(folder)
         ) from error
+
+
+_dump: Final = partial(json.dumps, ensure_ascii=False, default=str)
 
 
 def check_free(folder: Path) -> None:
@@ -493,12 +481,3 @@ def _write_lines(path: Path, lines: Iterable[str]) -> None:
         opener=open_privately,
     ) as file:
         file.writelines(f"{line}\n" for line in lines)
-
-
-def _to_json(record: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(record, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"the metadata of {record['_id']!r} must be JSON", path="metadata"
-        ) from error

@@ -425,7 +425,7 @@ def test_the_systems_in_both_are_compared_and_the_others_named() -> None:
     )
     told = found.to_dict()
     assert json.loads(json.dumps(told)) == told
-    assert told["changes"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
+    assert told["systems"][1]["worst"][0] == {"id": "q0", "gain": pytest.approx(-0.1)}
 
 
 def test_another_version_model_or_settings_are_told_and_compared() -> None:

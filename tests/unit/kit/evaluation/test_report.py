@@ -195,8 +195,8 @@ def test_the_comparison_with_a_baseline_comes_first_and_names_what_lost_most() -
     report = report_comparison(found, gate=compare_with_baseline(old, found))
     assert report.headline == "Retrieval got worse with “rules”."
     text = report.to_markdown()
-    assert "| rules | 0.700 | 0.600 | -10.0" in text
-    assert "| worse | q0 (-10.0), q1 (-10.0), q10 (-10.0) |" in text
+    assert "went from 0.700 to 0.600, by -10.0" in text
+    assert "| rules | q0 (-10.0), q1 (-10.0), q10 (-10.0), q11 (-10.0), q12 (-10.0) |" in text
 
 
 def test_a_ranking_is_reported_with_answers_marks_and_reasons() -> None:
