@@ -52,7 +52,6 @@ IDENTIFYING: Final = 8
 MIN_WORDS: Final = 20
 """A passage to ask about has at least this many words."""
 _GRAM: Final = 4
-_SECONDS: Final = 30.0
 _ASKS: Final = re.compile(r"[?？؟;՞፧]\s*[)\"'»”’」]*$")
 _YES: Final = re.compile(r"\W*(?:yes|true|ja|oui|s[iíì]|sim)\b", re.IGNORECASE)
 # The dots of an omission, in a text whose words have single spaces between them.
@@ -174,6 +173,7 @@ def generate(
     seed: int = 0,
     name: str = "synthetic",
     concurrency: int = 8,
+    timeout: float = 30.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Generated:
     """Build a data set of *passages* and of questions that *model* writes about some of them.
@@ -190,6 +190,7 @@ def generate(
         seed: The seed that draws the passages to ask about.
         name: The data set's name.
         concurrency: The number of prompts that run at a time.
+        timeout: Seconds allowed per prompt.
         progress: Receives the number of questions so far and the number wanted.
 
     Raises:
@@ -208,7 +209,7 @@ def generate(
             f"none of the {len(passages)} passages is long enough: each needs {MIN_WORDS} words",
             path="passages",
         )
-    runner = PromptRunner(model, _SECONDS, concurrency)
+    runner = PromptRunner(model, timeout, concurrency)
     words = {passage.id: normalize_words(passage.text) for passage in passages}
     questions: list[Question] = []
     qrels: dict[str, dict[str, int]] = {}
