@@ -164,7 +164,10 @@ def _build_lexicon(language: str, lexicon_data: Mapping[str, Any]) -> Lexicon:
         **lexicon_data.get("hints", {}),
         "stop": [word for words in classes.values() for word in words],
         "articles": classes.get("articles", ()),
-        "verbs": [*classes.get("auxiliaries", ()), *classes.get("modals", ())],
+        "verbs": [
+            *classes.get("auxiliaries", ()),
+            *classes.get("modals", ()),
+        ],
     }
     readers: dict[str, Callable[[Any], Any]] = {
         "frozenset[str]": _fold_words,
@@ -181,7 +184,9 @@ def _build_lexicon(language: str, lexicon_data: Mapping[str, Any]) -> Lexicon:
 
 
 def apply_user_words(
-    lexicon: Lexicon, kept_words: frozenset[str], extra_words: frozenset[str]
+    lexicon: Lexicon,
+    kept_words: frozenset[str],
+    extra_words: frozenset[str],
 ) -> Lexicon:
     """Return a copy of *lexicon* whose rules keep *kept_words* and remove *extra_words*.
 
@@ -360,7 +365,8 @@ def guess_language(folded_words: Sequence[str], markers: Markers, text: str = ""
 
 
 def _score_languages(
-    folded_words: Sequence[str], markers: Markers
+    folded_words: Sequence[str],
+    markers: Markers,
 ) -> tuple[dict[str, int], set[str]]:
     """Return the score of each language that has some of *folded_words*.
 

@@ -119,7 +119,10 @@ def _find_names(text: str, tokens: Sequence[Token], lexicon: Lexicon) -> Iterato
 
 
 def _group_capitalised_tokens(
-    text: str, tokens: Sequence[Token], lexicon: Lexicon, is_one_name: bool
+    text: str,
+    tokens: Sequence[Token],
+    lexicon: Lexicon,
+    is_one_name: bool,
 ) -> list[list[Token]]:
     """Return the groups of neighbouring *tokens* that may be names.
 
@@ -144,7 +147,11 @@ def _group_capitalised_tokens(
     return token_groups
 
 
-def _can_be_name_part(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool:
+def _can_be_name_part(
+    token: Token,
+    lexicon: Lexicon,
+    is_one_name: bool,
+) -> bool:
     """Return whether the capitalised *token* can be part of a name.
 
     Negations, single letters and acronyms that are only stop words in capitals cannot. The first
@@ -160,7 +167,11 @@ def _can_be_name_part(token: Token, lexicon: Lexicon, is_one_name: bool) -> bool
     return (is_one_name or not token.opens_sentence) and len(folded_word.partition("'")[0]) > 1
 
 
-def _extract_name_spans(text: str, token_group: list[Token], lexicon: Lexicon) -> Iterator[Span]:
+def _extract_name_spans(
+    text: str,
+    token_group: list[Token],
+    lexicon: Lexicon,
+) -> Iterator[Span]:
     """Yield the name in *token_group*, a group of capitalised words, if there is one.
 
     Articles at the start and a final 's are not part of the name. A single article is no name. In a

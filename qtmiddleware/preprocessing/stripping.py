@@ -106,7 +106,9 @@ def strip_stop_words(
 
 
 def _find_topic_verb_positions(
-    tokens: Sequence[Token], folded_words: Sequence[str], lexicon: Lexicon
+    tokens: Sequence[Token],
+    folded_words: Sequence[str],
+    lexicon: Lexicon,
 ) -> set[int]:
     """Return the indices of the verbs in capitals that are the topic of a question.
 
