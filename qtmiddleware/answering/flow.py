@@ -137,7 +137,7 @@ class AnswerFlow:
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of the answer that can be shown, and set `result` at the end.
 
-        If *is_whole*, the model replies at once, and there is one piece at most.
+        If *is_whole*, the model replies at once.
         """
         with self._observation as observation:
             retrieval = await self.retrieve(services)
@@ -155,25 +155,25 @@ class AnswerFlow:
                     if outcome.has_succeeded:
                         reader.feed(outcome.get().text)
                 else:
-                    raw: list[str] = []
+                    has_text = False
                     reading = stream_reply(self._chat, draft.prompt, deadline, services)
                     try:
                         async with aclosing(reading) as pieces:
                             async for piece in pieces:
+                                text = piece if isinstance(piece, str) else ""
                                 if isinstance(piece, Reply):
                                     outcome.value = piece
                                     # A model that cannot stream sends all of its text at once.
-                                    text = "" if raw else piece.text
-                                else:
-                                    raw.append(text := piece)
+                                    text = "" if has_text else piece.text
+                                has_text = True
                                 if shown := reader.feed(text):
                                     was_shown = True
                                     yield shown
-                        outcome.value = outcome.value or Reply("".join(raw))
+                        outcome.value = outcome.value or Reply("")
                     except ModelError as error:
                         outcome.error = error
                     outcome.seconds = perf_counter() - outcome.began
-                if outcome.has_succeeded and (shown := reader.finish()) and not is_whole:
+                if outcome.has_succeeded and (shown := reader.finish()):
                     was_shown = True
                     yield shown
                 draft = self._read_reply(draft, outcome, reader, retrieval)

@@ -186,18 +186,13 @@ def shift_citations(
     Returns:
         The text with the new numbers, and its citations.
     """
-    pieces: list[str] = []
     shifted: list[Citation] = []
-    read = length = 0
+    moved = 0
     for citation in citations:
-        between, mark, number = (
-            answer_text[read : citation.start],
-            f"[{citation.number + offset}]",
-            citation.number + offset,
-        )
-        pieces += between, mark
-        start = length + len(between)
-        length = start + len(mark)
-        shifted.append(Citation(number, start, length, matches[number - 1]))
-        read = citation.end
-    return "".join((*pieces, answer_text[read:])), tuple(shifted)
+        number = citation.number + offset
+        mark = f"[{number}]"
+        start, end = citation.start + moved, citation.end + moved
+        answer_text = answer_text[:start] + mark + answer_text[end:]
+        moved += len(mark) - (end - start)
+        shifted.append(Citation(number, start, start + len(mark), matches[number - 1]))
+    return answer_text, tuple(shifted)
