@@ -209,25 +209,25 @@ def _show_rows(
 ) -> dict[str, Any]:
     """Return *result* with as many of *rows* as fit into *tokens* tokens, their long texts cut."""
     tokens -= count_tokens(format_json(result))
-    kept: list[tuple[int, dict[str, Any]]] = []
+    kept: list[dict[str, Any]] = []
+    wanted: list[int] = []
     for row in rows:
         # Counting the tokens of a whole book would take long, and only its beginning can be shown.
-        wanted = count_tokens(format_json(row["text"][: 16 * max(0, tokens)]))
+        most = count_tokens(format_json(row["text"][: 16 * max(0, tokens)]))
         size = count_tokens(format_json({**row, "text": ""}))
-        least = sum(min(most, _LEAST_OF_PASSAGE) for most, _ in kept)
-        if size + least + min(wanted, _LEAST_OF_PASSAGE) <= tokens:
-            kept.append((wanted, dict(row)))
+        least = sum(min(count, _LEAST_OF_PASSAGE) for count in (*wanted, most))
+        if size + least <= tokens:
+            kept.append(row)
+            wanted.append(most)
             tokens -= size
-    texts = [row["text"] for _, row in kept]
+    share = 0
     # Beginning with the shortest text passes what a short text leaves to all longer ones.
-    for done, (wanted, row) in enumerate(sorted(kept, key=lambda entry: entry[0])):
-        share = min(wanted, tokens // (len(kept) - done))
-        tokens -= share
-        if share < wanted:
-            row["text"] = cut_text(row["text"], share)
-    shown = [row for _, row in kept]
-    cut = sum(row["text"] != text for row, text in zip(shown, texts, strict=True))
-    left = len(rows) - len(shown)
+    for done, most in enumerate(sorted(wanted)):
+        share = tokens // (len(wanted) - done)
+        tokens -= min(most, share)
+    shown = [{**row, "text": cut_text(row["text"], share)} for row in kept]
+    cut = sum(row["text"] != whole["text"] for row, whole in zip(shown, kept, strict=True))
+    left = len(rows) - len(kept)
     parts = []
     if cut:
         parts.append(f"{format_count(cut, 'text')} cut")
