@@ -133,7 +133,10 @@ class AnswerFlow:
         return self.retrieval
 
     async def stream(
-        self, services: Services, *, is_whole: bool = False
+        self,
+        services: Services,
+        *,
+        is_whole: bool = False,
     ) -> AsyncGenerator[str, None]:
         """Yield the pieces of the answer that can be shown, and set `result` at the end.
 
@@ -188,7 +191,12 @@ class AnswerFlow:
             trace = self.retrieval.trace
             if self._asked_stage:
                 # The model was asked, but nobody knows what the call cost.
-                trace.record_usage(calls=1, input_tokens=0, output_tokens=0, cost_usd=None)
+                trace.record_usage(
+                    calls=1,
+                    input_tokens=0,
+                    output_tokens=0,
+                    cost_usd=None,
+                )
             trace.record_stage(self._asked_stage or "answer", 0.0, "skipped", "closed")
             self._complete(self.retrieval)
 
@@ -331,7 +339,12 @@ class AnswerFlow:
         joined: list[SubAnswer] = []
         offset = 0
         for answer, passages in parts:
-            text, citations = shift_citations(answer.text, answer.citations, offset, matches)
+            text, citations = shift_citations(
+                answer.text,
+                answer.citations,
+                offset,
+                matches,
+            )
             joined.append(replace(answer, text=text, citations=citations, matches=matches))
             offset += len(passages.matches)
         data = [{"question": answer.question, "answer": answer.text} for answer in joined]
@@ -341,7 +354,11 @@ class AnswerFlow:
     # --- the answer -------------------------------------------------------------------------------
 
     def _read_reply(
-        self, draft: _Draft, outcome: Outcome[Reply], reader: AnswerReader, retrieval: Retrieval
+        self,
+        draft: _Draft,
+        outcome: Outcome[Reply],
+        reader: AnswerReader,
+        retrieval: Retrieval,
     ) -> Answer:
         """Return the answer that *reader* has read from the model's reply.
 
@@ -375,7 +392,13 @@ class AnswerFlow:
             retrieval, best.text, best.citations, draft.passages, is_answered=True
         )
 
-    def _record_flaws(self, stage: str, reply: Reply, reader: AnswerReader, detail: str) -> None:
+    def _record_flaws(
+        self,
+        stage: str,
+        reply: Reply,
+        reader: AnswerReader,
+        detail: str,
+    ) -> None:
         if reader.invented_count:
             detail = f"{reader.invented_count} {detail}"
             self._degradations.append(Degradation("citations", "invented", detail))
@@ -426,7 +449,9 @@ class AnswerFlow:
 
 
 def _record_model_call(
-    stage: str, outcome: Outcome[Reply], retrieval: Retrieval
+    stage: str,
+    outcome: Outcome[Reply],
+    retrieval: Retrieval,
 ) -> ModelError | None:
     """Record a model call's cost and status in the trace of *retrieval*.
 
@@ -442,7 +467,12 @@ def _record_model_call(
     error = convert_to_model_error(outcome.error)
     # A call that had begun has cost something, but nobody knows how much.
     cost = 0.0 if error.is_free else None
-    trace.record_usage(calls=int(error.was_asked), input_tokens=0, output_tokens=0, cost_usd=cost)
+    trace.record_usage(
+        calls=int(error.was_asked),
+        input_tokens=0,
+        output_tokens=0,
+        cost_usd=cost,
+    )
     trace.record_stage(stage, outcome.seconds, "failed", error.reason, began=began)
     return error
 

@@ -173,7 +173,10 @@ class AnswerReader:
 
 
 def shift_citations(
-    answer_text: str, citations: Sequence[Citation], offset: int, matches: Sequence[Match]
+    answer_text: str,
+    citations: Sequence[Citation],
+    offset: int,
+    matches: Sequence[Match],
 ) -> tuple[str, tuple[Citation, ...]]:
     """Add *offset* to the number of every citation in *answer_text*.
 

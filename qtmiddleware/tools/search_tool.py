@@ -112,7 +112,10 @@ class SearchTool:
         from pydantic import WithJsonSchema
 
         def run(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             # The calling thread may have no event loop.
             if self._function.is_async:
@@ -125,7 +128,10 @@ class SearchTool:
                 return build_failure_result(str(failure))
 
         async def arun(
-            query: Any, top_k: Any = _TOP_K, effort: Any = None, max_tokens: Any = _TOKENS
+            query: Any,
+            top_k: Any = _TOP_K,
+            effort: Any = None,
+            max_tokens: Any = _TOKENS,
         ) -> str:
             values = {
                 "query": query,
@@ -222,12 +228,28 @@ def hide_failures(tool_name: str) -> Iterator[None]:
     # A function may call sys.exit(), which must not end the agent's session.
     except (Exception, SystemExit) as error:
         kind = type(error).__name__
-        logger.warning("the tool %s failed: %s", tool_name, kind, event="tool_failed", error=kind)
-        logger.debug("the tool failed: %s", format_error(error), event="tool_failed", error=kind)
+        logger.warning(
+            "the tool %s failed: %s",
+            tool_name,
+            kind,
+            event="tool_failed",
+            error=kind,
+        )
+        logger.debug(
+            "the tool failed: %s",
+            format_error(error),
+            event="tool_failed",
+            error=kind,
+        )
         raise ToolFailure(f"The tool {tool_name} failed: {kind}.") from None
 
 
-def read_number(name: str, value: Any, notes: list[str], default: int | None = None) -> int:
+def read_number(
+    name: str,
+    value: Any,
+    notes: list[str],
+    default: int | None = None,
+) -> int:
     """Return *value* as a whole number within the limits of the argument *name*.
 
     A text such as ``"5"`` or ``"5.0"`` counts as its number. ``None`` becomes the default, and so
