@@ -40,7 +40,7 @@ USES: Final = {
         "from qtmiddleware.kit.embedding import OpenAIEmbedder\n"
         "from qtmiddleware.providers.rerankers.pinecone import PineconeReranker\n"
         "made = qtm.QueryMiddleware({'transformationType': 'combined'}, client=openai.OpenAI(api_key='k'))\n"
-        "repr((made.model, OpenAIEmbedder('text-embedding-3-small'), PineconeReranker('bge-reranker-v2-m3')))\n"
+        "repr((made.engine.model, OpenAIEmbedder('text-embedding-3-small'), PineconeReranker('bge-reranker-v2-m3')))\n"
         "made.close()"
     ),
     "an index of one's own": (
