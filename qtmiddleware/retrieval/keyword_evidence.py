@@ -1,9 +1,9 @@
 """Rerank passages by the keywords that they contain.
 
-The question's words change the order only if a passage contains clearly more of these words than
-the passage that the wrapped function ranked first. The module `question_words` scores these words.
-If a model added words, or if the settings fix the weight of keywords, BM25 scores all words
-(`score_by_keywords`).
+The question's own words raise a passage only as far as they say more about it than about the
+passage that the wrapped function ranked first (`question_words`). BM25 scores the words that a
+model added (`score_by_keywords`). If the settings fix the weight of keywords, BM25 scores all of
+them.
 """
 
 from __future__ import annotations
@@ -26,29 +26,26 @@ from qtmiddleware.retrieval.bm25 import (
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
-    FULL_LEAD,
-    HALF,
     LEADING,
-    LEAST_LEAD,
-    WHOLE,
     WordRules,
     count_terms,
     find_words,
     load_word_rules,
+    measure_certainties,
     measure_coverage,
     measure_joint_coverage,
+    measure_word_evidence,
     parse_question,
-    sum_word_scores,
 )
 from qtmiddleware.types import Evidence, Trace
 
-# The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
-# nothing about the distances between passages.
-WEIGHT_OF_VARIANTS: Final = 0.4
-WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
+MODEL_WEIGHT: Final = 0.3
+"""The weight of a model's words. The scores and the question's own words have the rest."""
 # Variants share words with their question. At 1, all their evidence would count as one opinion. At
 # 2, it would count as independent opinions.
 OVERLAP: Final = 1.5
+# Division by a smaller spread could give infinity.
+_LEAST_SPREAD: Final = 1e-300
 # To recognise reciprocal ranks: how many scores are checked, and how far from a whole number a
 # rank may be by rounding.
 _LOOKED_AT: Final = 8
@@ -72,8 +69,6 @@ class _WordEvidence:
         weight: The factor by which to multiply each candidate's original score.
         strength: How much words count overall, from 0 to 1.
         reason: A sentence that explains the strength.
-        coverage: The fraction of the question's words in each candidate. If this is set, only a
-            passage with clearly more of these words can replace one of the first passages.
         joint_coverage: The fraction of the question's words that occur in at least one of the first
             `LEADING` candidates.
     """
@@ -82,7 +77,6 @@ class _WordEvidence:
     weight: float
     strength: float
     reason: str
-    coverage: Sequence[float] = ()
     joint_coverage: float | None = None
 
 
@@ -90,12 +84,9 @@ def rerank_by_keywords(
     fused_list: FusedList,
     collect_weighted_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
-    original_scores: Sequence[float | None],
     trace: Trace,
     *,
     language: str = "",
-    search_width: int | None = None,
-    top_k: int | None = None,
     add_terms: AddTerms | None = None,
     score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
@@ -109,11 +100,8 @@ def rerank_by_keywords(
         fused_list: The list to rerank.
         collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
         options: The settings for keyword evidence.
-        original_scores: The scores of the passages that the search for the question found.
         trace: Receives notes on the evidence.
         language: The code of the question's language; ``""`` if unknown.
-        search_width: How many passages the search for the question asked for.
-        top_k: How many passages the caller asked for.
         add_terms: Adds the question's glossary terms to texts with another form of these terms.
         score_metadata: Returns the evidence in the candidates' metadata.
         date_words: Words for the dates in the question. A date word counts like a word of the
@@ -135,19 +123,17 @@ def rerank_by_keywords(
     spread = (
         max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
     )
-    if len(keywords) > 1 or options.weight is not None:
+    if options.weight is not None:
         # BM25 over several queries uses no word rules, so the evidence names no language.
         language = ""
-        word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
+        word_evidence = _score_all_words(keywords, texts, options.weight)
     else:
-        # A search that returns fewer passages than it was asked for has returned all there are.
-        is_whole_collection = search_width is not None and len(original_scores) < search_width
         held_dates = [word for word in date_words if any(word in text for text in texts if text)]
         words = " ".join((keywords[0][0], *held_dates))
         titles = [candidate.passage.title for candidate in candidates]
-        word_evidence = _score_question_words(
-            words, texts, titles, language, is_whole_collection=is_whole_collection
-        )
+        word_evidence = _score_question_words(words, texts, titles, language, scores_before, spread)
+        if len(keywords) > 1:
+            word_evidence = _add_model_words(word_evidence, keywords[1:], texts)
     fields = [candidate.passage.metadata for candidate in candidates]
     metadata = None if options.weight == 0.0 else score_metadata(fields)
     if metadata is not None:
@@ -163,9 +149,6 @@ def rerank_by_keywords(
     shares = [*word_evidence.shares, *([0.0] * len(others))]
     scores = add_keyword_evidence(fused_list.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
-    if word_evidence.coverage and top_k and top_k < len(order):
-        order = _protect_first_passages(order, word_evidence.coverage, top_k)
-        _lower_scores_to_match_order(order, scores, shares)
     rescored = [
         FusedPassage(passage.key, passage.passage, score, passage.sources)
         for passage, score in zip(fused_list.items, scores, strict=True)
@@ -185,29 +168,20 @@ def rerank_by_keywords(
 
 
 def _score_all_words(
-    keywords: WeightedKeywords,
-    texts: Sequence[str | None],
-    original_scores: Sequence[float | None],
-    weight: float | None,
+    keywords: WeightedKeywords, texts: Sequence[str | None], weight: float
 ) -> _WordEvidence | None:
-    """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
+    """Return the evidence of the words of all queries at the *weight* that the settings give them.
 
-    *weight* is the weight that the settings give to words. If *weight* is ``None``, it is chosen
-    from *original_scores*.
+    Returns ``None`` if no text contains any of the words.
     """
     queries, text_terms = _list_and_count_query_terms(keywords, texts)
     evidence = _score_texts(queries, text_terms)
-    reason = ""
     if evidence is None:
         return None
-    if weight is None:
-        weight, reason = choose_weight_and_reason(original_scores)
     question_terms = frozenset(queries[0].terms)
     held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
     leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
-    return _WordEvidence(
-        [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading
-    )
+    return _WordEvidence([weight * share for share in evidence], 1.0 - weight, weight, "", leading)
 
 
 def _score_question_words(
@@ -215,8 +189,8 @@ def _score_question_words(
     texts: Sequence[str | None],
     titles: Sequence[str],
     language: str,
-    *,
-    is_whole_collection: bool,
+    scores: Sequence[float],
+    spread: float,
 ) -> _WordEvidence | None:
     """Return the evidence of the question's own words; ``None`` if no text contains any of them.
 
@@ -225,7 +199,8 @@ def _score_question_words(
         texts: The texts of the candidates.
         titles: The titles of the candidates; ``""`` for a candidate without a title.
         language: The code of the question's language; ``""`` if unknown.
-        is_whole_collection: Whether *texts* are the whole collection.
+        scores: The candidates' scores; higher is better.
+        spread: The typical gap between high and low scores.
     """
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
@@ -240,28 +215,41 @@ def _score_question_words(
     found_words = find_words(question, titled_texts, rules)
     if not any(found_words.held):
         return None
-    coverage = measure_coverage(question, found_words)
-    # A number or code that occurs in one passage only identifies this passage, even in a small
-    # collection.
-    codes = [
-        term
-        for term in question.content
-        if term.isascii() and not term.isalpha() and term not in found_words.held[0]
-    ]
-    is_whole_collection = is_whole_collection and not any(
-        sum(code in held for held in found_words.held) == 1 for code in codes
-    )
-    strength, reason = measure_strength_and_reason(
-        coverage, is_whole_collection=is_whole_collection
-    )
-    shares = (
-        [strength * share for share in sum_word_scores(question, found_words)]
+    certainties = measure_certainties(question, found_words)
+    strength = max(certainties)
+    first, *_ = coverage = measure_coverage(question, found_words)
+    reason = (
+        f"strength {strength:.2f}: one passage holds {coverage[certainties.index(strength)]:.0%} of"
+        f" the question's keywords, the first one {first:.0%}"
         if strength
-        else [0.0] * len(texts)
+        else "order kept: no passage holds clearly more of the question's keywords than the first"
+        f" one ({first:.0%})"
     )
-    return _WordEvidence(
-        shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
-    )
+    evidence = measure_word_evidence(question, found_words, certainties, scores)
+    unit = spread if spread > _LEAST_SPREAD else 1.0
+    shares = [share / unit for share in evidence]
+    joint_coverage = measure_joint_coverage(question, found_words)
+    return _WordEvidence(shares, 1.0, strength, reason, joint_coverage)
+
+
+def _add_model_words(
+    word_evidence: _WordEvidence | None, keywords: WeightedKeywords, texts: Sequence[str | None]
+) -> _WordEvidence | None:
+    """Return the weighted mean of *word_evidence* and the evidence of a model's words.
+
+    The weight is `MODEL_WEIGHT`, or less if the weights of *keywords* have a sum below 1. Returns
+    *word_evidence* unchanged if no text contains any of the words.
+    """
+    model_evidence = score_by_keywords(keywords, texts)
+    if model_evidence is None:
+        return word_evidence
+    own = word_evidence or _WordEvidence([0.0] * len(texts), 1.0, 0.0, "")
+    weight = MODEL_WEIGHT * min(1.0, sum(weight for _, weight in keywords))
+    shares = [
+        (1.0 - weight) * own_share + weight * model_share
+        for own_share, model_share in zip(own.shares, model_evidence, strict=True)
+    ]
+    return _WordEvidence(shares, 1.0 - weight, weight, "", own.joint_coverage)
 
 
 def _add_metadata_evidence(
@@ -272,13 +260,11 @@ def _add_metadata_evidence(
     A metadata_evidence value that the question names counts like a word in the passage.
     """
     if word_evidence is None:
-        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
+        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "")
     word_evidence.shares = [
         share + word_evidence.weight * added_share
         for share, added_share in zip(word_evidence.shares, metadata_evidence.shares, strict=True)
     ]
-    if word_evidence.coverage:
-        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata_evidence.matched))
     return word_evidence
 
 
@@ -288,100 +274,6 @@ def _prepend_title(title: str, text: str | None) -> str | None:
     Returns *text* unchanged if *text* already starts with *title*, or if either is empty.
     """
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
-
-
-def measure_strength_and_reason(
-    coverage: Sequence[float], *, is_whole_collection: bool
-) -> tuple[float, str]:
-    """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
-
-    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
-
-    - The lead is the largest *coverage* minus the coverage of the first passage.
-    - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
-
-    Args:
-        coverage: The fraction of the question's words in each passage.
-        is_whole_collection: Whether the passages are the whole collection. If true, the strength is
-            multiplied by `WHOLE`, unless one passage contains all the words and the first passage
-            contains at most half of them.
-    """
-    most, first = max(coverage), coverage[0]
-    strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
-    if not strength:
-        return (
-            0.0,
-            (
-                "order kept: no passage holds clearly more of the question's keywords than the"
-                f" first one ({first:.0%})"
-            ),
-        )
-    reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
-    if is_whole_collection and (most < 1.0 or first > HALF):
-        strength *= WHOLE
-        reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
-    return strength, f"strength {strength:.2f}: {reason}"
-
-
-def _protect_first_passages(
-    order: Sequence[int], coverage: Sequence[float], top_k: int
-) -> list[int]:
-    """Return *order*, changed so that few of the original first *top_k* passages are replaced.
-
-    A new passage enters the first *top_k* only by replacing an original passage with clearly fewer
-    of the question's words. New passages are tried in their order, the best one first. Each
-    replaces the lowest original passage that it can.
-
-    Args:
-        order: The candidates' positions before the reranking, best candidate first.
-        coverage: The fraction of the question's words in each candidate.
-        top_k: How many passages the caller asked for.
-    """
-    places = {candidate: place for place, candidate in enumerate(order)}
-    chosen = list(order[:top_k])
-    leaving = sorted(set(range(top_k)).difference(chosen), key=lambda candidate: -places[candidate])
-    for newcomer in [candidate for candidate in chosen if candidate >= top_k]:
-        # Coverages are fractions, so equal ones may differ by rounding.
-        limit = coverage[newcomer] - LEAST_LEAD + 1e-9
-        replaced = next((candidate for candidate in leaving if coverage[candidate] <= limit), None)
-        if replaced is None:
-            chosen.remove(newcomer)
-        else:
-            leaving.remove(replaced)
-    first_places = sorted([*chosen, *leaving], key=places.__getitem__)
-    placed = set(first_places)
-    return [*first_places, *[candidate for candidate in order if candidate not in placed]]
-
-
-def _lower_scores_to_match_order(
-    order: Sequence[int], scores: list[float], shares: list[float]
-) -> None:
-    """Lower *scores* in place until none is higher than the score before it in *order*.
-
-    *shares*, the amounts that words added to the scores, are lowered by the same amounts.
-    """
-    lowest = scores[order[0]]
-    for place in order:
-        excess = max(0.0, scores[place] - lowest)
-        scores[place] -= excess
-        shares[place] -= excess
-        lowest = scores[place]
-
-
-def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[float, str]:
-    """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
-
-    The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such
-    results less. For the usual weight, the reason is ``""``.
-    """
-    scores = [score for score in original_scores if score is not None]
-    if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
-        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
-        return (
-            weight,
-            f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks",
-        )
-    return WEIGHT_OF_VARIANTS, ""
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
@@ -432,8 +324,7 @@ def add_keyword_evidence(
         spread: The typical gap between high and low scores. If it is 0, the scores are ignored.
     """
     low = min(scores, default=0.0)
-    # Division by a smaller number could give infinity.
-    tells_apart = spread > 1e-300
+    tells_apart = spread > _LEAST_SPREAD
     return [
         weight * ((score - low) / spread if tells_apart else 0.0) + share
         for score, share in zip(scores, shares, strict=True)

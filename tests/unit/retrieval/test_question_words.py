@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import Any
 
 import pytest
@@ -9,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qtmiddleware.catalogue import LANGUAGES
-from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
 from qtmiddleware.retrieval.question_words import (
     find_stem,
     find_words,
     load_word_rules,
+    measure_certainties,
     measure_coverage,
+    measure_noise,
+    measure_word_evidence,
     parse_question,
     sum_word_scores,
 )
@@ -77,7 +80,11 @@ def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language:
     assert len(found.held) == len(texts)
     if question.terms and any(found.held):
         assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
-        assert all(share >= 0.0 for share in sum_word_scores(question, found))
+        certainties = measure_certainties(question, found)
+        assert all(0.0 <= certainty <= 1.0 for certainty in certainties)
+        scores = [1.0 / rank for rank in range(1, len(texts) + 1)]
+        evidence = measure_word_evidence(question, found, certainties, scores)
+        assert all(amount >= 0.0 for amount in evidence)
 
 
 def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
@@ -126,24 +133,36 @@ def test_words_of_the_opening_count_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("coverage", "is_whole", "strength"),
+    ("texts", "certainties"),
     [
-        ([1.0, 1.0, 0.0], False, 0.0),
-        ([0.5, 0.6], False, 0.0),
-        ([0.5, 0.7], False, 0.5),
-        ([0.2, 0.5], False, 1.0),
-        ([0.0, 1.0], False, 1.0),
-        ([0.0, 0.9], True, 0.2),
-        ([0.6, 1.0], True, 0.2),
-        ([0.5, 1.0], True, 1.0),
+        # The first one holds as much.
+        (["card fee", "card fee", "x"], [0.0, 0.0, 0.0]),
+        # Half of the words, of which only this text of eight holds one: 1.79 nats.
+        (["x", "card", *["x"] * 6], [0.0, 0.5**3 * 1.79 / 4, *[0.0] * 6]),
+        # All of the words, which no other text of a hundred holds.
+        (["x", "card fee", *["x"] * 98], [0.0, 1.0, *[0.0] * 98]),
     ],
 )
-def test_words_are_as_strong_as_the_lead_of_a_passage_over_the_first(
-    coverage: list[float], is_whole: bool, strength: float
+def test_words_are_as_sure_as_what_a_passage_holds_and_the_first_one_lacks(
+    texts: list[str], certainties: list[float]
 ) -> None:
-    found, reason = measure_strength_and_reason(coverage, is_whole_collection=is_whole)
-    assert found == pytest.approx(strength)
-    assert f"{coverage[0]:.0%}" in reason
+    question = parse_question("card fee", ENGLISH)
+    found = measure_certainties(question, find_words(question, texts, ENGLISH))
+    assert found == pytest.approx(certainties, abs=0.005)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=60), st.floats(0.01, 100), st.floats(-9, 9))
+def test_the_noise_follows_the_unit_of_the_scores_and_no_offset(
+    scores: list[float], unit: float, offset: float
+) -> None:
+    scaled = [unit * score + offset for score in scores]
+    assert measure_noise(scaled) == pytest.approx(unit * measure_noise(scores), rel=1e-3, abs=1e-6)
+
+
+def test_words_weigh_alike_in_a_whole_collection_and_in_the_best_of_a_large_one() -> None:
+    collection = [NormalDist().inv_cdf((n + 0.5) / 5_000) for n in range(5_000)]
+    whole, best = measure_noise(collection[::100]), measure_noise(collection[-50:])
+    assert best < whole < 3.0 * best
 
 
 VOCABULARY = ("jaco", "health", "concerns", "dog", "food", "allotment", "zebra", "and so on")
@@ -176,34 +195,20 @@ def search(
     )
 
 
-def cover(text: str) -> float:
-    return len({"jaco", "dog", "health", "concerns"}.intersection(text.split())) / 4
+QUESTION = frozenset({"jaco", "dog", "health", "concerns"})
 
 
 @given(PASSAGES, st.integers(1, 12))
-def test_an_order_changes_only_if_a_passage_holds_clearly_more_than_the_first(
-    passages: list[tuple[float, str]], top_k: int
-) -> None:
-    plain, ours, _ = search(passages, top_k)
-    held = [cover(text) for _, text in sorted(passages, reverse=True)]
-    if max(held) - held[0] <= 0.1:
-        assert ours == plain
-
-
-@given(PASSAGES, st.integers(1, 6))
-def test_a_passage_leaves_the_plain_set_only_for_one_that_holds_clearly_more(
+def test_words_let_a_passage_past_another_only_if_it_holds_what_the_first_one_lacks(
     passages: list[tuple[float, str]], top_k: int
 ) -> None:
     plain, ours, scores = search(passages, top_k)
-    held = [cover(text) for _, text in sorted(passages, reverse=True)]
-    gone, new = sorted(set(plain) - set(ours)), sorted(set(ours) - set(plain))
-    assert len(gone) == len(new)
-    for newcomer, left in zip(
-        sorted(new, key=lambda it: held[int(it)]),
-        sorted(gone, key=lambda it: held[int(it)]),
-        strict=True,
-    ):
-        assert held[int(newcomer)] >= held[int(left)] + 0.1
+    words = [{*text.split()} & QUESTION for _, text in sorted(passages, reverse=True)]
+    if words[0] == QUESTION or not any(words):
+        assert ours == plain
+    for place, id_ in enumerate(ours):
+        passed = [other for other in range(int(id_)) if str(other) not in ours[:place]]
+        assert not passed or words[int(id_)] - words[0]
     known = [score for score in scores if score is not None]
     assert known == sorted(known, reverse=True)
 
