@@ -286,7 +286,7 @@ def measure_signals(
     if not question.terms or not any(texts):
         return signals
     read_texts = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    found_words = find_words(question, read_texts, rules)
+    found_words = find_words(question.terms, read_texts, rules)
     signals["coverage"] = len(set().union(*found_words.held[:LEADING])) / len(question.terms)
     if len(read_texts) >= LEADING:
         heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))

@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from operator import add
-from typing import Any, Final, NamedTuple
+from operator import add, mul
+from typing import Any, Final
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.bm25 import (
-    Pair,
-    TextTerms,
     compute_pair_gains,
     compute_term_gains,
     normalise_scores,
@@ -26,8 +24,8 @@ from qtmiddleware.retrieval.bm25 import (
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
-    LEADING,
-    WordRules,
+    FoundWords,
+    QuestionWords,
     count_terms,
     find_words,
     load_word_rules,
@@ -53,6 +51,8 @@ _ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """(keywords, weight) for each of several queries."""
+WeightedWords = tuple[QuestionWords, float]
+"""(words, weight) of one query."""
 
 ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
@@ -118,22 +118,30 @@ def rerank_by_keywords(
         return fused_list
     if add_terms is not None:
         texts = add_terms(texts)
-    keywords = collect_weighted_keywords()
     scores_before = [passage.score for passage in candidates]
     spread = (
         max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
     )
+    held_dates = [word for word in date_words if any(word in text for text in texts if text)]
+    (question_keywords, weight), *model_keywords = keywords = collect_weighted_keywords()
+    rules = load_word_rules(language)
+    question = parse_question(" ".join((question_keywords, *held_dates)), rules)
+    queries = [(parse_question(text, rules), weight) for text, weight in model_keywords]
     if options.weight is not None:
-        # BM25 over several queries uses no word rules, so the evidence names no language.
-        language = ""
-        word_evidence = _score_all_words(keywords, texts, options.weight)
-    else:
-        held_dates = [word for word in date_words if any(word in text for text in texts if text)]
-        words = " ".join((keywords[0][0], *held_dates))
-        titles = [candidate.passage.title for candidate in candidates]
-        word_evidence = _score_question_words(words, texts, titles, language, scores_before, spread)
-        if len(keywords) > 1:
-            word_evidence = _add_model_words(word_evidence, keywords[1:], texts)
+        queries.insert(0, (question, weight))
+    # The beginning of a text counts more, and a title says best what the text is about.
+    titled_texts = [
+        _prepend_title(candidate.passage.title, text)
+        for candidate, text in zip(candidates, texts, strict=True)
+    ]
+    found_words = find_words(_list_terms(question, queries), titled_texts, rules)
+    word_evidence = (
+        _score_question_words(question, found_words, scores_before, spread)
+        if options.weight is None
+        else None
+    )
+    if queries:
+        word_evidence = _add_model_words(word_evidence, queries, found_words, options.weight)
     fields = [candidate.passage.metadata for candidate in candidates]
     metadata = None if options.weight == 0.0 else score_metadata(fields)
     if metadata is not None:
@@ -167,53 +175,24 @@ def rerank_by_keywords(
     return FusedList([*leading, *rescored[len(candidates) :]], fused_list.method, evidence=evidence)
 
 
-def _score_all_words(
-    keywords: WeightedKeywords, texts: Sequence[str | None], weight: float
-) -> _WordEvidence | None:
-    """Return the evidence of the words of all queries at the *weight* that the settings give them.
-
-    Returns ``None`` if no text contains any of the words.
-    """
-    queries, text_terms = _list_and_count_query_terms(keywords, texts)
-    evidence = _score_texts(queries, text_terms)
-    if evidence is None:
-        return None
-    question_terms = frozenset(queries[0].terms)
-    held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
-    leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
-    return _WordEvidence([weight * share for share in evidence], 1.0 - weight, weight, "", leading)
+def _list_terms(question: QuestionWords, queries: Sequence[WeightedWords]) -> list[str]:
+    """Return the terms of *question*, and the content words of the other *queries*."""
+    contents = (term for words, _ in queries for term in words.content)
+    return list(dict.fromkeys((*question.terms, *contents)))
 
 
 def _score_question_words(
-    keywords: str,
-    texts: Sequence[str | None],
-    titles: Sequence[str],
-    language: str,
-    scores: Sequence[float],
-    spread: float,
+    question: QuestionWords, found_words: FoundWords, scores: Sequence[float], spread: float
 ) -> _WordEvidence | None:
     """Return the evidence of the question's own words; ``None`` if no text contains any of them.
 
     Args:
-        keywords: The question's keywords.
-        texts: The texts of the candidates.
-        titles: The titles of the candidates; ``""`` for a candidate without a title.
-        language: The code of the question's language; ``""`` if unknown.
+        question: The question's words.
+        found_words: The result of `find_words` for the candidates.
         scores: The candidates' scores; higher is better.
         spread: The typical gap between high and low scores.
     """
-    rules = load_word_rules(language)
-    question = parse_question(keywords, rules)
-    if not question.terms:
-        return None
-    # The beginning of a text counts more, and a title says best what the text is about.
-    titled_texts = (
-        [_prepend_title(title, text) for title, text in zip(titles, texts, strict=True)]
-        if any(titles)
-        else texts
-    )
-    found_words = find_words(question, titled_texts, rules)
-    if not any(found_words.held):
+    if not any(map(frozenset(question.terms).intersection, found_words.held)):
         return None
     certainties = measure_certainties(question, found_words)
     strength = max(certainties)
@@ -233,18 +212,22 @@ def _score_question_words(
 
 
 def _add_model_words(
-    word_evidence: _WordEvidence | None, keywords: WeightedKeywords, texts: Sequence[str | None]
+    word_evidence: _WordEvidence | None,
+    queries: Sequence[WeightedWords],
+    found_words: FoundWords,
+    weight: float | None,
 ) -> _WordEvidence | None:
-    """Return the weighted mean of *word_evidence* and the evidence of a model's words.
+    """Return the weighted mean of *word_evidence* and the evidence of the words of *queries*.
 
-    The weight is `MODEL_WEIGHT`, or less if the weights of *keywords* have a sum below 1. Returns
-    *word_evidence* unchanged if no text contains any of the words.
+    Without a *weight* from the settings, the weight is `MODEL_WEIGHT`, or less if the weights of
+    *queries* have a sum below 1. Returns *word_evidence* unchanged if no text contains any word.
     """
-    model_evidence = score_by_keywords(keywords, texts)
+    model_evidence = _score_words(queries, found_words)
     if model_evidence is None:
         return word_evidence
-    own = word_evidence or _WordEvidence([0.0] * len(texts), 1.0, 0.0, "")
-    weight = MODEL_WEIGHT * min(1.0, sum(weight for _, weight in keywords))
+    own = word_evidence or _WordEvidence([0.0] * len(model_evidence), 1.0, 0.0, "")
+    if weight is None:
+        weight = MODEL_WEIGHT * min(1.0, sum(weight for _, weight in queries))
     shares = [
         (1.0 - weight) * own_share + weight * model_share
         for own_share, model_share in zip(own.shares, model_evidence, strict=True)
@@ -332,79 +315,44 @@ def add_keyword_evidence(
 
 
 def score_by_keywords(
-    keywords: WeightedKeywords, texts: Sequence[str | None]
+    keywords: WeightedKeywords, texts: Sequence[str | None], language: str = ""
 ) -> list[float] | None:
     """Return a score per text for the keywords of several queries; higher is better.
 
     Returns ``None`` if no text contains any keyword.
 
     A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
-    words that are neighbours in both the query and the text. `normalise_scores` scales the scores
-    of each query. The scaled scores are combined:
+    content words that are neighbours in the query and also in the text. `normalise_scores` scales
+    the scores of each query. The scaled scores are combined:
 
     result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
 
     Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
     are, from 1 (they repeat each other) to 2 (independent).
     """
-    return _score_texts(*_list_and_count_query_terms(keywords, texts))
+    rules = load_word_rules(language)
+    queries = [(parse_question(text, rules), weight) for text, weight in keywords]
+    terms = _list_terms(QuestionWords((), (), (), ()), queries)
+    return _score_words(queries, find_words(terms, texts, rules))
 
 
-class _QueryTerms(NamedTuple):
-    """The words of one query.
-
-    Attributes:
-        terms: The query's words.
-        pairs: The pairs of words that are neighbours in the query.
-        weight: The weight of the query in the combined score.
-    """
-
-    terms: Sequence[str]
-    pairs: Sequence[Pair]
-    weight: float
-
-
-def _list_and_count_query_terms(
-    keywords: WeightedKeywords, texts: Sequence[str | None]
-) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
-    """Return the terms of each query, and the counts of these terms in each text.
-
-    Queries with weight 0 are left out.
-    """
-    rules = WordRules()
-    queries = [
-        _QueryTerms(words.terms, words.pairs, weight)
-        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
-        if weight > 0
-    ]
-    terms = list(dict.fromkeys(term for query in queries for term in query.terms))
-    pairs = frozenset(pair for query in queries for pair in query.pairs)
-    return queries, count_terms(texts, terms, pairs)
-
-
-def _score_texts(
-    queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
-) -> list[float] | None:
-    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
-
-    The scores of all queries are combined as in `score_by_keywords`.
-    """
+def _score_words(queries: Sequence[WeightedWords], found_words: FoundWords) -> list[float] | None:
+    """Return a score per text for the words of *queries*, as `score_by_keywords` does."""
+    queries = [(words, weight) for words, weight in queries if weight > 0]
+    terms = frozenset(term for words, _ in queries for term in words.content)
+    pairs = list(dict.fromkeys(pair for words, _ in queries for pair in words.neighbours))
+    text_terms = count_terms(found_words, terms, pairs)
     term_gains = compute_term_gains(text_terms)
     pair_gains = compute_pair_gains(text_terms)
-    size = len(text_terms)
-    matching = [
-        (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
-        for terms, pairs, weight in queries
-        if any(scores := sum_gains(terms, term_gains, size))
-    ]
+    matching = []
+    for words, weight in queries:
+        if any(scores := sum_gains(words.content, term_gains, len(text_terms))):
+            pair_scores = sum_gains(words.neighbours, pair_gains, len(text_terms))
+            matching.append((normalise_scores(list(map(add, scores, pair_scores))), weight))
     if not matching:
         return None
     largest = max(weight for _, weight in matching)
     shares = [weight / largest for _, weight in matching]
     divisor = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
-    evidence = [0.0] * size
-    for (scores, _), share in zip(matching, shares, strict=True):
-        evidence = list(
-            map(add, evidence, [share / divisor * score for score in normalise_scores(scores)])
-        )
-    return evidence
+    columns = zip(*(scores for scores, _ in matching), strict=True)
+    return [sum(map(mul, shares, scores)) / divisor for scores in columns]

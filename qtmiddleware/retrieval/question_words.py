@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from itertools import pairwise
 from math import fsum, hypot, inf, sqrt
@@ -31,7 +31,6 @@ from qtmiddleware.preprocessing.text import (
     compile_term_pattern,
     fold_text,
     is_unspaced,
-    split_pairs,
     split_terms,
 )
 from qtmiddleware.retrieval.bm25 import (
@@ -273,19 +272,17 @@ def _compile_code(code: str) -> re.Pattern[str]:
     return re.compile(rf" {optional_v}{body}{plural}(?=[{' .:' if has_longer_forms else ' '}])")
 
 
-def find_words(
-    question: QuestionWords, texts: Sequence[str | None], rules: WordRules
-) -> FoundWords:
-    """Find out which words of *question* occur in each of *texts*, in any form.
+def find_words(terms: Sequence[str], texts: Sequence[str | None], rules: WordRules) -> FoundWords:
+    """Find out which of *terms*, the stems of words, occur in each of *texts*, in any form.
 
     Only excerpts of long texts are read (`bm25.MOST_READ`). The folded texts are searched for the
     stems, which is faster than splitting them into words.
     """
-    joints = _choose_joints(question.terms)
+    joints = _choose_joints(terms)
     read_texts = shorten_texts([text or "" for text in texts])
     folded = [f" {_fold_words(text, joints)} " for text in read_texts]
     line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    finders = [(term, _make_finder(term, rules.endings)) for term in question.terms]
+    finders = [(term, _make_finder(term, rules.endings)) for term in terms]
     return FoundWords(
         texts=folded,
         held=[{term for term, find in finders if find(text, 0)} for text in folded],
@@ -332,7 +329,8 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _O
 def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
     """Return the (begin, end) offsets of all forms of *term* in a folded text."""
     find = _make_finder(term, endings)
-    offsets, found = list[_Offsets](), find(text, 0)
+    offsets = list[_Offsets]()
+    found = find(text, 0)
     while found:
         offsets.append(found)
         found = find(text, found[1])
@@ -398,7 +396,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
-    held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
+    held_terms = find_words(parse_question(keywords, rules).terms, [text], rules).held[0]
     words: dict[str, str] = {}
     for word in split_terms(keywords):
         # A passage with another number is named by the name in the code alone.
@@ -532,43 +530,19 @@ class WordScores(NamedTuple):
     head: Sequence[float]
 
 
-def count_terms(
-    texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: frozenset[Pair]
-) -> list[TextTerms]:
-    """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
-
-    Only excerpts of long texts are read (`bm25.MOST_READ`). For the many words of a model, this is
-    faster than `find_words`, which knows all forms and positions of a question's few words.
-    """
-    forms = {
-        form: term
-        for term in query_terms
-        for form in (term, f"{term}s")
-        if strip_plural(form) == term
-    }
-    codes = {term: _compile_code(term) for term in query_terms if is_code(term)}
-    joints = _choose_joints(query_terms)
+def count_terms(found_words: FoundWords, terms: Set[str], pairs: Iterable[Pair]) -> list[TextTerms]:
+    """Count *terms* in each text, and find the *pairs* of them that are neighbours in it."""
     text_terms = []
-    for text in shorten_texts([text or "" for text in texts]):
-        folded = _fold_words(text, joints)
-        words = folded.split()
-        if not folded.isascii():
-            words = [part for word in words for part in split_pairs(word)]
-        counts: dict[str, int] = {}
-        neighbours: list[Pair] = []
-        previous_place, previous_term = -2, ""
-        for place, term in [
-            (place, forms[word]) for place, word in enumerate(words) if word in forms
-        ]:
-            counts[term] = counts.get(term, 0) + 1
-            if place == previous_place + 1:
-                neighbours.append((previous_term, term))
-            previous_place, previous_term = place, term
-        for term, pattern in codes.items():
-            if count := len(pattern.findall(f" {folded} ")):
-                counts[term] = count
-        pairs = query_pairs.intersection(neighbours) if neighbours else frozenset()
-        text_terms.append(TextTerms(counts, len(words), pairs))
+    for text, all_held in zip(found_words.texts, found_words.held, strict=True):
+        held = all_held & terms
+        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
+        counts = {term: len(term_offsets) for term, term_offsets in offsets.items()}
+        neighbours = [
+            pair
+            for pair in pairs
+            if held.issuperset(pair) and _is_pair_near(text, offsets, pair, window=1)
+        ]
+        text_terms.append(TextTerms(counts, len(text) - 2, frozenset(neighbours)))
     return text_terms
 
 

@@ -62,7 +62,7 @@ def test_a_stem_is_the_beginning_of_its_word_and_never_short(word: str, language
 @given(WORDS, st.lists(WORDS, min_size=1, max_size=5))
 def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[str]) -> None:
     question = parse_question(keywords, ENGLISH)
-    found = find_words(question, texts, ENGLISH)
+    found = find_words(question.terms, texts, ENGLISH)
     for text, held in zip(texts, found.held, strict=True):
         stems = {find_stem(word, ENGLISH.endings) for word in text.split()}
         assert held == stems.intersection(question.terms)
@@ -76,7 +76,7 @@ def test_words_are_found_as_in_a_list_of_all_stems(keywords: str, texts: list[st
 def test_no_text_makes_it_fail(keywords: str, texts: list[str | None], language: str) -> None:
     rules = load_word_rules(language)
     question = parse_question(keywords, rules)
-    found = find_words(question, texts, rules)
+    found = find_words(question.terms, texts, rules)
     assert len(found.held) == len(texts)
     if question.terms and any(found.held):
         assert all(0.0 <= share <= 1.0 for share in measure_coverage(question, found))
@@ -104,7 +104,7 @@ def test_function_words_are_no_content_unless_there_is_nothing_else() -> None:
 def test_accents_case_and_scripts_without_spaces_meet(keyword: str, text: str) -> None:
     question = parse_question(keyword, load_word_rules(""))
     assert measure_coverage(
-        question, find_words(question, [text, "nothing"], load_word_rules(""))
+        question, find_words(question.terms, [text, "nothing"], load_word_rules(""))
     ) == [1.0, 0.0]
 
 
@@ -119,7 +119,7 @@ def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far
     question = parse_question("card fee", ENGLISH)
     padding = " and so on" * 10
     weighed = sum_word_scores(
-        question, find_words(question, [near + padding, far + padding, "zebra"], ENGLISH)
+        question, find_words(question.terms, [near + padding, far + padding, "zebra"], ENGLISH)
     )
     assert weighed[0] > weighed[1] > weighed[2] == 0.0
 
@@ -127,7 +127,7 @@ def test_words_that_stand_near_each_other_in_any_order_count_more(near: str, far
 def test_words_of_the_opening_count_more() -> None:
     question, padding = parse_question("card", ENGLISH), " and so on" * 30
     first, last, _ = sum_word_scores(
-        question, find_words(question, ["card" + padding, padding + " card", "x"], ENGLISH)
+        question, find_words(question.terms, ["card" + padding, padding + " card", "x"], ENGLISH)
     )
     assert first > last
 
@@ -147,7 +147,7 @@ def test_words_are_as_sure_as_what_a_passage_holds_and_the_first_one_lacks(
     texts: list[str], certainties: list[float]
 ) -> None:
     question = parse_question("card fee", ENGLISH)
-    found = measure_certainties(question, find_words(question, texts, ENGLISH))
+    found = measure_certainties(question, find_words(question.terms, texts, ENGLISH))
     assert found == pytest.approx(certainties, abs=0.005)
 
 
