@@ -56,10 +56,10 @@ HEAD_WEIGHT: Final = 2.0
 """The weight of the measure ``head``, compared with the other two."""
 COVERAGE_POWER: Final = 3
 """How much less the words of a passage count that contains only some of the question's words."""
-FULL_LEAD: Final = 4.0
+FULL_LEAD: Final = 6.0
 """The lead in information, in nats, from which words count fully.
 
-About one word that no other passage of fifty contains, and a common one.
+About two words that no other passage of fifty contains.
 """
 LEADING: Final = 3
 """How many passages at the top of a list are searched together for the question's words."""
