@@ -22,7 +22,8 @@ PRESETS: Final = ("rules", "words")
 DEPTH: Final = 10
 HEAD: Final = """# The question's words with another embedding model
 
-Written by `{command}`. *Gain* is in points of nDCG@10 over the plain search, *worse* the share of the questions that
+Written by `{command}`.
+*Gain* is in points of nDCG@10 over the plain search, *worse* the share of the questions that
 score lower. `rules` is asked all questions that have vectors, `words` those that were recorded.
 """
 
