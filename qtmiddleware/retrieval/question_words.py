@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache, lru_cache
 from itertools import pairwise
-from math import fsum, hypot, inf, sqrt
+from math import hypot, sqrt
 from operator import add
 from typing import Final, NamedTuple
 
@@ -61,6 +61,13 @@ FULL_LEAD: Final = 6.0
 
 About two words that no other passage of fifty contains.
 """
+LEAST_LEAD: Final = 13.0
+"""The lead from which words count, in nats, times the number of texts.
+
+So one word counts nothing in a list of six texts, where almost every word is rare.
+"""
+FEWEST_TEXTS: Final = 8
+"""Lists with fewer texts count as so many for `LEAST_LEAD`."""
 LEADING: Final = 3
 """How many passages at the top of a list are searched together for the question's words."""
 HEAD_CHARS: Final = 120
@@ -69,6 +76,7 @@ WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
 # Words with more characters between them are not near each other, however few words these are.
 _MOST_BETWEEN: Final = 60
+_MOST_DEVIATION: Final = 1e300
 # A stem has at least this many letters.
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
@@ -439,7 +447,10 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
 def measure_certainties(question: QuestionWords, found_words: FoundWords) -> list[float]:
     """Return how surely the words of each text outweigh those of the first one, from 0 to 1.
 
-    certainty = coverage ** `COVERAGE_POWER` x min(1, lead / `FULL_LEAD`)
+    certainty = coverage ** `COVERAGE_POWER` x rise
+
+    The rise goes from 0 to 1 while the lead goes from `LEAST_LEAD` / (number of texts) to
+    `FULL_LEAD`.
 
     - The coverage is the fraction of the question's content words that occur in the text.
     - The information in a text is the sum of the idf of these words, in nats. The idf is counted in
@@ -450,10 +461,14 @@ def measure_certainties(question: QuestionWords, found_words: FoundWords) -> lis
     held = [content & terms for terms in found_words.held]
     idf = compute_idf(Counter([term for terms in held for term in terms]), len(held))
     information = [sum([idf[term] for term in terms]) for terms in held]
-    leads = [max(0.0, nats - information[0]) for nats in information]
+    least = LEAST_LEAD / max(FEWEST_TEXTS, len(held))
+    rises = [
+        min(1.0, max(0.0, nats - information[0] - least) / (FULL_LEAD - least))
+        for nats in information
+    ]
     return [
-        (len(terms) / len(content)) ** COVERAGE_POWER * min(1.0, lead / FULL_LEAD)
-        for terms, lead in zip(held, leads, strict=True)
+        (len(terms) / len(content)) ** COVERAGE_POWER * rise
+        for terms, rise in zip(held, rises, strict=True)
     ]
 
 
@@ -494,11 +509,13 @@ def measure_noise(scores: Sequence[float]) -> float:
     the first 50 of thousands, the range is narrow and the last score is near the mean. The factor
     brings both closer together.
     """
-    mean = fsum(scores) / len(scores)
+    mean = sum([score / len(scores) for score in scores])
     depth = mean - min(scores)
-    # Scores may be so large that their squares are infinite.
+    # The squares of large scores are infinite.
     deviation = hypot(*[score - mean for score in scores]) / sqrt(len(scores))
-    return deviation * sqrt(min(1.0, deviation / depth)) if 0.0 < depth < inf else 0.0
+    # The scores of no real search are so large that the evidence would be infinite.
+    is_usable = depth > 0.0 and deviation < _MOST_DEVIATION
+    return deviation * sqrt(min(1.0, deviation / depth)) if is_usable else 0.0
 
 
 def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
