@@ -45,7 +45,7 @@ from qtmiddleware.retrieval.bm25 import (
     sum_gains,
 )
 
-WORD_WEIGHT: Final = 12.0
+WORD_WEIGHT: Final = 16.0
 """The weight of a question's words, as a multiple of `measure_noise`.
 
 This and the next three constants were chosen together on half of the questions of the shared sets,
@@ -56,18 +56,16 @@ HEAD_WEIGHT: Final = 2.0
 """The weight of the measure ``head``, compared with the other two."""
 COVERAGE_POWER: Final = 3
 """How much less the words of a passage count that contains only some of the question's words."""
-FULL_LEAD: Final = 6.0
+FULL_LEAD: Final = 5.0
 """The lead in information, in nats, from which words count fully.
 
-About two words that no other passage of fifty contains.
+About one word that no other passage of fifty contains, and one that few contain.
 """
-LEAST_LEAD: Final = 13.0
-"""The lead from which words count, in nats, times the number of texts.
+LEAST_LEAD: Final = 2.4
+"""The lead up to which words count nothing if the first text contains all the words.
 
-So one word counts nothing in a list of six texts, where almost every word is rare.
+If it contains some of them, the same part of this lead.
 """
-FEWEST_TEXTS: Final = 8
-"""Lists with fewer texts count as so many for `LEAST_LEAD`."""
 LEADING: Final = 3
 """How many passages at the top of a list are searched together for the question's words."""
 HEAD_CHARS: Final = 120
@@ -449,8 +447,8 @@ def measure_certainties(question: QuestionWords, found_words: FoundWords) -> lis
 
     certainty = coverage ** `COVERAGE_POWER` x rise
 
-    The rise goes from 0 to 1 while the lead goes from `LEAST_LEAD` / (number of texts) to
-    `FULL_LEAD`.
+    The rise goes from 0 to 1 while the lead goes from `LEAST_LEAD` x (coverage of the first text)
+    to `FULL_LEAD`.
 
     - The coverage is the fraction of the question's content words that occur in the text.
     - The information in a text is the sum of the idf of these words, in nats. The idf is counted in
@@ -461,7 +459,7 @@ def measure_certainties(question: QuestionWords, found_words: FoundWords) -> lis
     held = [content & terms for terms in found_words.held]
     idf = compute_idf(Counter([term for terms in held for term in terms]), len(held))
     information = [sum([idf[term] for term in terms]) for terms in held]
-    least = LEAST_LEAD / max(FEWEST_TEXTS, len(held))
+    least = LEAST_LEAD * len(held[0]) / len(content)
     rises = [
         min(1.0, max(0.0, nats - information[0] - least) / (FULL_LEAD - least))
         for nats in information

@@ -138,9 +138,9 @@ def test_words_of_the_opening_count_more() -> None:
         # The first one holds as much.
         (["card fee", "card fee", "x"], [0.0, 0.0, 0.0]),
         # Half of the words, of which only this text of a hundred holds one: 4.20 nats.
-        (["x", "card", *["x"] * 98], [0.0, 0.5**3 * 4.07 / 5.87, *[0.0] * 98]),
-        # In a list of six texts, a word that only one holds is no lead.
-        (["card", "card fee", *["x"] * 4], [0.0] * 6),
+        (["x", "card", *["x"] * 98], [0.0, 0.5**3 * 4.20 / 5, *[0.0] * 98]),
+        # The first one holds half, and a word that only one of six holds is little: 1.54 nats.
+        (["card", "card fee", *["x"] * 4], [0.0, 0.34 / 3.8, *[0.0] * 4]),
         # All of the words, which no other text of a hundred holds.
         (["x", "card fee", *["x"] * 98], [0.0, 1.0, *[0.0] * 98]),
     ],
