@@ -16,15 +16,32 @@ from typing import Any, Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.config.errors import hide_secrets
 from qtmiddleware.errors import ResponseShapeError
-from qtmiddleware.preprocessing.text import format_count, shorten_text, split_terms
+from qtmiddleware.preprocessing.text import (
+    format_count,
+    shorten_text,
+    split_terms,
+)
 from qtmiddleware.retrieval import responses
 from qtmiddleware.retrieval.call import PAGED, find_query_problem
-from qtmiddleware.retrieval.fusion import find_score_direction, has_usable_scores
+from qtmiddleware.retrieval.fusion import (
+    find_score_direction,
+    has_usable_scores,
+)
 from qtmiddleware.retrieval.metadata_evidence import find_distinguishing_fields
 from qtmiddleware.retrieval.question_words import find_matching_words, is_code
-from qtmiddleware.types import Degradation, Match, Operation, Passage, Ranking, Retrieval
+from qtmiddleware.types import (
+    Degradation,
+    Match,
+    Operation,
+    Passage,
+    Ranking,
+    Retrieval,
+)
 from qtmiddleware.wrapping import clauses
-from qtmiddleware.wrapping.binding import find_top_k_name, read_parameters_of_any
+from qtmiddleware.wrapping.binding import (
+    find_top_k_name,
+    read_parameters_of_any,
+)
 
 MOST_ASKED: Final = 10
 """The largest number of questions to ask. A longer list is sampled at even intervals."""
@@ -37,7 +54,10 @@ _PATIENCE_MS: Final = 20_000
 _MOST_QUOTED: Final = 300
 
 # The settings of a call with the rules alone.
-_FREE: Final[Mapping[str, Any]] = {"transformationType": "none", "rerank": {"enabled": False}}
+_FREE: Final[Mapping[str, Any]] = {
+    "transformationType": "none",
+    "rerank": {"enabled": False},
+}
 
 _MEASURE: Final = (
     "measure whether that is better: qtm.evaluation.compare(fn, queries, qrels), or qtm bench"
@@ -63,7 +83,11 @@ _MODEL_FIXES: Final = {
     "over_budget": "raise budget.*",
 }
 _NAME_FIELD: Final = "if a field holds them, name the field in keywordEvidence.fields.{}"
-_DIRECTIONS: Final = {1: "lower is better", -1: "higher is better", 0: "all are equal"}
+_DIRECTIONS: Final = {
+    1: "lower is better",
+    -1: "higher is better",
+    0: "all are equal",
+}
 # The stages whose problems have findings of their own.
 _REPORTED: Final = ("transform", "rerank")
 
@@ -205,10 +229,18 @@ class _CheckRun:
         # Several calls read the history, and an iterator can be read only once.
         if isinstance(history := kwargs.get("history"), Iterator):
             kwargs["history"] = list(history)
-        traceless = {"cache": {"enabled": False}, "log": {"path": None}, "shadow": None}
+        traceless = {
+            "cache": {"enabled": False},
+            "log": {"path": None},
+            "shadow": None,
+        }
         self.recorder = _Recorder()
         self.search = configure_function(
-            search, *filter(None, layers), traceless, observers=[self.recorder], is_quiet=True
+            search,
+            *filter(None, layers),
+            traceless,
+            observers=[self.recorder],
+            is_quiet=True,
         )
         self.middleware = self.search.middleware
         self.settings = self.middleware.settings
@@ -253,7 +285,12 @@ class _CheckRun:
             return error
 
     def _add(
-        self, state: CheckState, subject: str, text: str, fix: str = "", **values: Any
+        self,
+        state: CheckState,
+        subject: str,
+        text: str,
+        fix: str = "",
+        **values: Any,
     ) -> None:
         self.findings.append(Finding(subject, state, text, fix, values))
 
@@ -261,7 +298,10 @@ class _CheckRun:
 
     def _add_call_findings(self, free: Any) -> bool:
         """Add findings on the arguments of the call. Return whether the function can be used."""
-        operation, embedding = self.recorder.find("retrieval"), self.recorder.find("embedding")
+        operation, embedding = (
+            self.recorder.find("retrieval"),
+            self.recorder.find("embedding"),
+        )
         self.question, top_k = (operation.content, operation.top_k) if operation else ("", None)
         problem = None if isinstance(free, Exception) else _find_problem(free, "query")
         # A call that failed before its retrieval began says nothing about the question.
@@ -285,32 +325,62 @@ class _CheckRun:
         for note in _list_notes(free, "query"):
             warnings = [problem.detail for problem in free.degradations if problem.reason == PAGED]
             fix = "".join(warnings).partition("; ")[2]
-            self._add(OK, "pages", note, fix, argument=note.split("`")[1], named=not fix)
+            self._add(
+                OK,
+                "pages",
+                note,
+                fix,
+                argument=note.split("`")[1],
+                named=not fix,
+            )
         return True
 
     def _add_top_k_finding(self, top_k: int | None) -> None:
-        name, fix = self.search.top_k_argument or self.search.wrap_options.get("top_k_arg"), ""
+        name, fix = (
+            self.search.top_k_argument or self.search.wrap_options.get("top_k_arg"),
+            "",
+        )
         text = f"`{name or 'top_k'}`, {top_k} in this call"
         if top_k is None and name:
             text = f"`{name}` is not a number"
         elif top_k is None:
             text = "no parameter sets the number, so qtmiddleware cannot ask for more"
             fix = "if there is such a parameter, name it with top_k_arg="
-        self._add(OFF if top_k is None else OK, "top_k", text, fix, argument=name, value=top_k)
+        self._add(
+            OFF if top_k is None else OK,
+            "top_k",
+            text,
+            fix,
+            argument=name,
+            value=top_k,
+        )
 
     def _add_query_problem(self, problem: Degradation) -> bool:
         text, _, fix = problem.detail.partition("; ")
         if problem.reason == "not_text":
-            text, fix = f"`{self.argument}` must be text, not {problem.detail}", _NOT_TEXT
+            text, fix = (
+                f"`{self.argument}` must be text, not {problem.detail}",
+                _NOT_TEXT,
+            )
         elif problem.reason in ("blank", "too_long"):
             text = f"the question is {problem.reason.replace('_', ' ')}"
             fix = "ask another question"
-        self._add(PROBLEM, "query", text, fix, argument=self.argument, reason=problem.reason)
+        self._add(
+            PROBLEM,
+            "query",
+            text,
+            fix,
+            argument=self.argument,
+            reason=problem.reason,
+        )
         return False
 
     def _add_failed_call(self, error: Exception) -> bool:
         """Add a finding on *error*, which the function or embed= raised. Return ``False``."""
-        embedding, missing = self.recorder.find("embedding"), self._list_missing_arguments()
+        embedding, missing = (
+            self.recorder.find("embedding"),
+            self._list_missing_arguments(),
+        )
         subject, text = "call", f"the function raised {_describe_error(error)}"
         fix = "call the function without qtmiddleware, with the same arguments"
         if embedding is not None and embedding.outcome != "ok":
@@ -352,9 +422,15 @@ class _CheckRun:
         text = "the function returned no passages"
         fix = "check the namespace, the filter and whether the index holds passages"
         if failed := _find_problem(free, "middleware"):
-            text, fix = f"reading the passages raised {failed.detail}", responses.ADVICE
+            text, fix = (
+                f"reading the passages raised {failed.detail}",
+                responses.ADVICE,
+            )
         elif failed := _find_problem(free, "response"):
-            text, fix = f"no passages were found in {failed.detail}", responses.ADVICE
+            text, fix = (
+                f"no passages were found in {failed.detail}",
+                responses.ADVICE,
+            )
             try:
                 responses.find_shape(free.response, self.settings.keyword_evidence)
             except ResponseShapeError as error:
@@ -363,7 +439,11 @@ class _CheckRun:
         return False
 
     def _describe_ranking(self, free: Retrieval, ranking: Ranking) -> None:
-        passages, scores, count = ranking.passages, ranking.scores, len(ranking.passages)
+        passages, scores, count = (
+            ranking.passages,
+            ranking.scores,
+            len(ranking.passages),
+        )
         search = self.recorder.find("search", "original")
         asked = None if search is None else search.top_k
         text = f"your function returned {f'{count} of {asked}' if asked else count}"
@@ -476,7 +556,13 @@ class _CheckRun:
         reranks = settings.rerank.enabled and settings.fusion.row.merges
         if not asks:
             fix = 'set transformationType: "combined" and escalation: "always", with a model'
-            self._add(OFF, "model", "the settings ask no model", fix, configured=has_model)
+            self._add(
+                OFF,
+                "model",
+                "the settings ask no model",
+                fix,
+                configured=has_model,
+            )
         elif not has_model:
             fix = "pass client=, or set OPENAI_API_KEY or QTM_LLM_BASE_URL"
             self._add(PROBLEM, "model", "not configured", fix, configured=False)
@@ -484,7 +570,10 @@ class _CheckRun:
         best: Any = free
         if asks or reranks:
             patience = max(limits.llm_timeout_ms, _PATIENCE_MS)
-            waits = {"llmTimeoutMs": patience, "deadlineMs": max(limits.deadline_ms, patience)}
+            waits = {
+                "llmTimeoutMs": patience,
+                "deadlineMs": max(limits.deadline_ms, patience),
+            }
             mode = {"escalation": {"mode": "always"}} if asks else {"transformationType": "none"}
             best = await self._ask(self.questions[0], {"limits": waits, **mode})
         if isinstance(best, Exception):
@@ -496,7 +585,12 @@ class _CheckRun:
             failed, judged = _find_problem(best, "rerank"), len(best.reranked)
             text = f"reranks {judged} candidates{_describe_change(free, best)}"
             text = f"failed: {_describe(failed)}" if failed else text
-            self._add(PROBLEM if failed or not judged else OK, "rerank", text, judged=judged)
+            self._add(
+                PROBLEM if failed or not judged else OK,
+                "rerank",
+                text,
+                judged=judged,
+            )
         for problem in best.degradations:
             if problem.reason != PAGED and problem.stage.partition(".")[0] not in _REPORTED:
                 text = f"{problem.stage} failed: {_describe(problem)}"
@@ -513,7 +607,10 @@ class _CheckRun:
         kinds = [variant.kind for variant in best.variants[1:]]
         written = [row.label for row in TEXT_FIELDS.values() if best.transformation.texts(row.name)]
         times = [stage.ms for stage in trace.stages if stage.name.startswith("transform")]
-        ms, tokens = max(times, default=0.0), trace.input_tokens + trace.output_tokens
+        ms, tokens = (
+            max(times, default=0.0),
+            trace.input_tokens + trace.output_tokens,
+        )
         granted = round(1e3 * self.settings.limits.model_seconds)
         state, fix = OK, ""
         text = f"{name} replied in {ms:,.0f} ms" + (f", {tokens} tokens" if tokens else "")
@@ -532,9 +629,25 @@ class _CheckRun:
             text += f"; it wrote {', '.join(written) or 'nothing to search'}; "
             text += format_count(len(kinds), "more search", "more searches")
             text += _describe_change(free, best)
-        values = {"name": name, "configured": True, "calls": trace.llm_calls, "tokens": tokens}
-        values |= {"ms": round(ms, 3), "cost_usd": trace.cost_usd, "kinds": kinds}
-        self._add(state, "model", text, fix, **values, reason=failed.reason if failed else "")
+        values = {
+            "name": name,
+            "configured": True,
+            "calls": trace.llm_calls,
+            "tokens": tokens,
+        }
+        values |= {
+            "ms": round(ms, 3),
+            "cost_usd": trace.cost_usd,
+            "kinds": kinds,
+        }
+        self._add(
+            state,
+            "model",
+            text,
+            fix,
+            **values,
+            reason=failed.reason if failed else "",
+        )
 
 
 def _list_questions(value: Any) -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import hashlib
 import io
 import json
@@ -345,8 +344,11 @@ def _open_output(
             f"{path} cannot be written: {error.strerror}; name another --out", path="--out"
         ) from error
     try:
-        # The system ends the lock when this process ends.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if sys.platform != "win32":
+            import fcntl
+
+            # The system ends the lock when this process ends.
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if overwrite:
             os.ftruncate(descriptor, 0)
         yield descriptor, _read_finished(descriptor, path, digest)

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -54,6 +53,8 @@ _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.stdin.readline()); "
     "from qtmiddleware.kit.documents.converting import serve; serve()"
 )
+_ALARM: Final = 14
+"""The signal of an alarm, on POSIX systems."""
 _CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 _log: Final = get_logger("qtmiddleware.documents")
@@ -108,7 +109,7 @@ class Converter:
         if "unreadable" in answer:
             raise UnreadableDocument(path, *answer["unreadable"])
         if not answer:
-            is_late = process.returncode == -signal.SIGALRM
+            is_late = process.returncode == -_ALARM
             detail = "takes too long" if is_late else f"crashed, code {process.returncode}"
             raise UnreadableDocument(path, "its reader failed", f"reading it {detail}")
         return [Piece(*piece) for piece in answer["pieces"]]
@@ -171,13 +172,16 @@ def serve() -> None:
     standard input closes. Each message is one line of JSON.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent process handles interrupts.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     warnings.simplefilter("ignore")
     # Whatever a library prints must not get between the answers.
     out, sys.stdout = sys.stdout, sys.stderr
-    # Some systems reject the limit.
-    with suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if sys.platform != "win32":
+        import resource
+
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        # Some systems reject the limit.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     notes = _Notes()
     logging.getLogger("qtmiddleware.documents").addHandler(notes)
     for line in sys.stdin:
@@ -193,8 +197,7 @@ def _answer_request(path: Path, follow_link: bool, seconds: float) -> dict[str, 
     try:
         with open_regular_file(path, follow_link=follow_link) as file:
             size = check_size(path, file)
-            # The alarm ends the process, even if Python code or a library hangs.
-            signal.setitimer(signal.ITIMER_REAL, seconds * min(30, 1 + (size >> 20)))
+            _set_alarm(seconds * min(30, 1 + (size >> 20)))
             if extension in _ZIPPED:
                 _check_zip(path, file)
             pieces = limit_text(path, READERS[extension](path, file), size)
@@ -213,7 +216,14 @@ def _answer_request(path: Path, follow_link: bool, seconds: float) -> dict[str, 
         # Only the kind of the error: its message may quote the document.
         return {"unreadable": ["damaged", type(error).__name__]}
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        _set_alarm(0)
+
+
+def _set_alarm(seconds: float) -> None:
+    """End this process after *seconds*, even if a library hangs; never if they are 0."""
+    # Windows has no alarms.
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _check_zip(path: Path, file: BinaryIO) -> None:

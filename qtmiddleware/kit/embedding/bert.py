@@ -21,7 +21,14 @@ HEAD_SIZE: Final = 32
 EPSILON: Final = 1e-12
 
 # Abramowitz and Stegun 1964, formula 7.1.26 for the error function, with the highest power first.
-_ERROR_FUNCTION: Final = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592, 0.0)
+_ERROR_FUNCTION: Final = (
+    1.061405429,
+    -1.453152027,
+    1.421413741,
+    -0.284496736,
+    0.254829592,
+    0.0,
+)
 _ERROR_FUNCTION_SCALE: Final = 0.3275911
 _BLOCK: Final = 16
 """The number of rows per step of the activation function, which then stays in the CPU's cache."""
@@ -64,7 +71,10 @@ class BertEncoder:
         rows = self._normalise("embeddings.LayerNorm", rows)
         for layer in (f"encoder.layer.{number}" for number in range(LAYERS)):
             parts = [
-                np.split(self._apply_dense(f"{layer}.attention.self.{part}", rows), ends)
+                np.split(
+                    self._apply_dense(f"{layer}.attention.self.{part}", rows),
+                    ends,
+                )
                 for part in ("query", "key", "value")
             ]
             attended = np.concatenate([_attend(*text) for text in zip(*parts, strict=True)])

@@ -11,7 +11,10 @@ from typing import Final
 from qtmiddleware.catalogue import TEXT_FIELDS
 from qtmiddleware.preprocessing import extract_keywords, preprocess
 from qtmiddleware.preprocessing.text import clean_text
-from qtmiddleware.retrieval.movement import drop_function_words, find_question_language
+from qtmiddleware.retrieval.movement import (
+    drop_function_words,
+    find_question_language,
+)
 from qtmiddleware.retrieval.question_words import locate_words
 from qtmiddleware.types import Retrieval
 
@@ -58,7 +61,10 @@ class Keywords:
         """Split *text* into its keywords and what is between them."""
         owners = [""] * len(text)
         # A keyword of both belongs to the question.
-        for owner, words in (("model", self.model), ("question", self.question)):
+        for owner, words in (
+            ("model", self.model),
+            ("question", self.question),
+        ):
             for start, end in self._locate(words, text):
                 owners[start:end] = [owner] * (end - start)
         pieces = groupby(zip(text, owners, strict=True), key=lambda pair: pair[1])
