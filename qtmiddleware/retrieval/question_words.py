@@ -48,8 +48,8 @@ from qtmiddleware.retrieval.bm25 import (
 WORD_WEIGHT: Final = 16.0
 """The weight of a question's words, as a multiple of `measure_noise`.
 
-This and the next three constants were chosen together on half of the questions of the shared sets,
-with three embedding models. The aim was to lose little of the gain on large sets and to make few
+This and the next three constants were chosen together on the shared sets, with three embedding
+models. The aim was to lose little of the gain on large sets and to make few
 questions of small collections worse.
 """
 HEAD_WEIGHT: Final = 2.0
