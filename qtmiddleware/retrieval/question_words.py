@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from math import hypot, sqrt
 from operator import add
@@ -150,6 +150,8 @@ class QuestionWords(NamedTuple):
 
 _Offsets = tuple[int, int]
 """The offsets at which a word begins and ends."""
+_Finder = Callable[[str, int], _Offsets | None]
+"""Returns the next offsets of a term's forms in a folded text, from an offset on."""
 
 
 class FoundWords(NamedTuple):
@@ -159,13 +161,13 @@ class FoundWords(NamedTuple):
         texts: The texts in lower case and without accents, with a space before and after each.
         held: For each text, the terms that occur in it.
         head_ends: The offset at which the first line of each text ends.
-        endings: The endings of word forms in the question's language.
+        finders: What finds each term in a text.
     """
 
     texts: Sequence[str]
     held: Sequence[set[str]]
     head_ends: Sequence[int]
-    endings: tuple[str, ...]
+    finders: Mapping[str, _Finder]
 
 
 @cache
@@ -183,6 +185,12 @@ def load_word_rules(language: str) -> WordRules:
         for form in (word, *word.split("'"), word.replace("'", ""))
     }
     return WordRules(frozenset(folded), tuple(sorted(lexicon.endings, key=len, reverse=True)))
+
+
+@cache
+def _load_stems(endings: tuple[str, ...]) -> Callable[[str], str]:
+    """Return `find_stem` for these *endings*, which a cache need not compare at every word."""
+    return lru_cache(maxsize=20_000)(partial(find_stem, endings=endings))
 
 
 @lru_cache(maxsize=20_000)
@@ -288,18 +296,19 @@ def find_words(terms: Sequence[str], texts: Sequence[str | None], rules: WordRul
     read_texts = shorten_texts([text or "" for text in texts])
     folded = [f" {_fold_words(text, joints)} " for text in read_texts]
     line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    finders = [(term, _make_finder(term, rules.endings)) for term in terms]
+    finders = {term: _make_finder(term, rules.endings) for term in terms}
+    items = list(finders.items())
     return FoundWords(
         texts=folded,
-        held=[{term for term, find in finders if find(text, 0)} for text in folded],
+        held=[{term for term, find in items if find(text, 0)} for text in folded],
         head_ends=[1 + (HEAD_CHARS if line_end < 0 else line_end) for line_end in line_ends],
-        endings=rules.endings,
+        finders=finders,
     )
 
 
 @lru_cache(maxsize=1_024)
-def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _Offsets | None]:
-    """Return a function (folded text, begin) -> the next offsets of a form of *term*."""
+def _make_finder(term: str, endings: tuple[str, ...]) -> _Finder:
+    """Return what finds the forms of *term*, whose endings are among *endings*."""
     if is_code(term):
         pattern = _compile_code(term)
 
@@ -318,13 +327,14 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _O
         return find_pair
     # Every form of a term begins with the term. A very short term has no other forms.
     beginning = f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
+    stem_of = _load_stems(endings)
 
     def find_form(text: str, begin: int) -> _Offsets | None:
         at = text.find(beginning, begin)
         while at >= 0:
             end = text.find(" ", at + 1)
             # Two terms may begin alike: each takes only its own forms.
-            if find_stem(text[at + 1 : end], endings) == term:
+            if stem_of(text[at + 1 : end]) == term:
                 return at + 1, end
             at = text.find(beginning, end)
         return None
@@ -332,9 +342,8 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _O
     return find_form
 
 
-def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
-    """Return the (begin, end) offsets of all forms of *term* in a folded text."""
-    find = _make_finder(term, endings)
+def _list_offsets(find: _Finder, text: str) -> list[_Offsets]:
+    """Return the (begin, end) offsets of all forms that *find* finds in a folded text."""
     offsets = list[_Offsets]()
     found = find(text, 0)
     while found:
@@ -427,9 +436,8 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     for match in compile_term_pattern().finditer(folded_text):
         joined += f"{match.group()} "
         joined_places += [*places[match.start() : match.end()], places[match.end() - 1]]
-    offsets = [
-        span for term in question.terms for span in _list_offsets(term, joined, rules.endings)
-    ]
+    finders = [_make_finder(term, rules.endings) for term in question.terms]
+    offsets = [span for find in finders for span in _list_offsets(find, joined)]
     spans: list[tuple[int, int]] = []
     for begin, end in sorted(offsets):
         last = end if is_unspaced(joined[begin]) and end + 1 < len(joined) else end - 1
@@ -550,7 +558,7 @@ def count_terms(found_words: FoundWords, terms: Set[str], pairs: Iterable[Pair])
     text_terms = []
     for text, all_held in zip(found_words.texts, found_words.held, strict=True):
         held = all_held & terms
-        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
+        offsets = {term: _list_offsets(found_words.finders[term], text) for term in held}
         counts = {term: len(term_offsets) for term, term_offsets in offsets.items()}
         neighbours = [
             pair
@@ -563,12 +571,13 @@ def count_terms(found_words: FoundWords, terms: Set[str], pairs: Iterable[Pair])
 
 def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
-    content = frozenset(question.content)
+    content, own_terms = frozenset(question.content), frozenset(question.terms)
     text_terms, near, head_terms = list[TextTerms](), list[float](), list[list[str]]()
-    for text, held, head_end in zip(
+    for text, all_held, head_end in zip(
         found_words.texts, found_words.held, found_words.head_ends, strict=True
     ):
-        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
+        held = all_held & own_terms
+        offsets = {term: _list_offsets(found_words.finders[term], text) for term in held}
         pairs = [pair for pair in question.pairs if held.issuperset(pair)]
         neighbours = [pair for pair in question.neighbours if held.issuperset(pair)]
         text_terms.append(
