@@ -167,7 +167,7 @@ def _compile_identifier(span: str) -> re.Pattern[str]:
     folded_span = fold_text(span).strip().removesuffix("'s").removesuffix("'").rstrip(".")
     parts = [re.escape(part) for part in _JOINT.split(folded_span) if part]
     # A model may write "version 2.10" or only "2.10" for "v2.10".
-    if parts[0] == "v" and len(parts) == 2:
+    if len(parts) == 2 and parts[0] == "v":
         is_dotted = "." in parts[1]
         parts = ["v(?:ersion)?", parts[1]]
         if is_dotted:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from qtmiddleware.config.settings import Settings
@@ -222,6 +222,7 @@ def test_whatever_is_left_holds_every_span(spans: Spans, text: str) -> None:
     st.text(),
     st.lists(st.tuples(st.sampled_from(["name", "url", "negation", "quote", "number"]), st.text())),
 )
+@example("", "", [("name", "\x80")])
 def test_no_text_makes_the_guard_fail(query: str, text: str, spans: Spans) -> None:
     guarded(
         query, spans, rewrite=text, sub_queries=(text,), paraphrases=(text, query), keywords=(text,)
