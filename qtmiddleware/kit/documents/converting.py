@@ -12,10 +12,12 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any, BinaryIO, Final, Self
 from zipfile import ZipFile
 
@@ -182,6 +184,7 @@ def serve() -> None:
         # Some systems reject the limit.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    threading.Thread(target=_end_with_parent, args=[os.getppid()], daemon=True).start()
     notes = _Notes()
     logging.getLogger("qtmiddleware.documents").addHandler(notes)
     for line in sys.stdin:
@@ -189,6 +192,13 @@ def serve() -> None:
         answer = _answer_request(Path(path), follow_link, seconds)
         _send_message(out, {**answer, "notes": notes.messages})
         notes.messages.clear()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process soon after the process *parent* ends, also in the middle of a document."""
+    while os.getppid() == parent:
+        sleep(1.0)
+    os._exit(1)
 
 
 def _answer_request(path: Path, follow_link: bool, seconds: float) -> dict[str, Any]:
