@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 if TYPE_CHECKING:
-    from benchmarks.evidence.places import Place
+    from benchmarks.evidence.candidates import Place
 
 RATE: Final = 0.35
 ORDERS: Final = 10
@@ -42,7 +42,7 @@ class Asked:
 
 def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from benchmarks.evidence.places import find_places
+    from benchmarks.evidence.candidates import find_places
     from benchmarks.quality.report import table
     from qtmiddleware.retrieval.gate import _EXPECTED
 

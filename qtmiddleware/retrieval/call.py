@@ -398,8 +398,8 @@ def collect_weighted_keywords(
 ) -> list[tuple[str, float]]:
     """Return (keywords, weight) for each group of keywords that count as evidence.
 
-    - The first group contains the question's keywords. If the model named keywords, the second
-      group contains them. Both have weight 1.
+    - The first group has weight 1. It contains the question's keywords and the keywords that the
+      model named.
     - Each variant that may contain words of an answer adds a group, even if it is not searched. The
       group's weight is a fraction of the variant's weight in the fusion.
     - A step-back question adds no group, because it is more general than the question.
@@ -411,9 +411,7 @@ def collect_weighted_keywords(
         settings: The settings; ``keywordEvidence.variants`` is the fraction. If it is 0, no variant
             adds a group.
     """
-    groups = [(question_keywords, 1.0)]
-    if transformation.keywords:
-        groups.append((" ".join(transformation.keywords), 1.0))
+    groups = [(" ".join((question_keywords, *transformation.keywords)), 1.0)]
     share = settings.keyword_evidence.variants
     if share:
         groups.extend(

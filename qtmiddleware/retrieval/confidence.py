@@ -175,4 +175,4 @@ def measure_leading_coverage(
     if not question.terms or not any(texts):
         return None
     read_parts = [(text or "")[:_READ] for text in texts]
-    return measure_joint_coverage(question, find_words(question.terms, read_parts, rules))
+    return measure_joint_coverage(question, find_words(question, read_parts, rules))

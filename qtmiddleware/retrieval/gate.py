@@ -27,17 +27,16 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from heapq import nlargest
 from itertools import islice
-from operator import add
 from typing import Final
 
 from qtmiddleware.config.settings import Settings
 from qtmiddleware.preprocessing import Span
+from qtmiddleware.retrieval.keyword_evidence import measure_strength_and_reason
 from qtmiddleware.retrieval.question_words import (
     LEADING,
     find_words,
     load_word_rules,
-    measure_certainties,
-    measure_word_evidence,
+    measure_coverage,
     parse_question,
     sum_word_scores,
 )
@@ -286,7 +285,7 @@ def measure_signals(
     if not question.terms or not any(texts):
         return signals
     read_texts = [(text or "")[:_READ] for text in texts[:LOOKED_AT]]
-    found_words = find_words(question.terms, read_texts, rules)
+    found_words = find_words(question, read_texts, rules)
     signals["coverage"] = len(set().union(*found_words.held[:LEADING])) / len(question.terms)
     if len(read_texts) >= LEADING:
         heights = _scale_scores_or_ranks(scores[: len(read_texts)], len(read_texts))
@@ -297,9 +296,16 @@ def measure_signals(
             if best_word_share > min(word_shares)
             else 0.0
         )
-        certainties = measure_certainties(question, found_words)
-        added = measure_word_evidence(question, found_words, certainties, heights)
-        joint_scores = nlargest(NEAR, map(add, heights, added))
+        strength, _ = measure_strength_and_reason(
+            measure_coverage(question, found_words), is_whole_collection=False
+        )
+        joint_scores = nlargest(
+            NEAR,
+            [
+                height + strength * word_share
+                for height, word_share in zip(heights, word_shares, strict=True)
+            ],
+        )
         signals["joint_lead"] = joint_scores[0] - joint_scores[-1]
     return signals
 

@@ -1,9 +1,9 @@
 """Rerank passages by the keywords that they contain.
 
-The question's own words raise a passage only as far as they say more about it than about the
-passage that the wrapped function ranked first (`question_words`). BM25 scores the words that a
-model added (`score_by_keywords`). If the settings fix the weight of keywords, BM25 scores all of
-them.
+The question's words change the order only if a passage contains clearly more of these words than
+the passage that the wrapped function ranked first. The module `question_words` scores these words.
+If a model added words, or if the settings fix the weight of keywords, BM25 scores all words
+(`score_by_keywords`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from operator import add, mul
-from typing import Any, Final
+from operator import add
+from typing import Any, Final, NamedTuple
 
 from qtmiddleware.config.settings import KeywordEvidenceSettings
 from qtmiddleware.retrieval.bm25 import (
+    Pair,
+    TextTerms,
     compute_pair_gains,
     compute_term_gains,
     normalise_scores,
@@ -24,26 +26,29 @@ from qtmiddleware.retrieval.bm25 import (
 from qtmiddleware.retrieval.fusion import FusedList, FusedPassage
 from qtmiddleware.retrieval.metadata_evidence import MetadataEvidence
 from qtmiddleware.retrieval.question_words import (
-    FoundWords,
-    QuestionWords,
+    FULL_LEAD,
+    HALF,
+    LEADING,
+    LEAST_LEAD,
+    WHOLE,
+    WordRules,
     count_terms,
     find_words,
     load_word_rules,
-    measure_certainties,
     measure_coverage,
     measure_joint_coverage,
-    measure_word_evidence,
     parse_question,
+    sum_word_scores,
 )
 from qtmiddleware.types import Evidence, Trace
 
-MODEL_WEIGHT: Final = 0.3
-"""The weight of a model's words. The scores and the question's own words have the rest."""
+# The weight of a model's words, next to ordinary scores and next to reciprocal ranks, which say
+# nothing about the distances between passages.
+WEIGHT_OF_VARIANTS: Final = 0.4
+WEIGHT_OF_VARIANTS_BESIDE_RANKS: Final = 0.3
 # Variants share words with their question. At 1, all their evidence would count as one opinion. At
 # 2, it would count as independent opinions.
 OVERLAP: Final = 1.5
-# Division by a smaller spread could give infinity.
-_LEAST_SPREAD: Final = 1e-300
 # To recognise reciprocal ranks: how many scores are checked, and how far from a whole number a
 # rank may be by rounding.
 _LOOKED_AT: Final = 8
@@ -51,8 +56,6 @@ _ROUNDING: Final = 1e-4
 
 WeightedKeywords = Sequence[tuple[str, float]]
 """(keywords, weight) for each of several queries."""
-WeightedWords = tuple[QuestionWords, float]
-"""(words, weight) of one query."""
 
 ScoreMetadata = Callable[[Sequence[Mapping[str, Any]]], MetadataEvidence | None]
 """Returns the evidence in the metadata of several passages; ``None`` if there is none."""
@@ -69,6 +72,8 @@ class _WordEvidence:
         weight: The factor by which to multiply each candidate's original score.
         strength: How much words count overall, from 0 to 1.
         reason: A sentence that explains the strength.
+        coverage: The fraction of the question's words in each candidate. If this is set, only a
+            passage with clearly more of these words can replace one of the first passages.
         joint_coverage: The fraction of the question's words that occur in at least one of the first
             `LEADING` candidates.
     """
@@ -77,6 +82,7 @@ class _WordEvidence:
     weight: float
     strength: float
     reason: str
+    coverage: Sequence[float] = ()
     joint_coverage: float | None = None
 
 
@@ -84,9 +90,12 @@ def rerank_by_keywords(
     fused_list: FusedList,
     collect_weighted_keywords: Callable[[], WeightedKeywords],
     options: KeywordEvidenceSettings,
+    original_scores: Sequence[float | None],
     trace: Trace,
     *,
     language: str = "",
+    search_width: int | None = None,
+    top_k: int | None = None,
     add_terms: AddTerms | None = None,
     score_metadata: ScoreMetadata = lambda _: None,
     date_words: Sequence[str] = (),
@@ -100,8 +109,11 @@ def rerank_by_keywords(
         fused_list: The list to rerank.
         collect_weighted_keywords: Returns the keywords. Called only if a candidate has a text.
         options: The settings for keyword evidence.
+        original_scores: The scores of the passages that the search for the question found.
         trace: Receives notes on the evidence.
         language: The code of the question's language; ``""`` if unknown.
+        search_width: How many passages the search for the question asked for.
+        top_k: How many passages the caller asked for.
         add_terms: Adds the question's glossary terms to texts with another form of these terms.
         score_metadata: Returns the evidence in the candidates' metadata.
         date_words: Words for the dates in the question. A date word counts like a word of the
@@ -118,30 +130,24 @@ def rerank_by_keywords(
         return fused_list
     if add_terms is not None:
         texts = add_terms(texts)
+    keywords = collect_weighted_keywords()
     scores_before = [passage.score for passage in candidates]
     spread = (
         max(scores_before) - min(scores_before) if fused_list.spread is None else fused_list.spread
     )
-    held_dates = [word for word in date_words if any(word in text for text in texts if text)]
-    (question_keywords, weight), *model_keywords = keywords = collect_weighted_keywords()
-    rules = load_word_rules(language)
-    question = parse_question(" ".join((question_keywords, *held_dates)), rules)
-    queries = [(parse_question(text, rules), weight) for text, weight in model_keywords]
-    if options.weight is not None:
-        queries.insert(0, (question, weight))
-    # The beginning of a text counts more, and a title says best what the text is about.
-    titled_texts = [
-        _prepend_title(candidate.passage.title, text)
-        for candidate, text in zip(candidates, texts, strict=True)
-    ]
-    found_words = find_words(_list_terms(question, queries), titled_texts, rules)
-    word_evidence = (
-        _score_question_words(question, found_words, scores_before, spread)
-        if options.weight is None
-        else None
-    )
-    if queries:
-        word_evidence = _add_model_words(word_evidence, queries, found_words, options.weight)
+    if len(keywords) > 1 or options.weight is not None:
+        # BM25 over several queries uses no word rules, so the evidence names no language.
+        language = ""
+        word_evidence = _score_all_words(keywords, texts, original_scores, options.weight)
+    else:
+        # A search that returns fewer passages than it was asked for has returned all there are.
+        is_whole_collection = search_width is not None and len(original_scores) < search_width
+        held_dates = [word for word in date_words if any(word in text for text in texts if text)]
+        words = " ".join((keywords[0][0], *held_dates))
+        titles = [candidate.passage.title for candidate in candidates]
+        word_evidence = _score_question_words(
+            words, texts, titles, language, is_whole_collection=is_whole_collection
+        )
     fields = [candidate.passage.metadata for candidate in candidates]
     metadata = None if options.weight == 0.0 else score_metadata(fields)
     if metadata is not None:
@@ -157,6 +163,9 @@ def rerank_by_keywords(
     shares = [*word_evidence.shares, *([0.0] * len(others))]
     scores = add_keyword_evidence(fused_list.scores, shares, word_evidence.weight, spread)
     order = sorted(range(len(candidates)), key=[-score for score in scores].__getitem__)
+    if word_evidence.coverage and top_k and top_k < len(order):
+        order = _protect_first_passages(order, word_evidence.coverage, top_k)
+        _lower_scores_to_match_order(order, scores, shares)
     rescored = [
         FusedPassage(passage.key, passage.passage, score, passage.sources)
         for passage, score in zip(fused_list.items, scores, strict=True)
@@ -175,64 +184,84 @@ def rerank_by_keywords(
     return FusedList([*leading, *rescored[len(candidates) :]], fused_list.method, evidence=evidence)
 
 
-def _list_terms(question: QuestionWords, queries: Sequence[WeightedWords]) -> list[str]:
-    """Return the terms of *question*, and the content words of the other *queries*."""
-    contents = (term for words, _ in queries for term in words.content)
-    return list(dict.fromkeys((*question.terms, *contents)))
+def _score_all_words(
+    keywords: WeightedKeywords,
+    texts: Sequence[str | None],
+    original_scores: Sequence[float | None],
+    weight: float | None,
+) -> _WordEvidence | None:
+    """Return the evidence of the words of all queries; ``None`` if no text contains any of them.
+
+    *weight* is the weight that the settings give to words. If *weight* is ``None``, it is chosen
+    from *original_scores*.
+    """
+    queries, text_terms = _list_and_count_query_terms(keywords, texts)
+    evidence = _score_texts(queries, text_terms)
+    reason = ""
+    if evidence is None:
+        return None
+    if weight is None:
+        weight, reason = choose_weight_and_reason(original_scores)
+    question_terms = frozenset(queries[0].terms)
+    held_terms = frozenset[str]().union(*(text.counts.keys() for text in text_terms[:LEADING]))
+    leading = len(question_terms & held_terms) / len(question_terms) if question_terms else None
+    return _WordEvidence(
+        [weight * share for share in evidence], 1.0 - weight, weight, reason, joint_coverage=leading
+    )
 
 
 def _score_question_words(
-    question: QuestionWords, found_words: FoundWords, scores: Sequence[float], spread: float
+    keywords: str,
+    texts: Sequence[str | None],
+    titles: Sequence[str],
+    language: str,
+    *,
+    is_whole_collection: bool,
 ) -> _WordEvidence | None:
     """Return the evidence of the question's own words; ``None`` if no text contains any of them.
 
     Args:
-        question: The question's words.
-        found_words: The result of `find_words` for the candidates.
-        scores: The candidates' scores; higher is better.
-        spread: The typical gap between high and low scores.
+        keywords: The question's keywords.
+        texts: The texts of the candidates.
+        titles: The titles of the candidates; ``""`` for a candidate without a title.
+        language: The code of the question's language; ``""`` if unknown.
+        is_whole_collection: Whether *texts* are the whole collection.
     """
-    if not any(map(frozenset(question.terms).intersection, found_words.held)):
+    rules = load_word_rules(language)
+    question = parse_question(keywords, rules)
+    if not question.terms:
         return None
-    certainties = measure_certainties(question, found_words)
-    strength = max(certainties)
-    first, *_ = coverage = measure_coverage(question, found_words)
-    reason = (
-        f"strength {strength:.2f}: one passage holds {coverage[certainties.index(strength)]:.0%} of"
-        f" the question's keywords, the first one {first:.0%}"
-        if strength
-        else "order kept: no passage holds clearly more of the question's keywords than the first"
-        f" one ({first:.0%})"
+    # The beginning of a text counts more, and a title says best what the text is about.
+    titled_texts = (
+        [_prepend_title(title, text) for title, text in zip(titles, texts, strict=True)]
+        if any(titles)
+        else texts
     )
-    evidence = measure_word_evidence(question, found_words, certainties, scores)
-    unit = spread if spread > _LEAST_SPREAD else 1.0
-    shares = [share / unit for share in evidence]
-    joint_coverage = measure_joint_coverage(question, found_words)
-    return _WordEvidence(shares, 1.0, strength, reason, joint_coverage)
-
-
-def _add_model_words(
-    word_evidence: _WordEvidence | None,
-    queries: Sequence[WeightedWords],
-    found_words: FoundWords,
-    weight: float | None,
-) -> _WordEvidence | None:
-    """Return the weighted mean of *word_evidence* and the evidence of the words of *queries*.
-
-    Without a *weight* from the settings, the weight is `MODEL_WEIGHT`, or less if the weights of
-    *queries* have a sum below 1. Returns *word_evidence* unchanged if no text contains any word.
-    """
-    model_evidence = _score_words(queries, found_words)
-    if model_evidence is None:
-        return word_evidence
-    own = word_evidence or _WordEvidence([0.0] * len(model_evidence), 1.0, 0.0, "")
-    if weight is None:
-        weight = MODEL_WEIGHT * min(1.0, sum(weight for _, weight in queries))
-    shares = [
-        (1.0 - weight) * own_share + weight * model_share
-        for own_share, model_share in zip(own.shares, model_evidence, strict=True)
+    found_words = find_words(question, titled_texts, rules)
+    if not any(found_words.held):
+        return None
+    coverage = measure_coverage(question, found_words)
+    # A number or code that occurs in one passage only identifies this passage, even in a small
+    # collection.
+    codes = [
+        term
+        for term in question.content
+        if term.isascii() and not term.isalpha() and term not in found_words.held[0]
     ]
-    return _WordEvidence(shares, 1.0 - weight, weight, "", own.joint_coverage)
+    is_whole_collection = is_whole_collection and not any(
+        sum(code in held for held in found_words.held) == 1 for code in codes
+    )
+    strength, reason = measure_strength_and_reason(
+        coverage, is_whole_collection=is_whole_collection
+    )
+    shares = (
+        [strength * share for share in sum_word_scores(question, found_words)]
+        if strength
+        else [0.0] * len(texts)
+    )
+    return _WordEvidence(
+        shares, 1.0, strength, reason, coverage, measure_joint_coverage(question, found_words)
+    )
 
 
 def _add_metadata_evidence(
@@ -243,11 +272,13 @@ def _add_metadata_evidence(
     A metadata_evidence value that the question names counts like a word in the passage.
     """
     if word_evidence is None:
-        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "")
+        return _WordEvidence(metadata_evidence.shares, 1.0, 0.0, "", metadata_evidence.matched)
     word_evidence.shares = [
         share + word_evidence.weight * added_share
         for share, added_share in zip(word_evidence.shares, metadata_evidence.shares, strict=True)
     ]
+    if word_evidence.coverage:
+        word_evidence.coverage = list(map(add, word_evidence.coverage, metadata_evidence.matched))
     return word_evidence
 
 
@@ -257,6 +288,100 @@ def _prepend_title(title: str, text: str | None) -> str | None:
     Returns *text* unchanged if *text* already starts with *title*, or if either is empty.
     """
     return f"{title}\n{text}" if text and title and not text.startswith(title) else text
+
+
+def measure_strength_and_reason(
+    coverage: Sequence[float], *, is_whole_collection: bool
+) -> tuple[float, str]:
+    """Return (strength, reason): how much the question's own words count, from 0 to 1, and why.
+
+    strength = (lead - `LEAST_LEAD`) / (`FULL_LEAD` - `LEAST_LEAD`)
+
+    - The lead is the largest *coverage* minus the coverage of the first passage.
+    - Up to `LEAST_LEAD`, words do not count. From `FULL_LEAD` on, they count fully.
+
+    Args:
+        coverage: The fraction of the question's words in each passage.
+        is_whole_collection: Whether the passages are the whole collection. If true, the strength is
+            multiplied by `WHOLE`, unless one passage contains all the words and the first passage
+            contains at most half of them.
+    """
+    most, first = max(coverage), coverage[0]
+    strength = min(1.0, max(0.0, (most - first - LEAST_LEAD) / (FULL_LEAD - LEAST_LEAD)))
+    if not strength:
+        return (
+            0.0,
+            (
+                "order kept: no passage holds clearly more of the question's keywords than the"
+                f" first one ({first:.0%})"
+            ),
+        )
+    reason = f"one passage holds {most:.0%} of the question's keywords, the first one {first:.0%}"
+    if is_whole_collection and (most < 1.0 or first > HALF):
+        strength *= WHOLE
+        reason = f"{reason}; the list is the whole collection, so keywords count a fifth"
+    return strength, f"strength {strength:.2f}: {reason}"
+
+
+def _protect_first_passages(
+    order: Sequence[int], coverage: Sequence[float], top_k: int
+) -> list[int]:
+    """Return *order*, changed so that few of the original first *top_k* passages are replaced.
+
+    A new passage enters the first *top_k* only by replacing an original passage with clearly fewer
+    of the question's words. New passages are tried in their order, the best one first. Each
+    replaces the lowest original passage that it can.
+
+    Args:
+        order: The candidates' positions before the reranking, best candidate first.
+        coverage: The fraction of the question's words in each candidate.
+        top_k: How many passages the caller asked for.
+    """
+    places = {candidate: place for place, candidate in enumerate(order)}
+    chosen = list(order[:top_k])
+    leaving = sorted(set(range(top_k)).difference(chosen), key=lambda candidate: -places[candidate])
+    for newcomer in [candidate for candidate in chosen if candidate >= top_k]:
+        # Coverages are fractions, so equal ones may differ by rounding.
+        limit = coverage[newcomer] - LEAST_LEAD + 1e-9
+        replaced = next((candidate for candidate in leaving if coverage[candidate] <= limit), None)
+        if replaced is None:
+            chosen.remove(newcomer)
+        else:
+            leaving.remove(replaced)
+    first_places = sorted([*chosen, *leaving], key=places.__getitem__)
+    placed = set(first_places)
+    return [*first_places, *[candidate for candidate in order if candidate not in placed]]
+
+
+def _lower_scores_to_match_order(
+    order: Sequence[int], scores: list[float], shares: list[float]
+) -> None:
+    """Lower *scores* in place until none is higher than the score before it in *order*.
+
+    *shares*, the amounts that words added to the scores, are lowered by the same amounts.
+    """
+    lowest = scores[order[0]]
+    for place in order:
+        excess = max(0.0, scores[place] - lowest)
+        scores[place] -= excess
+        shares[place] -= excess
+        lowest = scores[place]
+
+
+def choose_weight_and_reason(original_scores: Sequence[float | None]) -> tuple[float, str]:
+    """Return (weight, reason): the weight of a model's words, and why it is lower than usual.
+
+    The weight is lower if *original_scores* are reciprocal ranks, because keywords improve such
+    results less. For the usual weight, the reason is ``""``.
+    """
+    scores = [score for score in original_scores if score is not None]
+    if len(scores) == len(original_scores) and are_reciprocal_ranks(scores):
+        weight = WEIGHT_OF_VARIANTS_BESIDE_RANKS
+        return (
+            weight,
+            f"weight {weight:.2f} of {WEIGHT_OF_VARIANTS}: the scores are reciprocal ranks",
+        )
+    return WEIGHT_OF_VARIANTS, ""
 
 
 def are_reciprocal_ranks(scores: Sequence[float]) -> bool:
@@ -307,7 +432,8 @@ def add_keyword_evidence(
         spread: The typical gap between high and low scores. If it is 0, the scores are ignored.
     """
     low = min(scores, default=0.0)
-    tells_apart = spread > _LEAST_SPREAD
+    # Division by a smaller number could give infinity.
+    tells_apart = spread > 1e-300
     return [
         weight * ((score - low) / spread if tells_apart else 0.0) + share
         for score, share in zip(scores, shares, strict=True)
@@ -315,44 +441,79 @@ def add_keyword_evidence(
 
 
 def score_by_keywords(
-    keywords: WeightedKeywords, texts: Sequence[str | None], language: str = ""
+    keywords: WeightedKeywords, texts: Sequence[str | None]
 ) -> list[float] | None:
     """Return a score per text for the keywords of several queries; higher is better.
 
     Returns ``None`` if no text contains any keyword.
 
     A query's score for a text is the BM25 score of its words, plus `PAIR` x idf for each pair of
-    content words that are neighbours in the query and also in the text. `normalise_scores` scales
-    the scores of each query. The scaled scores are combined:
+    words that are neighbours in both the query and the text. `normalise_scores` scales the scores
+    of each query. The scaled scores are combined:
 
     result = sum(weight x scaled) / sum(weight ** `OVERLAP`) ** (1 / `OVERLAP`)
 
     Both sums are over the queries that match any text. `OVERLAP` says how independent the queries
     are, from 1 (they repeat each other) to 2 (independent).
     """
-    rules = load_word_rules(language)
-    queries = [(parse_question(text, rules), weight) for text, weight in keywords]
-    terms = _list_terms(QuestionWords((), (), (), ()), queries)
-    return _score_words(queries, find_words(terms, texts, rules))
+    return _score_texts(*_list_and_count_query_terms(keywords, texts))
 
 
-def _score_words(queries: Sequence[WeightedWords], found_words: FoundWords) -> list[float] | None:
-    """Return a score per text for the words of *queries*, as `score_by_keywords` does."""
-    queries = [(words, weight) for words, weight in queries if weight > 0]
-    terms = frozenset(term for words, _ in queries for term in words.content)
-    pairs = list(dict.fromkeys(pair for words, _ in queries for pair in words.neighbours))
-    text_terms = count_terms(found_words, terms, pairs)
+class _QueryTerms(NamedTuple):
+    """The words of one query.
+
+    Attributes:
+        terms: The query's words.
+        pairs: The pairs of words that are neighbours in the query.
+        weight: The weight of the query in the combined score.
+    """
+
+    terms: Sequence[str]
+    pairs: Sequence[Pair]
+    weight: float
+
+
+def _list_and_count_query_terms(
+    keywords: WeightedKeywords, texts: Sequence[str | None]
+) -> tuple[list[_QueryTerms], Sequence[TextTerms]]:
+    """Return the terms of each query, and the counts of these terms in each text.
+
+    Queries with weight 0 are left out.
+    """
+    rules = WordRules()
+    queries = [
+        _QueryTerms(words.terms, words.pairs, weight)
+        for words, weight in ((parse_question(text, rules), weight) for text, weight in keywords)
+        if weight > 0
+    ]
+    terms = list(dict.fromkeys(term for query in queries for term in query.terms))
+    pairs = frozenset(pair for query in queries for pair in query.pairs)
+    return queries, count_terms(texts, terms, pairs)
+
+
+def _score_texts(
+    queries: Sequence[_QueryTerms], text_terms: Sequence[TextTerms]
+) -> list[float] | None:
+    """Return how well each text matches the *queries*; ``None`` if no text matches any query.
+
+    The scores of all queries are combined as in `score_by_keywords`.
+    """
     term_gains = compute_term_gains(text_terms)
     pair_gains = compute_pair_gains(text_terms)
-    matching = []
-    for words, weight in queries:
-        if any(scores := sum_gains(words.content, term_gains, len(text_terms))):
-            pair_scores = sum_gains(words.neighbours, pair_gains, len(text_terms))
-            matching.append((normalise_scores(list(map(add, scores, pair_scores))), weight))
+    size = len(text_terms)
+    matching = [
+        (list(map(add, scores, sum_gains(pairs, pair_gains, size))), weight)
+        for terms, pairs, weight in queries
+        if any(scores := sum_gains(terms, term_gains, size))
+    ]
     if not matching:
         return None
     largest = max(weight for _, weight in matching)
     shares = [weight / largest for _, weight in matching]
     divisor = sum(share**OVERLAP for share in shares) ** (1.0 / OVERLAP)
-    columns = zip(*(scores for scores, _ in matching), strict=True)
-    return [sum(map(mul, shares, scores)) / divisor for scores in columns]
+    evidence = [0.0] * size
+    for (scores, _), share in zip(matching, shares, strict=True):
+        evidence = list(
+            map(add, evidence, [share / divisor * score for score in normalise_scores(scores)])
+        )
+    return evidence

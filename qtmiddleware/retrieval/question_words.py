@@ -1,6 +1,6 @@
 """Score passages by the question's own words.
 
-The score is a sum of three measures, each from 0 to about 1. ``head`` counts twice.
+The score is the sum of three measures, each from 0 to about 1:
 
 ========  =======================================================================================
 ``bm25``  BM25 over all keywords. All forms of a word count as the same term.
@@ -10,18 +10,17 @@ The score is a sum of three measures, each from 0 to about 1. ``head`` counts tw
           this line is long, only its first `HEAD_CHARS` characters count.
 ========  =======================================================================================
 
-`measure_word_evidence` decides how much the score counts. `python -m benchmarks.evidence` measures
-what it gains and harms with two embedding models.
+`keyword_evidence.measure_strength_and_reason` decides how much this score counts. `python -m
+benchmarks.evidence` repeats the measurements behind the constants.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cache, lru_cache
 from itertools import pairwise
-from math import hypot, sqrt
 from operator import add
 from typing import Final, NamedTuple
 
@@ -31,6 +30,7 @@ from qtmiddleware.preprocessing.text import (
     compile_term_pattern,
     fold_text,
     is_unspaced,
+    split_pairs,
     split_terms,
 )
 from qtmiddleware.retrieval.bm25 import (
@@ -45,26 +45,28 @@ from qtmiddleware.retrieval.bm25 import (
     sum_gains,
 )
 
-WORD_WEIGHT: Final = 16.0
-"""The weight of a question's words, as a multiple of `measure_noise`.
+WEIGHT: Final = 0.7
+"""The weight of each measure at full strength.
 
-This and the next three constants were chosen together on the shared sets, with three embedding
-models. The aim was to lose little of the gain on large sets and to make few
-questions of small collections worse.
+The unit is the typical gap between the function's high and low scores.
 """
-HEAD_WEIGHT: Final = 2.0
-"""The weight of the measure ``head``, compared with the other two."""
-COVERAGE_POWER: Final = 3
-"""How much less the words of a passage count that contains only some of the question's words."""
-FULL_LEAD: Final = 5.0
-"""The lead in information, in nats, from which words count fully.
+LEAST_LEAD: Final = 0.1
+"""The smallest lead that counts.
 
-About one word that no other passage of fifty contains, and one that few contain.
+A passage leads another one if it contains more of the question's words. The lead is the difference
+between the two fractions of these words.
 """
-LEAST_LEAD: Final = 2.4
-"""The lead up to which words count nothing if the first text contains all the words.
+FULL_LEAD: Final = 0.3
+"""The smallest lead at which keyword evidence has its full strength. See `LEAST_LEAD`."""
+WHOLE: Final = 0.2
+"""The factor for the strength of keyword evidence if the candidates are the whole collection.
 
-If it contains some of them, the same part of this lead.
+A whole collection has a wide range of scores, so every lead looks small.
+"""
+HALF: Final = 0.5
+"""If the first passage contains at most this fraction of the words, `WHOLE` has an exception.
+
+The factor is then not applied if another passage contains all the words.
 """
 LEADING: Final = 3
 """How many passages at the top of a list are searched together for the question's words."""
@@ -74,7 +76,6 @@ WINDOW: Final = 3
 """Two words are near each other if fewer than this many words are between them."""
 # Words with more characters between them are not near each other, however few words these are.
 _MOST_BETWEEN: Final = 60
-_MOST_DEVIATION: Final = 1e300
 # A stem has at least this many letters.
 _LEAST_STEM: Final = 3
 _VOWELS: Final = frozenset("aeiouy")
@@ -150,8 +151,6 @@ class QuestionWords(NamedTuple):
 
 _Offsets = tuple[int, int]
 """The offsets at which a word begins and ends."""
-_Finder = Callable[[str, int], _Offsets | None]
-"""Returns the next offsets of a term's forms in a folded text, from an offset on."""
 
 
 class FoundWords(NamedTuple):
@@ -161,13 +160,13 @@ class FoundWords(NamedTuple):
         texts: The texts in lower case and without accents, with a space before and after each.
         held: For each text, the terms that occur in it.
         head_ends: The offset at which the first line of each text ends.
-        finders: What finds each term in a text.
+        endings: The endings of word forms in the question's language.
     """
 
     texts: Sequence[str]
     held: Sequence[set[str]]
     head_ends: Sequence[int]
-    finders: Mapping[str, _Finder]
+    endings: tuple[str, ...]
 
 
 @cache
@@ -185,12 +184,6 @@ def load_word_rules(language: str) -> WordRules:
         for form in (word, *word.split("'"), word.replace("'", ""))
     }
     return WordRules(frozenset(folded), tuple(sorted(lexicon.endings, key=len, reverse=True)))
-
-
-@cache
-def _load_stems(endings: tuple[str, ...]) -> Callable[[str], str]:
-    """Return `find_stem` for these *endings*, which a cache need not compare at every word."""
-    return lru_cache(maxsize=20_000)(partial(find_stem, endings=endings))
 
 
 @lru_cache(maxsize=20_000)
@@ -286,29 +279,30 @@ def _compile_code(code: str) -> re.Pattern[str]:
     return re.compile(rf" {optional_v}{body}{plural}(?=[{' .:' if has_longer_forms else ' '}])")
 
 
-def find_words(terms: Sequence[str], texts: Sequence[str | None], rules: WordRules) -> FoundWords:
-    """Find out which of *terms*, the stems of words, occur in each of *texts*, in any form.
+def find_words(
+    question: QuestionWords, texts: Sequence[str | None], rules: WordRules
+) -> FoundWords:
+    """Find out which words of *question* occur in each of *texts*, in any form.
 
     Only excerpts of long texts are read (`bm25.MOST_READ`). The folded texts are searched for the
     stems, which is faster than splitting them into words.
     """
-    joints = _choose_joints(terms)
+    joints = _choose_joints(question.terms)
     read_texts = shorten_texts([text or "" for text in texts])
     folded = [f" {_fold_words(text, joints)} " for text in read_texts]
     line_ends = [(text or "").find("\n", 1, HEAD_CHARS) for text in texts]
-    finders = {term: _make_finder(term, rules.endings) for term in terms}
-    items = list(finders.items())
+    finders = [(term, _make_finder(term, rules.endings)) for term in question.terms]
     return FoundWords(
         texts=folded,
-        held=[{term for term, find in items if find(text, 0)} for text in folded],
+        held=[{term for term, find in finders if find(text, 0)} for text in folded],
         head_ends=[1 + (HEAD_CHARS if line_end < 0 else line_end) for line_end in line_ends],
-        finders=finders,
+        endings=rules.endings,
     )
 
 
 @lru_cache(maxsize=1_024)
-def _make_finder(term: str, endings: tuple[str, ...]) -> _Finder:
-    """Return what finds the forms of *term*, whose endings are among *endings*."""
+def _make_finder(term: str, endings: tuple[str, ...]) -> Callable[[str, int], _Offsets | None]:
+    """Return a function (folded text, begin) -> the next offsets of a form of *term*."""
     if is_code(term):
         pattern = _compile_code(term)
 
@@ -327,14 +321,13 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> _Finder:
         return find_pair
     # Every form of a term begins with the term. A very short term has no other forms.
     beginning = f" {term}" if len(term) >= _LEAST_STEM else f" {term} "
-    stem_of = _load_stems(endings)
 
     def find_form(text: str, begin: int) -> _Offsets | None:
         at = text.find(beginning, begin)
         while at >= 0:
             end = text.find(" ", at + 1)
             # Two terms may begin alike: each takes only its own forms.
-            if stem_of(text[at + 1 : end]) == term:
+            if find_stem(text[at + 1 : end], endings) == term:
                 return at + 1, end
             at = text.find(beginning, end)
         return None
@@ -342,10 +335,10 @@ def _make_finder(term: str, endings: tuple[str, ...]) -> _Finder:
     return find_form
 
 
-def _list_offsets(find: _Finder, text: str) -> list[_Offsets]:
-    """Return the (begin, end) offsets of all forms that *find* finds in a folded text."""
-    offsets = list[_Offsets]()
-    found = find(text, 0)
+def _list_offsets(term: str, text: str, endings: tuple[str, ...]) -> list[_Offsets]:
+    """Return the (begin, end) offsets of all forms of *term* in a folded text."""
+    find = _make_finder(term, endings)
+    offsets, found = list[_Offsets](), find(text, 0)
     while found:
         offsets.append(found)
         found = find(text, found[1])
@@ -411,7 +404,7 @@ def find_matching_words(keywords: str, text: str, language: str = "") -> tuple[s
     language of *text*; ``""`` if unknown.
     """
     rules = load_word_rules(language)
-    held_terms = find_words(parse_question(keywords, rules).terms, [text], rules).held[0]
+    held_terms = find_words(parse_question(keywords, rules), [text], rules).held[0]
     words: dict[str, str] = {}
     for word in split_terms(keywords):
         # A passage with another number is named by the name in the code alone.
@@ -436,8 +429,9 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
     for match in compile_term_pattern().finditer(folded_text):
         joined += f"{match.group()} "
         joined_places += [*places[match.start() : match.end()], places[match.end() - 1]]
-    finders = [_make_finder(term, rules.endings) for term in question.terms]
-    offsets = [span for find in finders for span in _list_offsets(find, joined)]
+    offsets = [
+        span for term in question.terms for span in _list_offsets(term, joined, rules.endings)
+    ]
     spans: list[tuple[int, int]] = []
     for begin, end in sorted(offsets):
         last = end if is_unspaced(joined[begin]) and end + 1 < len(joined) else end - 1
@@ -448,80 +442,6 @@ def locate_words(keywords: str, text: str, language: str = "") -> list[tuple[int
             span = previous[0], max(previous[1], span[1])
         spans.append(span)
     return spans
-
-
-def measure_certainties(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return how surely the words of each text outweigh those of the first one, from 0 to 1.
-
-    certainty = coverage ** `COVERAGE_POWER` x rise
-
-    The rise goes from 0 to 1 while the lead goes from `LEAST_LEAD` x (coverage of the first text)
-    to `FULL_LEAD`.
-
-    - The coverage is the fraction of the question's content words that occur in the text.
-    - The information in a text is the sum of the idf of these words, in nats. The idf is counted in
-      the texts: a word in one of fifty texts gives 3.5, a word in half of them 0.7.
-    - The lead is the information that the text has more than the first one.
-    """
-    content = frozenset(question.content)
-    held = [content & terms for terms in found_words.held]
-    idf = compute_idf(Counter([term for terms in held for term in terms]), len(held))
-    information = [sum([idf[term] for term in terms]) for terms in held]
-    least = LEAST_LEAD * len(held[0]) / len(content)
-    rises = [
-        min(1.0, max(0.0, nats - information[0] - least) / (FULL_LEAD - least))
-        for nats in information
-    ]
-    return [
-        (len(terms) / len(content)) ** COVERAGE_POWER * rise
-        for terms, rise in zip(held, rises, strict=True)
-    ]
-
-
-def measure_word_evidence(
-    question: QuestionWords,
-    found_words: FoundWords,
-    certainties: Sequence[float],
-    scores: Sequence[float],
-) -> list[float]:
-    """Return how much the question's words add to each of *scores*, in the unit of *scores*.
-
-    amount = `WORD_WEIGHT` x noise x certainty x max(0, words - words of the first text)
-
-    So a text moves only past texts that it beats with what it contains more than the first one.
-
-    Args:
-        question: The question's words.
-        found_words: The result of `find_words`.
-        certainties: The result of `measure_certainties`.
-        scores: The score of each text; higher is better. If all are equal, the noise counts as 1.
-    """
-    if not any(certainties):
-        return [0.0] * len(certainties)
-    weight = WORD_WEIGHT * measure_noise(scores) if max(scores) > min(scores) else 1.0
-    words = sum_word_scores(question, found_words)
-    return [
-        weight * certainty * max(0.0, score - words[0])
-        for certainty, score in zip(certainties, words, strict=True)
-    ]
-
-
-def measure_noise(scores: Sequence[float]) -> float:
-    """Return a typical error of *scores*, in their unit.
-
-    noise = deviation x min(1, deviation / (mean - lowest)) ** 0.5
-
-    The scores of a whole collection have a wide range, and the last one is far below the mean. In
-    the first 50 of thousands, the range is narrow and the last score is near the mean. The factor
-    brings both closer together.
-    """
-    mean = sum([score / len(scores) for score in scores])
-    depth = mean - min(scores)
-    # The squares of large scores are infinite.
-    deviation = hypot(*[score - mean for score in scores]) / sqrt(len(scores))
-    # The scores of no real search are so large that the evidence would be infinite.
-    is_usable = depth > 0.0 and deviation < _MOST_DEVIATION
-    return deviation * sqrt(min(1.0, deviation / depth)) if is_usable else 0.0
 
 
 def measure_coverage(question: QuestionWords, found_words: FoundWords) -> list[float]:
@@ -553,31 +473,54 @@ class WordScores(NamedTuple):
     head: Sequence[float]
 
 
-def count_terms(found_words: FoundWords, terms: Set[str], pairs: Iterable[Pair]) -> list[TextTerms]:
-    """Count *terms* in each text, and find the *pairs* of them that are neighbours in it."""
+def count_terms(
+    texts: Sequence[str | None], query_terms: Sequence[str], query_pairs: frozenset[Pair]
+) -> list[TextTerms]:
+    """Count the *query_terms* in each text, and find the *query_pairs* that occur in each text.
+
+    Only excerpts of long texts are read (`bm25.MOST_READ`). For the many words of a model, this is
+    faster than `find_words`, which knows all forms and positions of a question's few words.
+    """
+    forms = {
+        form: term
+        for term in query_terms
+        for form in (term, f"{term}s")
+        if strip_plural(form) == term
+    }
+    codes = {term: _compile_code(term) for term in query_terms if is_code(term)}
+    joints = _choose_joints(query_terms)
     text_terms = []
-    for text, all_held in zip(found_words.texts, found_words.held, strict=True):
-        held = all_held & terms
-        offsets = {term: _list_offsets(found_words.finders[term], text) for term in held}
-        counts = {term: len(term_offsets) for term, term_offsets in offsets.items()}
-        neighbours = [
-            pair
-            for pair in pairs
-            if held.issuperset(pair) and _is_pair_near(text, offsets, pair, window=1)
-        ]
-        text_terms.append(TextTerms(counts, len(text) - 2, frozenset(neighbours)))
+    for text in shorten_texts([text or "" for text in texts]):
+        folded = _fold_words(text, joints)
+        words = folded.split()
+        if not folded.isascii():
+            words = [part for word in words for part in split_pairs(word)]
+        counts: dict[str, int] = {}
+        neighbours: list[Pair] = []
+        previous_place, previous_term = -2, ""
+        for place, term in [
+            (place, forms[word]) for place, word in enumerate(words) if word in forms
+        ]:
+            counts[term] = counts.get(term, 0) + 1
+            if place == previous_place + 1:
+                neighbours.append((previous_term, term))
+            previous_place, previous_term = place, term
+        for term, pattern in codes.items():
+            if count := len(pattern.findall(f" {folded} ")):
+                counts[term] = count
+        pairs = query_pairs.intersection(neighbours) if neighbours else frozenset()
+        text_terms.append(TextTerms(counts, len(words), pairs))
     return text_terms
 
 
 def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> WordScores:
     """Return three measures of how well each text matches the words of *question*."""
-    content, own_terms = frozenset(question.content), frozenset(question.terms)
+    content = frozenset(question.content)
     text_terms, near, head_terms = list[TextTerms](), list[float](), list[list[str]]()
-    for text, all_held, head_end in zip(
+    for text, held, head_end in zip(
         found_words.texts, found_words.held, found_words.head_ends, strict=True
     ):
-        held = all_held & own_terms
-        offsets = {term: _list_offsets(found_words.finders[term], text) for term in held}
+        offsets = {term: _list_offsets(term, text, found_words.endings) for term in held}
         pairs = [pair for pair in question.pairs if held.issuperset(pair)]
         neighbours = [pair for pair in question.neighbours if held.issuperset(pair)]
         text_terms.append(
@@ -614,8 +557,12 @@ def measure_word_scores(question: QuestionWords, found_words: FoundWords) -> Wor
 
 
 def sum_word_scores(question: QuestionWords, found_words: FoundWords) -> list[float]:
-    """Return bm25 + near + `HEAD_WEIGHT` x head for each text, the measures of `WordScores`."""
+    """Return how much the question's words add to each text's score at full strength.
+
+    amount = `WEIGHT` x (bm25 + near + head), the three measures of `WordScores`. The unit is the
+    typical gap between the function's high and low scores.
+    """
     return [
-        bm25 + near + HEAD_WEIGHT * head
-        for bm25, near, head in zip(*measure_word_scores(question, found_words), strict=True)
+        WEIGHT * sum(measures)
+        for measures in zip(*measure_word_scores(question, found_words), strict=True)
     ]

@@ -110,7 +110,7 @@ def _record_failed_fusion(plan: Plan, error: FuseError) -> None:
 
 def weigh_words(plan: Plan, fusion_result: FusionResult, found: Found) -> FusedList:
     """Return the fused list, reranked by keywords and by the candidates' metadata."""
-    began, trace = plan.trace.measure_elapsed(), plan.trace
+    began, call, trace = plan.trace.measure_elapsed(), plan.call, plan.trace
     transformation, keywords = found.transformation, found.question_keywords
     times = plan.read_times(transformation)
     ranked = rerank_by_keywords(
@@ -119,8 +119,11 @@ def weigh_words(plan: Plan, fusion_result: FusionResult, found: Found) -> FusedL
             keywords, transformation, found.evidence_variants, plan.settings
         ),
         plan.settings.keyword_evidence,
+        fusion_result.original_ranking.scores,
         trace,
         language=plan.query.language,
+        search_width=call.search_width or call.top_k,
+        top_k=call.top_k,
         add_terms=plan.build_glossary_term_adder(transformation),
         score_metadata=partial(plan.collect_metadata_evidence, times),
         date_words=times.words,

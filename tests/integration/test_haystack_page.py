@@ -158,5 +158,5 @@ def test_another_process_loads_what_one_has_saved_and_names_what_it_lacks(
         check=False,
         timeout=100,
     )
-    assert done.stdout.startswith("['2', '0', '1'] full\n"), done.stderr
+    assert done.stdout.startswith("['2', '1', '0'] full\n"), done.stderr
     assert "Could not find attribute 'search' in my_searches" in done.stdout

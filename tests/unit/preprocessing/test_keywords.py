@@ -24,8 +24,11 @@ from qtmiddleware.retrieval.bm25 import (
     sum_gains,
 )
 from qtmiddleware.retrieval.keyword_evidence import (
+    WEIGHT_OF_VARIANTS,
+    WEIGHT_OF_VARIANTS_BESIDE_RANKS,
     add_keyword_evidence,
     are_reciprocal_ranks,
+    choose_weight_and_reason,
     score_by_keywords,
 )
 from qtmiddleware.retrieval.question_words import find_matching_words, locate_words
@@ -317,6 +320,13 @@ def test_equal_few_or_round_scores_are_no_ranks() -> None:
     assert not are_reciprocal_ranks([0.5] * 20)
     assert not are_reciprocal_ranks([round(0.9 - place / 20, 2) for place in range(18)])
     assert not are_reciprocal_ranks([0.9, 0.8, 0.7, 0.6, 0.5])
+
+
+def test_a_models_words_weigh_less_beside_scores_that_are_ranks() -> None:
+    assert choose_weight_and_reason([0.9, None, 0.5]) == (WEIGHT_OF_VARIANTS, "")
+    weight, reason = choose_weight_and_reason(fuse_ranks(60, list(range(20))))
+    assert weight == WEIGHT_OF_VARIANTS_BESIDE_RANKS
+    assert "reciprocal ranks" in reason
 
 
 def add_sum(
